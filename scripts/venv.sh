@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Creates the virtual environment in $1 and installs Volley into it, editable, with everything for development.
+set -euo pipefail
+
+readonly directory=$1
+
+# The first Python that is new enough; 3.11 is the one that the suite runs on.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
+        # A name on PATH may be a shim of a version that is not installed, so ask it.
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    echo "Volley needs Python 3.11 or newer. Install one, or name it: make PYTHON=/path/to/python3.11" >&2
+    return 1
+}
+
+if [[ ! -x "$directory/bin/python" ]]; then
+    python=$(find_python)
+    echo "Creating $directory with $("$python" --version) ..."
+    if ! "$python" -m venv "$directory"; then
+        rm -rf "$directory"
+        echo "$python cannot create virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2
+        exit 1
+    fi
+fi
+echo "Installing Volley and what it needs (PySpark is large; the first time takes a minute or two) ..."
+# On a terminal pip shows its progress; in a log that would be hundreds of lines.
+quiet=--quiet
+[[ -t 1 ]] && quiet=--no-color
+"$directory/bin/python" -m pip install "$quiet" --disable-pip-version-check --editable '.[dev]'

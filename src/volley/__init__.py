@@ -1,0 +1,33 @@
+"""Volley: Spark plans, Arrow runs, Flight shuffles.
+
+`volley.enable(spark)` is all a program needs; the rest is for looking at what happened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["cancel", "disable", "enable", "explain", "last_query"]
+
+if TYPE_CHECKING:
+    from volley.observe.explain import explain
+    from volley.query import cancel, last_query
+    from volley.session import disable, enable
+
+_HOMES = {
+    "cancel": "volley.query",
+    "disable": "volley.session",
+    "enable": "volley.session",
+    "explain": "volley.observe.explain",
+    "last_query": "volley.query",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Workers import this package too, and need neither PySpark nor a JVM: the names load when they are used.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'volley' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

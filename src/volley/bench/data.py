@@ -1,0 +1,138 @@
+"""TPC-H data as Parquet, generated once per machine and scale, several files a table."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from math import ceil
+from pathlib import Path
+
+from volley.errors import VolleyError
+
+TABLES: tuple[str, ...] = (
+    "customer",
+    "lineitem",
+    "nation",
+    "orders",
+    "part",
+    "partsupp",
+    "region",
+    "supplier",
+)
+
+_POLL_SECONDS = 0.2
+
+
+class GenerationFailed(VolleyError):
+    code = "DATA_GENERATION_FAILED"
+
+
+def tpch_data(
+    scale: float,
+    directory: Path | None = None,
+    on_progress: Callable[[int], None] = lambda written_bytes: None,
+) -> Path:
+    """The directory with one folder a table; generates it when it is not there yet.
+
+    Data appears under its final name only when it is complete, so an interrupted generation is never taken for
+    data. Processes that ask at the same time wait for the first one. `on_progress` is told the bytes so far.
+    """
+    home = directory or cache_directory()
+    target = home / _name(scale)
+    if target.is_dir():
+        return target
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with _locked(home / f".{target.name}.lock"):
+            if not target.is_dir():
+                _generate(scale, target, on_progress)
+    except OSError as error:
+        raise GenerationFailed(
+            f"TPC-H data cannot be written to {home}: {error}.", hint="Name another place with --data DIR."
+        ) from error
+    return target
+
+
+def cache_directory() -> Path:
+    """Where generated data lives unless a directory is named: the user's cache, as XDG defines it."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "volley" / "tpch"
+
+
+def size_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*.parquet"))
+
+
+def _name(scale: float) -> str:
+    # The generator's version is part of the name: another release may write other files.
+    return f"scale-{scale:g}-parts-{_parts(scale)}-tpchgen-{_generator_version()}"
+
+
+def _parts(scale: float) -> int:
+    # At least four, so that three workers have something to share out and one has two files.
+    return max(4, ceil(scale))
+
+
+def _generator_version() -> str:
+    try:
+        return metadata.version("tpchgen-cli")
+    except metadata.PackageNotFoundError:
+        raise GenerationFailed(
+            "the TPC-H generator tpchgen-cli is not installed.", hint="Run: pip install 'volley-spark[bench]'"
+        ) from None
+
+
+def _generator() -> str:
+    # The environment's own directory first: `python -m volley` works without an activated environment.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    found = shutil.which("tpchgen-cli", path=path)
+    if found is None:
+        raise GenerationFailed(
+            "tpchgen-cli is installed but not on PATH.", hint="Activate the environment that holds it."
+        )
+    return found
+
+
+def _generate(scale: float, target: Path, on_progress: Callable[[int], None]) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    # What a killed run left behind; the lock says that nobody is writing there.
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    command = [_generator(), "parquet", "-s", f"{scale:g}", "--parts", str(_parts(scale))]
+    try:
+        _run([*command, "--output-dir", str(partial)], lambda: on_progress(size_bytes(partial)))
+        missing = [table for table in TABLES if not list((partial / table).glob("*.parquet"))]
+        if missing:
+            raise GenerationFailed(f"tpchgen-cli wrote no {', '.join(missing)}.")
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _run(command: list[str], tick: Callable[[], None]) -> None:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while True:
+                try:
+                    _, errors = process.communicate(timeout=_POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    tick()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise GenerationFailed(f"tpchgen-cli ended with status {process.returncode}: {errors.strip()}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,145 @@
+"""The engines that a benchmark compares: each answers the same SQL text over the same files with an Arrow table."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+from datafusion import SessionConfig, SessionContext
+from pyspark.sql import SparkSession
+
+import volley
+from volley.bench.data import TABLES
+from volley.bench.spark import start_spark
+from volley.errors import ConfigError
+from volley.observe.tasks import spark_tasks
+
+
+@dataclass(frozen=True)
+class Run:
+    """One answer and what it took. `planning_seconds` is Spark's own share: parsing, analysis and planning.
+
+    `native` and the parts of the time are None where the engine has no such thing.
+    """
+
+    table: pa.Table
+    seconds: float
+    native: bool | None = None
+    reasons: tuple[str, ...] = ()
+    spark_tasks: int | None = None
+    planning_seconds: float | None = None
+    capture_seconds: float | None = None
+    execution_seconds: float | None = None
+
+
+class Engine(Protocol):
+    """Answers queries over tables that it has been shown before; each call runs the query anew."""
+
+    name: str
+
+    def run(self, sql: str) -> Run: ...
+
+
+class Spark:
+    """Spark itself, with Volley switched off on the session that the Volley engine uses."""
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, sql: str) -> Run:
+        self._spark.conf.set("spark.volley.enabled", "false")
+        before = spark_tasks(self._spark)
+        started = time.perf_counter()
+        # Both engines hand over Arrow, so that neither pays for a conversion that the other is spared.
+        table = self._spark.sql(sql).toArrow()
+        seconds = time.perf_counter() - started
+        return Run(table, seconds, native=False, spark_tasks=spark_tasks(self._spark) - before)
+
+
+class Volley:
+    name = "volley"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        volley.enable(spark)
+
+    def run(self, sql: str) -> Run:
+        self._spark.conf.set("spark.volley.enabled", "true")
+        before = spark_tasks(self._spark)
+        started = time.perf_counter()
+        frame = self._spark.sql(sql)
+        analysed = time.perf_counter()
+        table = frame.toArrow()
+        ended = time.perf_counter()
+        report = volley.last_query(self._spark)
+        if report is None:
+            raise RuntimeError("Volley was enabled, and yet it saw no query")
+        return Run(
+            table,
+            seconds=ended - started,
+            native=report.engine == "native",
+            reasons=tuple(str(reason) for reason in report.reasons),
+            spark_tasks=spark_tasks(self._spark) - before,
+            planning_seconds=analysed - started + report.planning_seconds,
+            capture_seconds=report.capture_seconds,
+            execution_seconds=report.execution_seconds,
+        )
+
+
+class DataFusion:
+    """Plain DataFusion SQL: what the native side could reach if Spark planned nothing and semantics did not matter."""
+
+    name = "datafusion"
+
+    def __init__(self, data: Path, partitions: int) -> None:
+        self._context = SessionContext(SessionConfig().with_target_partitions(partitions))
+        for table in TABLES:
+            self._context.register_parquet(table, str(data / table))
+
+    def run(self, sql: str) -> Run:
+        started = time.perf_counter()
+        table = self._context.sql(sql).to_arrow_table()
+        return Run(table, time.perf_counter() - started)
+
+
+def session(master: str, settings: Mapping[str, str], data: Path) -> SparkSession:
+    """A Spark session on `master` with a view for each TPC-H table; `settings` win over our choices."""
+    cores = cores_of(master)
+    chosen = {
+        # 200 tiny tasks a shuffle would make Spark look slower on a few cores than it has to be.
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        "spark.volley.local.cores": str(cores),
+        **settings,
+    }
+    spark = start_spark("volley bench", master, chosen)
+    register_tables(spark, data)
+    return spark
+
+
+def register_tables(spark: SparkSession, data: Path) -> None:
+    for table in TABLES:
+        spark.read.parquet(str(data / table)).createOrReplaceTempView(table)
+
+
+def cores_of(master: str) -> int:
+    """The cores that `local`, `local[n]` or `local[*]` gives; the benchmark compares engines on one machine."""
+    match = re.fullmatch(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?\])?", master)
+    if match is None:
+        raise ConfigError(
+            f"the benchmark runs on this machine, not on {master!r}.", hint="Use --master local[n]."
+        )
+    if match[1] == "*":
+        return available_cores()
+    return int(match[1] or 1)
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

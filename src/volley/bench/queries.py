@@ -1,0 +1,29 @@
+"""The 22 TPC-H queries: one text each, which Spark and DataFusion both read unchanged."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from volley.errors import ConfigError
+
+QUERIES: tuple[str, ...] = tuple(f"q{number:02}" for number in range(1, 23))
+
+
+@cache
+def query_text(name: str) -> str:
+    return resources.files("volley.bench").joinpath("tpch", f"{name}.sql").read_text(encoding="utf-8")
+
+
+def parse_queries(text: str) -> tuple[str, ...]:
+    """`q01,q05` or `1,5`, in the order given; nothing means all of them."""
+    names = [_parse_name(part.strip()) for part in text.split(",") if part.strip()]
+    return tuple(dict.fromkeys(names)) or QUERIES
+
+
+def _parse_name(text: str) -> str:
+    digits = text.lower().removeprefix("q")
+    name = f"q{int(digits):02}" if digits.isdecimal() else text
+    if name not in QUERIES:
+        raise ConfigError(f"there is no query {text!r}.", hint="TPC-H has q01 to q22.")
+    return name

@@ -1,0 +1,171 @@
+"""Runs queries on several engines side by side, so that each meets the machine in the same mood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from volley.bench.compare import difference
+from volley.bench.engines import Engine, Run
+from volley.bench.order import sort_columns
+from volley.bench.queries import query_text
+
+Progress = Callable[[str, str, int], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best of an engine's runs of one query. `rows_match` is None when nobody compared."""
+
+    query: str
+    engine: str
+    best: Run
+    all_seconds: tuple[float, ...]
+    rows_match: bool | None = None
+    difference: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.best.seconds
+
+    @property
+    def own_seconds(self) -> float:
+        """Without the planning that Spark does for it."""
+        return self.best.seconds - (self.best.planning_seconds or 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "query": self.query,
+            "engine": self.engine,
+            "seconds": self.seconds,
+            "native": self.best.native,
+            "spark_tasks": self.best.spark_tasks,
+            "rows_match": self.rows_match,
+            "rows": self.best.table.num_rows,
+            "planning_seconds": self.best.planning_seconds,
+            "capture_seconds": self.best.capture_seconds,
+            "execution_seconds": self.best.execution_seconds,
+            "all_seconds": list(self.all_seconds),
+            "reasons": list(self.best.reasons),
+            "difference": self.difference,
+        }
+
+
+@dataclass
+class Results:
+    """What a benchmark found, query by query, in the order in which they ran."""
+
+    scale: float
+    environment: dict[str, Any]
+    results: list[Result] = field(default_factory=list)
+
+    def of(self, query: str, engine: str) -> Result | None:
+        return next((r for r in self.results if (r.query, r.engine) == (query, engine)), None)
+
+    @property
+    def engines(self) -> list[str]:
+        return list(dict.fromkeys(result.engine for result in self.results))
+
+    @property
+    def queries(self) -> list[str]:
+        return list(dict.fromkeys(result.query for result in self.results))
+
+    @property
+    def differing(self) -> list[Result]:
+        return [result for result in self.results if result.rows_match is False]
+
+    def ratio_to_spark(self, query: str) -> float | None:
+        """Spark's seconds by Volley's, planning included on both sides: how many times faster we are."""
+        ours, theirs = self.of(query, "volley"), self.of(query, "spark")
+        return theirs.seconds / ours.seconds if ours and theirs else None
+
+    def ratio_to_datafusion(self, query: str) -> float | None:
+        """Volley's seconds, Spark's planning subtracted, by DataFusion's: 1.0 is our limit."""
+        ours, theirs = self.of(query, "volley"), self.of(query, "datafusion")
+        return ours.own_seconds / theirs.seconds if ours and theirs else None
+
+    def geometric_mean(self, ratio: Callable[[str], float | None]) -> float | None:
+        values = [value for query in self.queries if (value := ratio(query)) is not None]
+        return exp(sum(map(log, values)) / len(values)) if values else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "scale": self.scale,
+            "environment": self.environment,
+            "results": [result.to_dict() for result in self.results],
+            "summary": {
+                "seconds": {
+                    engine: sum(r.seconds for r in self.results if r.engine == engine)
+                    for engine in self.engines
+                },
+                "times_faster_than_spark": self.geometric_mean(self.ratio_to_spark),
+                "ratio_to_datafusion_without_planning": self.geometric_mean(self.ratio_to_datafusion),
+                "native": sum(bool(r.best.native) for r in self.results if r.engine == "volley"),
+                "differing": [result.query for result in self.differing],
+            },
+        }
+
+
+def run_queries(
+    spark: SparkSession,
+    engines: Sequence[Engine],
+    queries: Sequence[str],
+    runs: int,
+    check: bool,
+    progress: Progress,
+) -> Iterator[Result]:
+    """Query by query: one warm-up of every engine, then `runs` rounds in which the engines take turns.
+
+    The best of an engine's rounds counts. With `check`, Volley's rows of every run, the warm-up included, are
+    compared with Spark's. `progress` is told the query, the engine and the round (0: warm-up) before each run.
+    """
+    for query in queries:
+        expected = Expected.ask(spark, query_text(query)) if check else None
+        yield from _run_query(query, engines, runs, expected, progress)
+
+
+def _run_query(
+    query: str, engines: Sequence[Engine], runs: int, expected: Expected | None, progress: Progress
+) -> Iterator[Result]:
+    timed: dict[str, list[Run]] = {engine.name: [] for engine in engines}
+    problem: str | None = None
+    for round_number in range(runs + 1):
+        for engine in engines:
+            progress(query, engine.name, round_number)
+            run = engine.run(query_text(query))
+            if round_number > 0:
+                timed[engine.name].append(run)
+            if expected and engine.name == "volley":
+                problem = problem or expected.problem(run.table)
+    for name, of_engine in timed.items():
+        compared = expected is not None and name == "volley"
+        yield Result(
+            query,
+            name,
+            min(of_engine, key=lambda run: run.seconds),
+            tuple(run.seconds for run in of_engine),
+            rows_match=problem is None if compared else None,
+            difference=problem if compared else None,
+        )
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Spark's rows of a query, and the columns it sorts them by."""
+
+    table: pa.Table
+    order: list[int] | None
+
+    @classmethod
+    def ask(cls, spark: SparkSession, sql: str) -> Expected:
+        spark.conf.set("spark.volley.enabled", "false")
+        frame = spark.sql(sql)
+        return cls(frame.toArrow(), sort_columns(frame))
+
+    def problem(self, table: pa.Table) -> str | None:
+        return difference(self.table, table, self.order)

@@ -1,0 +1,53 @@
+"""Spark sessions for commands: local, quiet, listening on loopback only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+
+def start_spark(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session of this process; `settings` win over our choices."""
+    chosen = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "2g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        **settings,
+    }
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    with _quiet_start():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Keeps what Java prints while it starts off the terminal, and shows it when starting fails.
+
+    Java inherits file descriptor 2 when it is started and keeps it. Errors of queries do not pass there: they come
+    back as exceptions.
+    """
+    with tempfile.TemporaryFile() as log:
+        sys.stderr.flush()
+        terminal = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(terminal, 2)
+            log.seek(0)
+            os.write(2, log.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

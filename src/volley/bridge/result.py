@@ -1,0 +1,59 @@
+"""The rows of a native query on their way to PySpark."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from volley.plan.expressions import Attribute
+from volley.plan.types import to_arrow
+
+
+class NativeResult:
+    """Batches as the engine gives them, under the names and types of the plan's output. Read once."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], output: tuple[Attribute, ...]) -> None:
+        self.schema = pa.schema(
+            [pa.field(column.name, to_arrow(column.type), column.nullable) for column in output]
+        )
+        self.rows = 0
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
+
+    def table(self, schema: pa.Schema | None = None) -> pa.Table:
+        """All rows, under `schema` if given: its columns correspond by position."""
+        return self._table(list(self), schema or self.schema)
+
+    def last_rows(self, count: int) -> pa.Table:
+        """The last rows only; what came before is let go on the way."""
+        kept: deque[pa.RecordBatch] = deque()
+        held = 0
+        for batch in self:
+            kept.append(batch)
+            held += batch.num_rows
+            while held - kept[0].num_rows >= count:
+                held -= kept.popleft().num_rows
+                if not kept:
+                    break
+        table = self._table(list(kept), self.schema)
+        return table.slice(max(0, table.num_rows - count))
+
+    def named(self, batch: pa.RecordBatch) -> pa.Table:
+        return self._table([batch], self.schema)
+
+    def _table(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+        columns = [
+            pa.chunked_array([batch.column(index) for batch in batches], self.schema.field(index).type)
+            for index in range(len(schema))
+        ]
+        if not columns:
+            return pa.table({"_": pa.nulls(sum(batch.num_rows for batch in batches))}).select([])
+        # By position, since names may repeat; and column by column, since Table.cast compares names.
+        cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(cast, schema=schema)

@@ -1,0 +1,133 @@
+"""`volley bench`: the same queries on several engines, side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+from volley.bench.engines import DataFusion, Engine, Spark, Volley, available_cores, cores_of, session
+from volley.bench.environment import environment
+from volley.bench.queries import parse_queries
+from volley.bench.run import Results, run_queries
+from volley.bench.table import results_table
+from volley.cli.console import generate_with_progress, parse_settings, progress_bar, step
+
+ENGINES = ("volley", "spark", "datafusion")
+
+
+@click.group()
+def bench() -> None:
+    """Compare Volley with Spark and DataFusion.
+
+    Example: volley bench tpch --scale 1
+    """
+
+
+def _engine_names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    unknown = [name for name in names if name not in ENGINES]
+    if unknown or not names:
+        raise click.BadParameter(f"expected some of {', '.join(ENGINES)}")
+    return names
+
+
+@bench.command()
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="TPC-H scale factor; 1 is about 1 GB as text.",
+)
+@click.option(
+    "--engines",
+    default=",".join(ENGINES),
+    show_default=True,
+    callback=_engine_names,
+    help="Which engines, in this order.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Timed runs of each query on each engine, after one warm-up; the best counts.",
+)
+@click.option("--queries", default="", help="Only these, such as q01,q05; otherwise all 22.")
+@click.option("--check", is_flag=True, help="Compare Volley's rows with Spark's; status 1 when one differs.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the results here as JSON.",
+)
+@click.option(
+    "--master",
+    default=f"local[{available_cores()}]",
+    show_default=True,
+    help="Spark's master, local[n]; every engine gets n cores.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark or Volley option; repeatable."
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where TPC-H data is kept; otherwise the user's cache.",
+)
+def tpch(
+    scale: float,
+    engines: tuple[str, ...],
+    runs: int,
+    queries: str,
+    check: bool,
+    json_file: Path | None,
+    master: str,
+    settings: tuple[str, ...],
+    data: Path | None,
+) -> None:
+    """The 22 TPC-H queries. Data is generated once and kept.
+
+    \b
+    Examples:
+      volley bench tpch --scale 1 --check --json results.json
+      volley bench tpch --scale 0.1 --queries q01,q05 --set spark.volley.local.workers=3
+    """
+    console = Console()
+    chosen = parse_queries(queries)
+    cores = cores_of(master)
+    directory = generate_with_progress(console, scale, data)
+    with step(console, "Starting Spark ..."):
+        spark = session(master, parse_settings(settings), directory)
+        sides: dict[str, Engine] = {}
+        for name in engines:
+            match name:
+                case "volley":
+                    sides[name] = Volley(spark)
+                case "spark":
+                    sides[name] = Spark(spark)
+                case _:
+                    sides[name] = DataFusion(directory, cores)
+    results = Results(scale, environment(spark, master, cores, parse_settings(settings)))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with progress_bar(console, *columns) as bar:
+        task = bar.add_task("", total=len(chosen) * len(engines) * (runs + 1))
+
+        def advance(query: str, engine: str, round_number: int) -> None:
+            step = f"run {round_number} of {runs}" if round_number else "warm-up"
+            bar.update(task, description=f"{query}  {engine}, {step}", advance=1)
+
+        results.results.extend(run_queries(spark, list(sides.values()), chosen, runs, check, advance))
+    spark.stop()
+    console.print(results_table(results))
+    for result in results.differing:
+        console.print(f"[red]{result.query}[/] {result.difference}", highlight=False)
+    if json_file:
+        json_file.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
+        console.print(f"Written to {json_file}")
+    sys.exit(1 if results.differing else 0)

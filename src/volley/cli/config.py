@@ -1,0 +1,33 @@
+"""`volley config`: the option reference, from the same declarations that are read at run time."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from volley.config import OPTIONS
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
+def config(as_json: bool) -> None:
+    """Every option: name, type, default, meaning.
+
+    Set them like any Spark option, before the session starts or on a live one.
+
+    Example: volley config --json
+    """
+    if as_json:
+        rows = [
+            {"key": option.key, "type": option.kind, "default": option.default, "meaning": option.meaning}
+            for option in OPTIONS
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("option", "type", "default", "meaning")
+    for option in OPTIONS:
+        table.add_row(option.key, option.kind, option.default, option.meaning)
+    Console().print(table)

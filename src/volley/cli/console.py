@@ -1,0 +1,52 @@
+"""What several commands share: options given as KEY=VALUE, and a progress bar over data generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+from volley.bench.data import tpch_data
+
+# Parquet bytes that a scale of 1 takes, for the bar; measured, and only a guess for other scales.
+_BYTES_PER_SCALE = 350_000_000
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    parsed = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise click.BadParameter(f"{setting!r} is not of the form spark.key=value", param_hint="--set")
+        parsed[key.strip()] = value.strip()
+    return parsed
+
+
+def generate_with_progress(console: Console, scale: float, directory: Path | None) -> Path:
+    """TPC-H data of this scale, with a bar while it is being generated; at once when it is there already."""
+    if not console.is_terminal:
+        console.print(f"TPC-H data, scale {scale:g} ...", highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with progress_bar(console, *columns) as bar:
+        task = bar.add_task(f"TPC-H data, scale {scale:g}", total=scale * _BYTES_PER_SCALE)
+        return tpch_data(scale, directory, lambda written: bar.update(task, completed=written))
+
+
+def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
+    """A bar that vanishes when it is done; nothing where nobody watches a terminal."""
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def step(console: Console, text: str) -> Iterator[None]:
+    """Says what is under way: a spinner on a terminal, a line elsewhere."""
+    if console.is_terminal:
+        with console.status(text):
+            yield
+    else:
+        console.print(text, highlight=False)
+        yield

@@ -1,0 +1,56 @@
+"""The command `volley`. Each subcommand lives in a file of its own and is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from volley.errors import VolleyError
+
+_COMMANDS = {
+    "bench": "Compare Volley with Spark and DataFusion.",
+    "config": "Every option: name, type, default, meaning.",
+    "demo": "A short PySpark pipeline, Volley next to Spark.",
+    "doctor": "Check this machine, and say how to mend what is wrong.",
+}
+
+
+class _LazyGroup(click.Group):
+    """`volley --help` must not wait for PySpark and DataFusion to load."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"volley.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="volley-spark", prog_name="volley")
+def cli() -> None:
+    """Volley runs PySpark queries natively: Spark plans, DataFusion runs, the rows are Spark's.
+
+    Example: volley doctor
+    """
+
+
+def main() -> None:
+    """The entry point: Volley's own errors are one line on stderr and status 2, not a traceback."""
+    try:
+        cli(prog_name="volley")
+    except VolleyError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Everything observable is an event: progress, reports, metrics and history are views of this one stream.
+
+Events are plain data with a version; a reader that meets a newer one can still show its name and time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from volley.ids import AttemptId, QueryId, StageId
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """`at_seconds` is the wall clock, in seconds since the epoch."""
+
+    at_seconds: float = field(default_factory=time.time)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, named and versioned."""
+        return {"event": type(self).__name__, "version": VERSION, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class QueryStarted(Event):
+    query: QueryId
+    stages: int
+    tasks: int
+
+
+@dataclass(frozen=True)
+class StageStarted(Event):
+    stage: StageId
+    tasks: int
+
+
+@dataclass(frozen=True)
+class TaskStarted(Event):
+    attempt: AttemptId
+    worker: str
+
+
+@dataclass(frozen=True)
+class OperatorMetrics:
+    """What one native operator of a task counted; times are in nanoseconds, as DataFusion gives them."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class TaskFinished(Event):
+    """`rows` and `size_bytes` are what the task gave to its readers or to the client."""
+
+    attempt: AttemptId
+    rows: int
+    size_bytes: int
+    seconds: float
+    operators: tuple[OperatorMetrics, ...]
+
+
+@dataclass(frozen=True)
+class TaskFailed(Event):
+    """`final` is False when the task is tried again."""
+
+    attempt: AttemptId
+    code: str
+    message: str
+    final: bool
+
+
+@dataclass(frozen=True)
+class StageFinished(Event):
+    stage: StageId
+    rows: int
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class QueryFinished(Event):
+    """`code` is the code of the error that ended the query, None when it gave all its rows."""
+
+    query: QueryId
+    seconds: float
+    code: str | None
+
+
+class EventLog:
+    """The events of one query in order. Listeners are called on the thread that records; they must be quick."""
+
+    def __init__(self, *listeners: Callable[[Event], None]) -> None:
+        self._listeners = listeners
+        self._lock = threading.Lock()
+        self._events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(event)
+        for listener in self._listeners:
+            listener(event)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        with self._lock:
+            return tuple(self._events)

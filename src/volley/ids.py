@@ -1,0 +1,50 @@
+"""Who did what: every message, block and error carries these, from the query down to the attempt."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class QueryId:
+    value: str
+
+    @classmethod
+    def new(cls) -> QueryId:
+        return cls(secrets.token_hex(6))
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, order=True)
+class StageId:
+    """A stage of a query. The epoch rises when a stage must be rolled back and run again as a whole."""
+
+    query: QueryId
+    stage: int
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.query}/s{self.stage}" + (f"e{self.epoch}" if self.epoch else "")
+
+
+@dataclass(frozen=True, order=True)
+class TaskId:
+    stage: StageId
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}/t{self.task}"
+
+
+@dataclass(frozen=True, order=True)
+class AttemptId:
+    """One try at a task. Of several attempts at most one wins; the others leave nothing behind."""
+
+    task: TaskId
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.task}/a{self.attempt}"

@@ -1,0 +1,102 @@
+"""The few running totals that all aggregate functions are made of.
+
+An aggregate function asks for accumulators and computes its state or value from them. They are plain data, so
+that two functions that need the same total (sum(x) and avg(x)) share one, and they run grouped or in a window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+from datafusion import Expr, lit
+from datafusion import functions as f
+from datafusion.common import NullTreatment
+
+from volley.lower.expressions import lower_expression
+from volley.plan.expressions import Expression, Literal
+
+
+class Total(StrEnum):
+    COUNT = "count"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    # Whether there is a NaN: Spark orders it above every number, so min and max run without it.
+    NAN = "nan"
+    FIRST = "first"
+    LAST = "last"
+    STDDEV_SAMP = "stddev_samp"
+    STDDEV_POP = "stddev_pop"
+    VAR_SAMP = "var_samp"
+    VAR_POP = "var_pop"
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """One total over the rows where `where` holds (all rows, if None).
+
+    `cast_to` is the type in which the argument is added up; a value that it cannot hold is an error, which is
+    how sums are kept from overflowing unseen. `numbers_only` leaves NaN out.
+    """
+
+    total: Total
+    arguments: tuple[Expression, ...]
+    cast_to: pa.DataType | None = None
+    where: Expression | None = None
+    distinct: bool = False
+    numbers_only: bool = False
+
+    def operand(self) -> Expr:
+        """What is added up, row by row, without regard to `where`."""
+        if self.total is Total.COUNT:
+            # Counted are the rows in which no argument is NULL.
+            nullable = [a for a in self.arguments if not (isinstance(a, Literal) and a.value is not None)]
+            if not nullable:
+                return lit(1)
+            if len(nullable) == 1:
+                return lower_expression(nullable[0])
+            present = lower_expression(nullable[0]).is_not_null()
+            for argument in nullable[1:]:
+                present = present & lower_expression(argument).is_not_null()
+            return f.when(present, lit(1)).end()
+        value = lower_expression(self.arguments[0])
+        if self.total is Total.NAN:
+            return value.isnan()
+        if self.cast_to is not None:
+            value = value.cast(self.cast_to)
+        return f.when(~value.isnan(), value).end() if self.numbers_only else value
+
+    def grouped(self) -> Expr:
+        """The total as a DataFusion aggregate."""
+        value = self.operand()
+        where = None if self.where is None else lower_expression(self.where)
+        match self.total:
+            case Total.COUNT:
+                return f.count(value, distinct=self.distinct, filter=where)
+            case Total.SUM:
+                return f.sum(value, distinct=self.distinct, filter=where)
+            case Total.MIN:
+                return f.min(value, filter=where)
+            case Total.MAX:
+                return f.max(value, filter=where)
+            case Total.NAN:
+                return f.bool_or(value, filter=where)
+            case Total.FIRST:
+                return f.first_value(value, filter=where, null_treatment=NullTreatment.IGNORE_NULLS)
+            case Total.LAST:
+                return f.last_value(value, filter=where, null_treatment=NullTreatment.IGNORE_NULLS)
+            case Total.STDDEV_SAMP:
+                return f.stddev(value, filter=where)
+            case Total.STDDEV_POP:
+                return f.stddev_pop(value, filter=where)
+            case Total.VAR_SAMP:
+                return f.var_samp(value, filter=where)
+            case Total.VAR_POP:
+                return f.var_pop(value, filter=where)
+
+    @property
+    def sql_function(self) -> str:
+        """The name of the aggregate in a window."""
+        return {Total.NAN: "bool_or", Total.STDDEV_SAMP: "stddev"}.get(self.total, str(self.total))

@@ -1,0 +1,232 @@
+"""Spark's aggregate functions: which totals each needs, and how its state and value come from them.
+
+`state` gives Spark's buffer columns in Spark's order, because plans bind them by position. An overflow is always
+an error here, whatever the mode: Spark is then asked, and raises, wraps or gives NULL as it would.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+from datafusion import Expr, lit, literal
+from datafusion import functions as f
+
+from volley.lower.accumulators import Accumulator, Total
+from volley.lower.functions import decimals
+from volley.plan.expressions import Attribute, Call, EvalMode, Expression, Literal
+from volley.plan.types import DOUBLE, FRACTIONAL, LONG, DataType, DecimalType, to_arrow
+
+# Adding up 10^10 values of 28 digits stays below the 38 digits (and the 127 bits) of a decimal128.
+_SAFE_DIGITS = 28
+# States are merged once a task, so that fewer digits of room are enough.
+_SAFE_STATE_DIGITS = 34
+# Spark rounds a quotient to 39 digits before it rounds to the scale; up to here both roundings agree with one.
+_SAFE_AVERAGE_DIGITS = 29
+
+
+class AggregateFunction(Protocol):
+    """One aggregate function. `totals` are the results of the accumulators that it asked for, in order."""
+
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        """The totals over rows."""
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        """The same totals over states."""
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        """Spark's buffer columns."""
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        """The result, in the type of the call."""
+
+
+class Count:
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        return [Accumulator(Total.COUNT, call.arguments, where=where, distinct=distinct)]
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        return [Accumulator(Total.SUM, state)]
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        return [self.value(call, totals)]
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        # Merging no state at all gives NULL, a count never does.
+        return f.coalesce(totals[0], literal(pa.scalar(0, pa.int64())))
+
+
+class Sum:
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        return [
+            Accumulator(Total.SUM, call.arguments, _wide(call.arguments[0].type, _SAFE_DIGITS), where, distinct)
+        ]
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        return [Accumulator(Total.SUM, state[:1], _wide(state[0].type, _SAFE_STATE_DIGITS))]
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        total = self.value(call, totals)
+        return [total, total.is_null()] if isinstance(call.type, DecimalType) else [total]
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        return totals[0].cast(to_arrow(call.type))
+
+
+class Average:
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        # Integers are added up as integers: exact, also in a window's moving frame.
+        wide = _wide(call.arguments[0].type, _SAFE_DIGITS)
+        return [
+            Accumulator(Total.SUM, call.arguments, wide, where, distinct),
+            Accumulator(Total.COUNT, call.arguments, None, where, distinct),
+        ]
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        total, count = state
+        return [
+            Accumulator(Total.SUM, (total,), _wide(total.type, _SAFE_STATE_DIGITS)),
+            Accumulator(Total.SUM, (count,)),
+        ]
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        return [totals[0].cast(to_arrow(_sum_type(call))), f.coalesce(totals[1], lit(0))]
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        total, count = self.state(call, totals)
+        if not isinstance(call.type, DecimalType):
+            return total / count.cast(pa.float64())
+        # The sum of no rows is NULL, so that a zero count never divides.
+        divisor = f.when(total.is_not_null(), count.cast(pa.decimal128(20, 0))).end()
+        quotient = decimals.divide(_division(call), [total, divisor])
+        if call.type.precision <= _SAFE_AVERAGE_DIGITS:
+            return quotient
+        narrow = pa.decimal128(_SAFE_AVERAGE_DIGITS, call.type.scale)
+        return quotient.cast(narrow).cast(to_arrow(call.type))
+
+
+class Extreme:
+    """Min and max. NaN is Spark's largest number."""
+
+    def __init__(self, total: Total) -> None:
+        self._total = total
+
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        return self._totals(call.arguments, where)
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        return self._totals(state, None)
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        return [self.value(call, totals)]
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        if call.type not in FRACTIONAL:
+            return totals[0]
+        number, has_nan = totals
+        nan = literal(pa.scalar(float("nan"), to_arrow(call.type)))
+        if self._total is Total.MAX:
+            return f.when(has_nan, nan).otherwise(number)
+        return f.when(number.is_null() & has_nan, nan).otherwise(number)
+
+    def _totals(self, arguments: tuple[Expression, ...], where: Expression | None) -> list[Accumulator]:
+        if arguments[0].type not in FRACTIONAL:
+            return [Accumulator(self._total, arguments, where=where)]
+        return [
+            Accumulator(self._total, arguments, where=where, numbers_only=True),
+            Accumulator(Total.NAN, arguments, where=where),
+        ]
+
+
+class FirstOrLast:
+    """The first or last value that is not NULL; only reached where all of them are the same one."""
+
+    def __init__(self, total: Total) -> None:
+        self._total = total
+
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        return [Accumulator(self._total, call.arguments[:1], where=where)]
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        return [Accumulator(self._total, state[:1])]
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        return [totals[0], totals[0].is_not_null()]
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        return totals[0]
+
+
+class Moment:
+    """Standard deviation and variance: over rows only, their state is never split between tasks."""
+
+    def __init__(self, total: Total) -> None:
+        self._total = total
+
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        return [Accumulator(self._total, call.arguments[:1], pa.float64(), where)]
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        raise TypeError(f"{call.function} must run over rows, in one step")
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        raise TypeError(f"{call.function} must run over rows, in one step")
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        return totals[0]
+
+
+def state_width(call: Call) -> int:
+    """How many buffer columns Spark gives this function."""
+    match call.function:
+        case "Average" | "First" | "Last":
+            return 2
+        case "Sum":
+            return 2 if isinstance(call.type, DecimalType) else 1
+        case "StddevSamp" | "StddevPop" | "VarianceSamp" | "VariancePop":
+            return 3
+        case _:
+            return 1
+
+
+AGGREGATES: dict[str, AggregateFunction] = {
+    "Count": Count(),
+    "Sum": Sum(),
+    "Average": Average(),
+    "Min": Extreme(Total.MIN),
+    "Max": Extreme(Total.MAX),
+    "First": FirstOrLast(Total.FIRST),
+    "Last": FirstOrLast(Total.LAST),
+    "StddevSamp": Moment(Total.STDDEV_SAMP),
+    "StddevPop": Moment(Total.STDDEV_POP),
+    "VarianceSamp": Moment(Total.VAR_SAMP),
+    "VariancePop": Moment(Total.VAR_POP),
+}
+
+
+def _wide(data_type: DataType, digits: int) -> pa.DataType:
+    """The type in which values of `data_type` are added up; casting to it rejects what could overflow the sum."""
+    match data_type:
+        case DecimalType(precision, scale):
+            return pa.decimal128(min(precision, max(digits, scale)), scale)
+        case _ if data_type == LONG:
+            return pa.decimal128(20, 0)
+        case _ if data_type in FRACTIONAL:
+            return pa.float64()
+        case _:
+            return pa.int64()
+
+
+def _sum_type(call: Call) -> DataType:
+    """The type of the sum inside an average."""
+    match call.arguments[0].type:
+        case DecimalType(precision, scale):
+            return DecimalType(min(38, precision + 10), scale)
+        case _:
+            return DOUBLE
+
+
+def _division(call: Call) -> Call:
+    """The division that ends a decimal average, as Spark types it."""
+    types = (_sum_type(call), DecimalType(20, 0))
+    return Call("Divide", tuple(Literal(None, part) for part in types), call.type, EvalMode.ANSI)

@@ -1,0 +1,101 @@
+"""Grouping: one DataFusion aggregate for the totals, then a projection for states or values.
+
+        results         what Spark projects on top
+           |
+        finish          state columns or values, from totals
+           |
+        aggregate       totals, each computed once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from datafusion import DataFrame, Expr, col
+
+from volley.lower.accumulators import Accumulator, Total
+from volley.lower.aggregate_functions import AGGREGATES, state_width
+from volley.lower.expressions import column_name, lower_expression
+from volley.plan.expressions import (
+    AggregateCall,
+    AggregateMode,
+    Attribute,
+    attribute_of,
+    references,
+)
+from volley.plan.nodes import Aggregate
+
+
+def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
+    keys = list({attribute_of(key).id: key for key in node.grouping}.values())
+    asked = [list(_accumulators(node, call, state)) for call, state in _with_state(node)]
+    # A total asked for twice is computed once. Something must be counted, or no rows would give no row.
+    totals = list(dict.fromkeys(accumulator for one in asked for accumulator in one))
+    if not totals and not keys:
+        totals = [Accumulator(Total.COUNT, ())]
+    frame = child.aggregate(
+        [lower_expression(key) for key in keys],
+        [total.grouped().alias(_total_name(number)) for number, total in enumerate(totals)],
+    )
+    columns = {total: col(_total_name(number)) for number, total in enumerate(totals)}
+    finished: list[Expr] = []
+    for call, accumulators in zip(node.calls, asked, strict=True):
+        finished += _finish(call, [columns[accumulator] for accumulator in accumulators])
+    named = [
+        expr.alias(column_name(name.id)) for expr, name in zip(finished, _names(node, len(finished)), strict=True)
+    ]
+    frame = frame.select(*(col(column_name(attribute_of(key).id)) for key in keys), *named)
+    results = {attribute_of(result).id: result for result in node.results}
+    return frame.select(*(lower_expression(result) for result in results.values()))
+
+
+def _names(node: Aggregate, width: int) -> tuple[Attribute, ...]:
+    """By which ids the results name what the calls gave.
+
+    Values have the ids of `buffers`. State goes out under ids of its own, which only the results have, as the last
+    ones and in the order of the calls.
+    """
+    if all(call.mode.gives_values for call in node.calls):
+        return node.buffers
+    return node.output[len(node.output) - width :]
+
+
+def _with_state(node: Aggregate) -> Iterator[tuple[AggregateCall, tuple[Attribute, ...]]]:
+    """Each call with the child's columns that hold its state: the last ones, call after call."""
+    widths = [0 if call.mode.reads_rows else state_width(call.function) for call in node.calls]
+    states = node.child.output[len(node.child.output) - sum(widths) :]
+    for call, width in zip(node.calls, widths, strict=True):
+        yield call, states[:width]
+        states = states[width:]
+
+
+def _accumulators(node: Aggregate, call: AggregateCall, state: tuple[Attribute, ...]) -> list[Accumulator]:
+    function = AGGREGATES[call.function.function]
+    if call.mode.reads_rows:
+        return function.rows(call.function, call.filter, call.distinct and not _already_distinct(node, call))
+    return function.merge(call.function, state)
+
+
+def _already_distinct(node: Aggregate, call: AggregateCall) -> bool:
+    """Whether the rows that reach a distinct call hold each of its values once a group.
+
+    Spark groups by the values first and leaves the word on the call. A state can only be right if it did.
+    """
+    if call.mode is AggregateMode.PARTIAL:
+        return True
+    if not isinstance(node.child, Aggregate):
+        return False
+    unique = {attribute_of(key).id for key in node.child.grouping}
+    separated = {attribute_of(key).id for key in node.grouping} | references(call.function)
+    return unique <= separated
+
+
+def _finish(call: AggregateCall, totals: list[Expr]) -> list[Expr]:
+    function = AGGREGATES[call.function.function]
+    if call.mode.gives_values:
+        return [function.value(call.function, totals)]
+    return function.state(call.function, totals)
+
+
+def _total_name(number: int) -> str:
+    return f"total{number}"

@@ -1,0 +1,46 @@
+"""From Catalyst expressions to DataFusion expressions."""
+
+from __future__ import annotations
+
+from datafusion import Expr, col
+
+from volley.lower.functions import (  # noqa: F401  (each registers its translations)
+    arithmetic,
+    bits,
+    casts,
+    comparison,
+    conditional,
+    dates,
+    decimals,
+    strings,
+    structs,
+)
+from volley.lower.registry import TRANSLATIONS
+from volley.lower.semantics import constant
+from volley.plan.expressions import Alias, Attribute, Call, Expression, Literal, SortKey
+from volley.plan.types import to_arrow
+
+
+def column_name(attribute_id: int) -> str:
+    """The name of a column inside the native engine: ids are unique where Spark's names are not."""
+    return f"c{attribute_id}"
+
+
+def lower_expression(expression: Expression) -> Expr:
+    """The DataFusion expression of exactly the Arrow type of `expression.type`.
+
+    The support table must have accepted it. Evaluating it gives Spark's value or fails.
+    """
+    match expression:
+        case Attribute(id, _, _, _):
+            return col(column_name(id))
+        case Literal(value, type):
+            return constant(value, to_arrow(type))
+        case Alias(id, _, child):
+            return lower_expression(child).alias(column_name(id))
+        case SortKey(child, _, _):
+            return lower_expression(child)
+        case Call(function, arguments, _, _, _):
+            return TRANSLATIONS[function](expression, [lower_expression(a) for a in arguments])
+        case _:
+            raise TypeError(f"{type(expression).__name__} is lowered by its operator, not as an expression")

@@ -1,0 +1,176 @@
+"""Arithmetic on integers and floats; decimals are handed on to `decimals`.
+
+Integers: ANSI fails on overflow, LEGACY wraps at the operand's width as Java does, TRY gives NULL. Types below
+64 bits are computed in 64 bits, where a cast back checks the range; 64 bits use Arrow's checked kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from datafusion import Expr
+from datafusion import functions as f
+
+from volley.lower.functions import decimals
+from volley.lower.registry import in_ansi_mode, translates
+from volley.lower.semantics import constant, fail_on_zero, kernel, null_on_zero
+from volley.plan.expressions import Call, EvalMode
+from volley.plan.types import FRACTIONAL, INTEGRAL, LONG, DecimalType, to_arrow
+
+_LONG_DIGITS = pa.decimal128(38, 0)
+_OPERATORS: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "Add": lambda left, right: left + right,
+    "Subtract": lambda left, right: left - right,
+    "Multiply": lambda left, right: left * right,
+}
+_CHECKED = {"Add": pc.add_checked, "Subtract": pc.subtract_checked, "Multiply": pc.multiply_checked}
+
+
+def _overflows(call: Call) -> bool:
+    if isinstance(call.type, DecimalType):
+        return decimals.may_overflow(call)
+    return in_ansi_mode(call) and call.type in INTEGRAL
+
+
+@translates("Add", "Subtract", "Multiply", fails=_overflows)
+def add_subtract_multiply(call: Call, arguments: list[Expr]) -> Expr:
+    if isinstance(call.type, DecimalType):
+        return decimals.add_subtract_multiply(call, arguments)
+    left, right = arguments
+    if call.type in FRACTIONAL or call.mode is EvalMode.LEGACY:
+        return _OPERATORS[call.function](left, right)
+    return _integral(call, left, right)
+
+
+def _integral(call: Call, left: Expr, right: Expr) -> Expr:
+    arrow_type = to_arrow(call.type)
+    compute = _OPERATORS[call.function]
+    if call.type == LONG:
+        if call.mode is EvalMode.TRY:
+            return compute(left.cast(_LONG_DIGITS), right.cast(_LONG_DIGITS)).try_cast(arrow_type)
+        name = f"checked_{call.function}_{arrow_type}"
+        return kernel(name, _CHECKED[call.function], arrow_type, arrow_type, arrow_type)(left, right)
+    wide = compute(left.cast(pa.int64()), right.cast(pa.int64()))
+    return wide.try_cast(arrow_type) if call.mode is EvalMode.TRY else wide.cast(arrow_type)
+
+
+@translates("Divide", fails=in_ansi_mode)
+def divide(call: Call, arguments: list[Expr]) -> Expr:
+    if isinstance(call.type, DecimalType):
+        return decimals.divide(call, arguments)
+    return arguments[0] / _divisor(call, arguments[1])
+
+
+@translates("IntegralDivide", fails=in_ansi_mode)
+def integral_divide(call: Call, arguments: list[Expr]) -> Expr:
+    if isinstance(call.arguments[0].type, DecimalType):
+        return decimals.integral_divide(call, arguments)
+    # The one overflow, the smallest long by -1, fails in Arrow in every mode.
+    return arguments[0] / _divisor(call, arguments[1])
+
+
+@translates("Remainder", fails=in_ansi_mode)
+def remainder(call: Call, arguments: list[Expr]) -> Expr:
+    if isinstance(call.type, DecimalType):
+        return decimals.remainder(call, arguments)
+    return arguments[0] % _divisor(call, arguments[1])
+
+
+@translates("Pmod", fails=in_ansi_mode)
+def pmod(call: Call, arguments: list[Expr]) -> Expr:
+    arrow_type = to_arrow(call.type)
+    value, divisor = arguments[0], _divisor(call, arguments[1])
+    if pa.types.is_integer(arrow_type) and arrow_type.bit_width < 32:
+        # Java computes bytes and shorts as ints, so that remainder + divisor does not wrap.
+        value, divisor = value.cast(pa.int32()), divisor.cast(pa.int32())
+    rest = value % divisor
+    zero = constant(0, pa.int32() if arrow_type.bit_width < 32 else arrow_type)
+    return f.when(rest < zero, (rest + divisor) % divisor).otherwise(rest).cast(arrow_type)
+
+
+def _divisor(call: Call, divisor: Expr) -> Expr:
+    """The divisor with Spark's answer to zero: failure under ANSI, NULL otherwise."""
+    data_type = call.arguments[1].type
+    if call.mode is not EvalMode.ANSI:
+        return null_on_zero(divisor, to_arrow(data_type))
+    # Arrow itself fails on an integer divided by zero.
+    return fail_on_zero(divisor, to_arrow(data_type)) if data_type in FRACTIONAL else divisor
+
+
+def _fails_on_smallest(call: Call) -> bool:
+    return call.type in INTEGRAL and bool(call.option("failOnError"))
+
+
+@translates("UnaryMinus", fails=_fails_on_smallest)
+def unary_minus(call: Call, arguments: list[Expr]) -> Expr:
+    arrow_type = to_arrow(call.type)
+    if isinstance(call.type, DecimalType):
+        return decimals.negate(call.type, arguments[0])
+    if call.type in FRACTIONAL:
+        # 0.0 - x would turn 0.0 into 0.0, and Spark's answer is -0.0.
+        return arguments[0] * constant(-1.0, arrow_type)
+    if _fails_on_smallest(call):
+        return kernel(f"checked_negate_{arrow_type}", pc.negate_checked, arrow_type, arrow_type)(arguments[0])
+    return constant(0, arrow_type) - arguments[0]
+
+
+@translates("Abs", fails=_fails_on_smallest)
+def absolute(call: Call, arguments: list[Expr]) -> Expr:
+    arrow_type = to_arrow(call.type)
+    if call.type not in INTEGRAL:
+        return f.abs(arguments[0])
+    function = pc.abs_checked if _fails_on_smallest(call) else pc.abs
+    return kernel(f"{function.__name__}_{arrow_type}", function, arrow_type, arrow_type)(arguments[0])
+
+
+@translates("Signum")
+def signum(call: Call, arguments: list[Expr]) -> Expr:
+    # NaN comes first: in Arrow's order it is above zero. It and both zeros are their own answer.
+    value, zero = arguments[0], constant(0.0, pa.float64())
+    return (
+        f.when(f.isnan(value), value)
+        .when(value > zero, constant(1.0, pa.float64()))
+        .when(value < zero, constant(-1.0, pa.float64()))
+        .otherwise(value)
+    )
+
+
+@translates("Sqrt")
+def sqrt(call: Call, arguments: list[Expr]) -> Expr:
+    # DataFusion fails on a negative number, where Spark's answer is NaN.
+    value = arguments[0]
+    return f.when(value < constant(0.0, pa.float64()), constant(float("nan"), pa.float64())).otherwise(
+        f.sqrt(value)
+    )
+
+
+def _rounds_to_long(call: Call) -> bool:
+    return call.arguments[0].type in FRACTIONAL
+
+
+@translates("Floor", fails=_rounds_to_long)
+def floor(call: Call, arguments: list[Expr]) -> Expr:
+    return _whole(call, arguments[0], f.floor)
+
+
+@translates("Ceil", fails=_rounds_to_long)
+def ceil(call: Call, arguments: list[Expr]) -> Expr:
+    return _whole(call, arguments[0], f.ceil)
+
+
+def _whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:
+    source = call.arguments[0].type
+    if source in INTEGRAL:
+        return value
+    if isinstance(source, DecimalType):
+        return decimals.whole(call, value, function)
+    # Values beyond 64 bits and NaN fail in the cast; Java would saturate.
+    return function(value).cast(to_arrow(call.type))
+
+
+@translates("Round")
+def round_(call: Call, arguments: list[Expr]) -> Expr:
+    # Integers to a scale of at least 0 are themselves; decimals are cast, which rounds half up.
+    return arguments[0].cast(to_arrow(call.type)) if isinstance(call.type, DecimalType) else arguments[0]

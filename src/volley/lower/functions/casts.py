@@ -1,0 +1,169 @@
+"""Casts. ANSI fails where Spark may fail, TRY gives NULL there, LEGACY gives what Java's narrowing gives."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from datafusion import Expr
+from datafusion import functions as f
+
+from volley.lower.functions import parsing
+from volley.lower.registry import translates
+from volley.lower.semantics import Kernel, constant, kernel
+from volley.plan.expressions import Call, EvalMode
+from volley.plan.types import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FRACTIONAL,
+    INTEGER,
+    INTEGRAL,
+    LONG,
+    NULL,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+    to_arrow,
+)
+
+_WIDTH = {BYTE: 1, SHORT: 2, INTEGER: 4, LONG: 8}
+_INTEGER_DIGITS = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 19}
+# A decimal of up to 15 digits is a whole number below 2^53 over an exact power of ten: one division, one rounding.
+_DIGITS_EXACT_IN_DOUBLE = 15
+
+
+def _may_fail(call: Call) -> bool:
+    return not _is_total(call.arguments[0].type, call.type)
+
+
+def _is_total(source: DataType, target: DataType) -> bool:
+    """Whether every value of `source` has an exact cast, in every mode, without a failure."""
+    match source, target:
+        case DecimalType(p1, s1), DecimalType(p2, s2):
+            # Rounding to fewer digits may carry into one more whole digit.
+            return p2 - s2 >= p1 - s1 + (s2 < s1)
+        case _, DecimalType(p2, s2) if source in INTEGRAL:
+            return p2 - s2 >= _INTEGER_DIGITS[source]
+        case DecimalType(), _:
+            return target not in INTEGRAL
+    if source in INTEGRAL and target in INTEGRAL:
+        return _WIDTH[source] <= _WIDTH[target]
+    if source in FRACTIONAL:
+        return target in FRACTIONAL or target == BOOLEAN
+    return source != STRING or target == BINARY
+
+
+@translates("Cast", fails=_may_fail)
+def cast(call: Call, arguments: list[Expr]) -> Expr:
+    value, source, target = arguments[0], call.arguments[0].type, call.type
+    arrow_type = to_arrow(target)
+    if source == target:
+        return value
+    if source == NULL:
+        return value.cast(arrow_type)
+    if source == STRING and target != BINARY:
+        return parsing.parse(value, target)
+    if target == BOOLEAN:
+        return value != _zero(source)
+    if source == BOOLEAN and isinstance(target, DecimalType):
+        return value.cast(pa.int8()).cast(arrow_type)
+    if isinstance(source, DecimalType):
+        return _from_decimal(call, value, source, target)
+    if source in FRACTIONAL and target in INTEGRAL:
+        return _whole_number(call.mode, value, source, target)
+    if source in INTEGRAL and target in INTEGRAL and call.mode is EvalMode.LEGACY:
+        return value.cast(arrow_type) if _is_total(source, target) else _wrap(value, source, target)
+    if source in (TIMESTAMP, TIMESTAMP_NTZ) and target == DATE:
+        return _day(value, source)
+    if source == TIMESTAMP and target == LONG:
+        return _floor_seconds(value)
+    return _convert(call.mode, value, arrow_type)
+
+
+def _convert(mode: EvalMode | None, value: Expr, arrow_type: pa.DataType) -> Expr:
+    return value.cast(arrow_type) if mode is EvalMode.ANSI else value.try_cast(arrow_type)
+
+
+def _zero(source: DataType) -> Expr:
+    arrow_type = to_arrow(source)
+    if isinstance(source, DecimalType):
+        return constant(0, pa.int8()).cast(arrow_type)
+    return constant(0, arrow_type)
+
+
+def _from_decimal(call: Call, value: Expr, source: DecimalType, target: DataType) -> Expr:
+    arrow_type = to_arrow(target)
+    if target == DOUBLE and source.precision <= _DIGITS_EXACT_IN_DOUBLE:
+        return value.cast(arrow_type)
+    if target in FRACTIONAL:
+        # Arrow would round twice; the text of a decimal is parsed with a single rounding, as in Java.
+        return value.cast(pa.string()).cast(arrow_type)
+    if target not in INTEGRAL:
+        return _convert(call.mode, value, arrow_type)
+    if call.mode is EvalMode.LEGACY:
+        # Beyond 64 bits Java keeps the low bits; that fails here and is left to Spark.
+        whole = value.cast(pa.int64())
+        return whole if target == LONG else _wrap(whole, LONG, target)
+    if target != LONG and source.precision > 18 and source.scale > 0:
+        # Spark goes through double here: 5.99999999999999999999 becomes 6.
+        double = value.cast(pa.string()).cast(pa.float64())
+        return _whole_number(call.mode, double, DOUBLE, target)
+    return _convert(call.mode, value, arrow_type)
+
+
+def _whole_number(mode: EvalMode | None, value: Expr, source: DataType, target: DataType) -> Expr:
+    """A float cut to a whole number: out of range fails, is NULL, or (LEGACY) saturates as in Java."""
+    if mode is not EvalMode.LEGACY:
+        # Spark lets 2^63 itself pass as the largest long and Arrow does not: left to Spark, also in TRY mode.
+        return value.cast(to_arrow(target)) if target == LONG else _convert(mode, value, to_arrow(target))
+    java = LONG if target == LONG else INTEGER
+    arrow_type, floats = to_arrow(java), to_arrow(source)
+    limit = 2.0 ** (8 * _WIDTH[java] - 1)
+    saturated = (
+        f.when(f.isnan(value), constant(0, arrow_type))
+        .when(value >= constant(limit, floats), constant(int(limit) - 1, arrow_type))
+        .when(value < constant(-limit, floats), constant(-int(limit), arrow_type))
+        .otherwise(value.cast(arrow_type))
+    )
+    return saturated if java == target else _wrap(saturated, java, target)
+
+
+def _wrap(value: Expr, source: DataType, target: DataType) -> Expr:
+    """Keep the low bits, as Java's narrowing does."""
+    arrow_type = to_arrow(target)
+    name = f"wrap_{to_arrow(source)}_{arrow_type}"
+    return kernel(name, _wrapping(arrow_type), arrow_type, to_arrow(source))(value)
+
+
+@cache
+def _wrapping(arrow_type: pa.DataType) -> Kernel:
+    def run(values: pa.Array) -> pa.Array:
+        return pc.cast(values, arrow_type, safe=False)
+
+    return run
+
+
+_MICROS_A_SECOND = 1_000_000
+_MICROS_A_DAY = 86_400 * _MICROS_A_SECOND
+
+
+def _floor_divide(value: Expr, divisor: int) -> Expr:
+    """Arrow divides towards zero; times before 1970 must go down."""
+    by = constant(divisor, pa.int64())
+    rest = value % by
+    return (value - f.when(rest < constant(0, pa.int64()), rest + by).otherwise(rest)) / by
+
+
+def _floor_seconds(value: Expr) -> Expr:
+    return _floor_divide(value.cast(pa.int64()), _MICROS_A_SECOND)
+
+
+def _day(value: Expr, source: DataType) -> Expr:
+    return _floor_divide(value.cast(pa.int64()), _MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())

@@ -1,0 +1,94 @@
+"""Comparisons, boolean logic and tests for NULL."""
+
+from __future__ import annotations
+
+from datafusion import Expr
+from datafusion import functions as f
+
+from volley.lower.registry import may_fail, translates
+from volley.lower.semantics import FALSE, TRUE, comparable
+from volley.plan.expressions import Call
+
+
+def _operands(call: Call, arguments: list[Expr]) -> list[Expr]:
+    return [comparable(expr, part.type) for expr, part in zip(arguments, call.arguments, strict=True)]
+
+
+@translates("EqualTo")
+def equal_to(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = _operands(call, arguments)
+    return left == right
+
+
+@translates("EqualNullSafe")
+def equal_null_safe(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = _operands(call, arguments)
+    return f.coalesce(left == right, left.is_null() & right.is_null())
+
+
+@translates("LessThan")
+def less_than(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = _operands(call, arguments)
+    return left < right
+
+
+@translates("LessThanOrEqual")
+def less_than_or_equal(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = _operands(call, arguments)
+    return left <= right
+
+
+@translates("GreaterThan")
+def greater_than(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = _operands(call, arguments)
+    return left > right
+
+
+@translates("GreaterThanOrEqual")
+def greater_than_or_equal(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = _operands(call, arguments)
+    return left >= right
+
+
+@translates("In")
+def is_in(call: Call, arguments: list[Expr]) -> Expr:
+    value, *candidates = _operands(call, arguments)
+    return f.in_list(value, candidates)
+
+
+@translates("And")
+def and_(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = arguments
+    if may_fail(call.arguments[1]):
+        # DataFusion may evaluate both sides of AND for every row; CASE keeps `b <> 0 AND a / b > 1` from failing.
+        return f.when(~left, FALSE).otherwise(left & right)
+    return left & right
+
+
+@translates("Or")
+def or_(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = arguments
+    if may_fail(call.arguments[1]):
+        return f.when(left, TRUE).otherwise(left | right)
+    return left | right
+
+
+@translates("Not")
+def not_(call: Call, arguments: list[Expr]) -> Expr:
+    return ~arguments[0]
+
+
+@translates("IsNull")
+def is_null(call: Call, arguments: list[Expr]) -> Expr:
+    return arguments[0].is_null()
+
+
+@translates("IsNotNull")
+def is_not_null(call: Call, arguments: list[Expr]) -> Expr:
+    return arguments[0].is_not_null()
+
+
+@translates("IsNaN")
+def is_nan(call: Call, arguments: list[Expr]) -> Expr:
+    # Spark's isnan of NULL is false.
+    return f.coalesce(f.isnan(arguments[0]), FALSE)

@@ -1,0 +1,144 @@
+"""Decimal arithmetic with exactly the precision, scale and rounding that Spark put on the expression.
+
+Spark computes exactly, rounds half up to the result's scale, and checks the result's precision. Arrow's 128 bits
+fail on overflow of the bits but not of the precision, so there are three roads:
+
+    the exact result has at most 38 digits       128 bits, nothing to check
+    only the precision was capped at 38          128 bits, then the digits are checked; fails early
+    the scale was cut too, or overflow is NULL   256 bits, then a cast that rounds and checks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import pyarrow as pa
+from datafusion import Expr
+
+from volley.lower.registry import always, translates
+from volley.lower.semantics import at_scale, check_precision, constant, decimal_type, null_on_zero
+from volley.plan.expressions import Call, EvalMode
+from volley.plan.types import DecimalType, to_arrow
+
+_MAX_DIGITS = 38
+_WIDE_DIGITS = 76
+
+
+def _exact_type(call: Call) -> tuple[int, int]:
+    """Digits and scale of the exact result of a sum, difference or product."""
+    left, right = (decimal_type(argument.type) for argument in call.arguments)
+    if call.function == "Multiply":
+        return left.precision + right.precision, left.scale + right.scale
+    scale = max(left.scale, right.scale)
+    return max(left.precision - left.scale, right.precision - right.scale) + scale + 1, scale
+
+
+def may_overflow(call: Call) -> bool:
+    return _exact_type(call)[0] > _MAX_DIGITS
+
+
+def add_subtract_multiply(call: Call, arguments: list[Expr]) -> Expr:
+    result = decimal_type(call.type)
+    digits, scale = _exact_type(call)
+    if call.function != "Multiply":
+        arguments = [at_scale(*pair, scale) for pair in zip(call.arguments, arguments, strict=True)]
+    if digits <= _MAX_DIGITS:
+        return _compute(call.function, *arguments).cast(to_arrow(result))
+    if scale == result.scale and call.mode is EvalMode.ANSI:
+        return check_precision(_compute(call.function, *arguments), result)
+    wide = [
+        expr.cast(pa.decimal256(_WIDE_DIGITS, decimal_type(part.type).scale))
+        for expr, part in zip(arguments, call.arguments, strict=True)
+    ]
+    return _fit(_compute(call.function, *wide), call)
+
+
+def _compute(function: str, left: Expr, right: Expr) -> Expr:
+    match function:
+        case "Add":
+            return left + right
+        case "Subtract":
+            return left - right
+        case _:
+            return left * right
+
+
+def _fit(expr: Expr, call: Call) -> Expr:
+    """Round half up to the call's type; too many digits fail under ANSI and are NULL otherwise."""
+    arrow_type = to_arrow(call.type)
+    return expr.cast(arrow_type) if call.mode is EvalMode.ANSI else expr.try_cast(arrow_type)
+
+
+def divide(call: Call, arguments: list[Expr]) -> Expr:
+    """Arrow truncates: divide to one digit more than asked for, and let the cast round half up on it."""
+    return _fit(_quotient(call, arguments, decimal_type(call.type).scale + 1), call)
+
+
+# Arrow gives a quotient four digits more than its numerator has.
+_ARROW_QUOTIENT_DIGITS = 4
+
+
+def _quotient(call: Call, arguments: list[Expr], scale: int) -> Expr:
+    """The quotient truncated to `scale` digits. Arrow fails on zero and on overflow of the bits."""
+    left, right = (decimal_type(argument.type) for argument in call.arguments)
+    numerator, divisor = arguments
+    if call.mode is not EvalMode.ANSI:
+        divisor = null_on_zero(divisor, to_arrow(right))
+    numerator_scale = max(scale - _ARROW_QUOTIENT_DIGITS, left.scale)
+    digits = left.precision - left.scale + numerator_scale + _ARROW_QUOTIENT_DIGITS + right.scale
+    if digits <= _MAX_DIGITS:
+        narrow = pa.decimal128(left.precision - left.scale + numerator_scale, numerator_scale)
+        return numerator.cast(narrow) / divisor
+    wide = numerator.cast(pa.decimal256(_WIDE_DIGITS, numerator_scale))
+    return wide / divisor.cast(pa.decimal256(_MAX_DIGITS, right.scale))
+
+
+def integral_divide(call: Call, arguments: list[Expr]) -> Expr:
+    return _quotient(call, arguments, 0).cast(to_arrow(call.type))
+
+
+def remainder(call: Call, arguments: list[Expr]) -> Expr:
+    left, right = arguments
+    if call.mode is not EvalMode.ANSI:
+        right = null_on_zero(right, to_arrow(call.arguments[1].type))
+    return (left % right).cast(to_arrow(call.type))
+
+
+def negate(data_type: DecimalType, value: Expr) -> Expr:
+    return (constant(Decimal(0), pa.decimal128(max(data_type.scale, 1), data_type.scale)) - value).cast(
+        to_arrow(data_type)
+    )
+
+
+def whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:
+    """Floor or ceiling: computed with one digit more, since 9.99 becomes 10."""
+    source = decimal_type(call.arguments[0].type)
+    if source.scale == 0:
+        return value.cast(to_arrow(call.type))
+    roomy = value.cast(pa.decimal128(min(source.precision + 1, _MAX_DIGITS), source.scale))
+    return function(roomy).cast(to_arrow(call.type))
+
+
+@translates("CheckOverflow", fails=always)
+def check_overflow(call: Call, arguments: list[Expr]) -> Expr:
+    arrow_type = to_arrow(call.type)
+    return (
+        arguments[0].try_cast(arrow_type) if call.option("nullOnOverflow") else arguments[0].cast(arrow_type)
+    )
+
+
+@translates("MakeDecimal", fails=always)
+def make_decimal(call: Call, arguments: list[Expr]) -> Expr:
+    """A decimal from its unscaled digits: a long times the decimal whose only digit is the last one."""
+    result = decimal_type(call.type)
+    last_digit = constant(Decimal(1).scaleb(-result.scale), pa.decimal128(max(result.scale, 1), result.scale))
+    value = arguments[0].cast(pa.decimal128(19, 0)) * last_digit
+    return value.try_cast(to_arrow(result)) if call.option("nullOnOverflow") else value.cast(to_arrow(result))
+
+
+@translates("UnscaledValue")
+def unscaled_value(call: Call, arguments: list[Expr]) -> Expr:
+    source = decimal_type(call.arguments[0].type)
+    shift = constant(Decimal(10) ** source.scale, pa.decimal128(source.scale + 1, 0))
+    return (arguments[0] * shift).cast(pa.int64())

@@ -1,0 +1,29 @@
+"""The regular expressions that mean the same in Java and in Rust, for a yes-or-no match."""
+
+from __future__ import annotations
+
+_JAVA_LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
+_ANY = f"[^{_JAVA_LINE_ENDS}]"
+# Java's $ also stands before a line end at the very end of the text.
+_END = rf"(?:\r\n|[{_JAVA_LINE_ENDS}])?\z"
+
+
+def rust_regex(pattern: str) -> str:
+    """The Rust form of a Java pattern that `support.patterns.is_portable` accepts."""
+    out: list[str] = []
+    in_class = escaped = False
+    for character in pattern:
+        if escaped:
+            out.append("\\" + character)
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif in_class:
+            out.append(character)
+            in_class = character != "]"
+        elif character == "[":
+            out.append(character)
+            in_class = True
+        else:
+            out.append({".": _ANY, "$": _END}.get(character, character))
+    return "".join(out)

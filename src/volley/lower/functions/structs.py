@@ -1,0 +1,26 @@
+"""Structs: made, and taken apart."""
+
+from __future__ import annotations
+
+from datafusion import Expr
+from datafusion import functions as f
+
+from volley.lower.registry import translates
+from volley.plan.expressions import Call, Literal
+from volley.plan.types import StructType, to_arrow
+
+
+@translates("CreateNamedStruct")
+def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
+    names = [str(name.value) for name in call.arguments[::2] if isinstance(name, Literal)]
+    made = f.named_struct(list(zip(names, arguments[1::2], strict=True)))
+    return made.cast(to_arrow(call.type))
+
+
+@translates("GetStructField")
+def get_struct_field(call: Call, arguments: list[Expr]) -> Expr:
+    struct = call.arguments[0].type
+    ordinal = call.option("ordinal")
+    assert isinstance(struct, StructType)
+    assert isinstance(ordinal, int)
+    return f.get_field(arguments[0], struct.fields[ordinal].name)

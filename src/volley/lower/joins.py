@@ -1,0 +1,118 @@
+"""Joins of every kind. DataFusion holds its left input in memory, so the side that Spark builds goes left.
+
+Without a hint from Spark the sides stay as they are, and DataFusion's own statistics choose.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+
+import pyarrow as pa
+from datafusion import DataFrame, Expr, col, literal
+from datafusion import functions as f
+
+from volley.lower.expressions import column_name, lower_expression
+from volley.lower.scope import Scope, column, distinct
+from volley.plan.expressions import Attribute, Expression
+from volley.plan.nodes import BuildSide, Join, JoinKind
+
+_TRUE = literal(pa.scalar(True, pa.bool_()))
+_FALSE = literal(pa.scalar(False, pa.bool_()))
+
+_HOW = {
+    JoinKind.INNER: "inner",
+    JoinKind.LEFT: "left",
+    JoinKind.RIGHT: "right",
+    JoinKind.FULL: "full",
+    JoinKind.SEMI: "semi",
+    JoinKind.ANTI: "anti",
+}
+_MIRRORED = {
+    JoinKind.INNER: "inner",
+    JoinKind.LEFT: "right",
+    JoinKind.RIGHT: "left",
+    JoinKind.FULL: "full",
+}
+
+
+def lower_join(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
+    match node.kind:
+        case JoinKind.ANTI if node.null_aware:
+            joined = _not_in(node, left, right, scope)
+        case JoinKind.EXISTENCE:
+            joined = _existence(node, left, right)
+        case JoinKind.SEMI | JoinKind.ANTI if _held_right(node):
+            joined = _filtering_from_right(node, left, right, scope)
+        case JoinKind.SEMI | JoinKind.ANTI:
+            joined = left.join_on(right, *_conditions(node), how=_HOW[node.kind])
+        case _ if node.build is BuildSide.RIGHT:
+            joined = right.join_on(left, *_conditions(node), how=_MIRRORED[node.kind])
+        case _:
+            joined = left.join_on(right, *_conditions(node), how=_HOW[node.kind])
+    return joined.select(*(column(attribute) for attribute in distinct(node.output)))
+
+
+def _conditions(node: Join) -> list[Expr]:
+    conditions = [
+        lower_expression(left) == lower_expression(right)
+        for left, right in zip(node.left_keys, node.right_keys, strict=True)
+    ]
+    if node.condition is not None:
+        conditions.append(lower_expression(node.condition))
+    return conditions or [_TRUE]
+
+
+def _held_right(node: Join) -> bool:
+    """A semi or anti join that can hold its right side: only SQL names that join, and only columns fit in SQL."""
+    return node.build is BuildSide.RIGHT and node.condition is None and bool(node.left_keys)
+
+
+def _filtering_from_right(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
+    left, left_keys = _with_key_columns(left, node.left.output, node.left_keys, "l")
+    right, right_keys = _with_key_columns(right, (), node.right_keys, "r")
+    conditions = " AND ".join(f"r.{b} = l.{a}" for a, b in zip(left_keys, right_keys, strict=True))
+    word = "SEMI" if node.kind is JoinKind.SEMI else "ANTI"
+    held, streamed = scope.view(right), scope.view(left)
+    return scope.context.sql(f"SELECT l.* FROM {held} r RIGHT {word} JOIN {streamed} l ON {conditions}")
+
+
+def _not_in(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
+    """NOT IN: a NULL on the right leaves no row, a NULL on the left only stays if the right side is empty."""
+    left, (left_key,) = _with_key_columns(left, node.left.output, node.left_keys, "l")
+    right, (right_key,) = _with_key_columns(right, (), node.right_keys, "r")
+    values, rows = scope.view(right), scope.view(left)
+    return scope.context.sql(
+        f"SELECT l.* FROM {rows} l WHERE l.{left_key} NOT IN (SELECT r.{right_key} FROM {values} r)"
+    )
+
+
+def _with_key_columns(
+    frame: DataFrame, kept: tuple[Attribute, ...], keys: tuple[Expression, ...], side: str
+) -> tuple[DataFrame, list[str]]:
+    """The frame with its keys as columns of their own."""
+    names = [f"{side}key{number}" for number in range(len(keys))]
+    computed = [lower_expression(key).alias(name) for key, name in zip(keys, names, strict=True)]
+    return frame.select(*(column(attribute) for attribute in distinct(kept)), *computed), names
+
+
+def _existence(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
+    """Every left row, with a flag that says whether it has a match."""
+    assert node.exists is not None
+    flag = column_name(node.exists.id)
+    kept = [column(attribute) for attribute in distinct(node.left.output)]
+    if node.condition is None and node.left_keys:
+        names = [f"rkey{number}" for number in range(len(node.right_keys))]
+        keys = [lower_expression(key).alias(name) for key, name in zip(node.right_keys, names, strict=True)]
+        matches = right.aggregate(keys, []).select(*(col(name) for name in names), _TRUE.alias("matched"))
+        same = reduce(
+            and_,
+            (lower_expression(key) == col(name) for key, name in zip(node.left_keys, names, strict=True)),
+        )
+        joined = matches.join_on(left, same, how="right")
+        return joined.select(*kept, f.coalesce(col("matched"), _FALSE).alias(flag))
+    # With a condition there is no set of matching keys: take the rows with a match and those without.
+    conditions = _conditions(node)
+    having = left.join_on(right, *conditions, how="semi").select(*kept, _TRUE.alias(flag))
+    lacking = left.join_on(right, *conditions, how="anti").select(*kept, _FALSE.alias(flag))
+    return having.union(lacking)

@@ -1,0 +1,198 @@
+"""From plan nodes to one DataFusion plan: each operator's rows are Spark's, its columns are named by their ids."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pyarrow as pa
+from datafusion import DataFrame, Expr, SessionConfig, SessionContext, col
+from datafusion import functions as f
+from datafusion.expr import SortExpr
+
+from volley.lower.aggregates import lower_aggregate
+from volley.lower.expand import lower_expand
+from volley.lower.expressions import column_name, lower_expression
+from volley.lower.joins import lower_join
+from volley.lower.scan import lower_scan
+from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct
+from volley.lower.semantics import sort_operand
+from volley.lower.windows import lower_window
+from volley.plan.expressions import Expression, SortKey, attribute_of
+from volley.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Expand,
+    FileScan,
+    Filter,
+    Join,
+    Limit,
+    LocalRows,
+    Node,
+    OneRow,
+    Project,
+    Range,
+    Sort,
+    StageInput,
+    TopN,
+    Union,
+    Unknown,
+    Window,
+)
+
+_SETTINGS = {
+    # Filtered views drag their whole buffers through a shuffle.
+    "datafusion.execution.parquet.schema_force_view_types": "false",
+    # Nanoseconds, the default, cannot hold the years that Spark writes.
+    "datafusion.execution.parquet.coerce_int96": "us",
+    # Sizes of tables choose the side of a join that is held in memory.
+    "datafusion.execution.collect_statistics": "true",
+    # Batches of Spark's types only, also where DataFusion would prefer its own.
+    "datafusion.sql_parser.map_string_types_to_utf8view": "false",
+}
+
+
+def new_context(target_partitions: int) -> SessionContext:
+    """A session for one task or query: cheap to make, never shared."""
+    config = SessionConfig().with_target_partitions(target_partitions)
+    for key, value in _SETTINGS.items():
+        config = config.set(key, value)
+    return SessionContext(config)
+
+
+def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
+    """The plan of a fragment.
+
+    It has one column `c<id>` for each distinct id of `node.output`, in that order, of exactly Spark's type.
+    `inputs` gives the data of each `StageInput` (a `StreamTable`). `resources` takes over what must stay until
+    the run has ended, and removes it when it is closed. DataError is raised for files that are not as planned.
+    """
+    frame = _lower(node, Scope(context, inputs, resources))
+    return _in_exact_types(frame, arrow_schema(node.output))
+
+
+def root(frame: DataFrame, node: Node) -> DataFrame:
+    """What `lower` gave, as the query's result: every position of `node.output`, named by its number.
+
+    Spark may ask for a column twice (`SELECT a, a`) or for two of one name; positions are always distinct.
+    """
+    return frame.select(
+        *(column(attribute).alias(str(position)) for position, attribute in enumerate(node.output))
+    )
+
+
+def _lower(node: Node, scope: Scope) -> DataFrame:
+    match node:
+        case FileScan():
+            return lower_scan(node, scope)
+        case LocalRows():
+            return _local_rows(node, scope)
+        case Range():
+            return _range(node, scope)
+        case OneRow():
+            return scope.context.read_empty()
+        case StageInput():
+            return _stage_input(node, scope)
+        case Project(expressions, child):
+            return _project(expressions, _lower(child, scope))
+        case Filter(condition, child):
+            return _lower(child, scope).filter(lower_expression(condition))
+        case Aggregate():
+            return lower_aggregate(node, _lower_unordered(node.child, scope))
+        case Sort(keys, _, child):
+            return _lower_unordered(child, scope).sort(*map(_sort_key, keys))
+        case Limit():
+            return _limit(_lower(node.child, scope), node.count, node.offset)
+        case TopN(count, offset, keys, expressions, child):
+            ordered = _lower_unordered(child, scope).sort(*map(_sort_key, keys))
+            return _project(expressions, _limit(ordered, count, offset))
+        case Expand():
+            return lower_expand(node, _lower_unordered(node.child, scope), scope)
+        case Window():
+            return lower_window(node, _lower_unordered(node.child, scope))
+        case Join():
+            left, right = (_lower_unordered(child, scope) for child in node.children)
+            return lower_join(node, left, right, scope)
+        case Union():
+            return _union(node, scope)
+        case Exchange(_, _, _, _, child):
+            # Inside one fragment all rows are already together.
+            return _lower(child, scope)
+        case Unknown(name, _, _, _):
+            raise TypeError(f"{name} has no native form; the support table must refuse it first")
+
+
+def _lower_unordered(node: Node, scope: Scope) -> DataFrame:
+    """A child whose order nobody sees: Spark sorts below merge joins and windows for its own algorithms."""
+    while isinstance(node, Sort | Exchange):
+        node = node.child
+    return _lower(node, scope)
+
+
+def _project(expressions: tuple[Expression, ...], child: DataFrame) -> DataFrame:
+    unique = {attribute_of(expression).id: expression for expression in expressions}
+    return child.select(*(lower_expression(expression) for expression in unique.values()))
+
+
+def _sort_key(key: SortKey) -> SortExpr:
+    operand = sort_operand(lower_expression(key.child), key.type)
+    return operand.sort(ascending=key.ascending, nulls_first=key.nulls_first)
+
+
+def _limit(frame: DataFrame, count: int | None, offset: int) -> DataFrame:
+    return frame.limit(_NO_LIMIT if count is None else count, offset)
+
+
+# The largest row count that DataFusion's own limit can hold with an offset added.
+_NO_LIMIT = 2**62
+
+
+def _union(node: Union, scope: Scope) -> DataFrame:
+    branches = [
+        _lower(branch, scope).select(
+            *(
+                column(theirs).alias(column_name(ours.id))
+                for theirs, ours in zip(branch.output, node.output, strict=True)
+            )
+        )
+        for branch in node.inputs
+    ]
+    result = branches[0]
+    for branch in branches[1:]:
+        result = result.union(branch)
+    return result
+
+
+def _local_rows(node: LocalRows, scope: Scope) -> DataFrame:
+    rows = pa.ipc.open_stream(node.ipc).read_all()
+    first = {attribute.id: position for position, attribute in reversed(list(enumerate(node.output)))}
+    columns = [rows.column(first[attribute.id]) for attribute in distinct(node.output)]
+    if not columns:
+        # Arrow tables forget how many rows they have without columns.
+        counted = pa.table({"row": pa.nulls(rows.num_rows)})
+        return scope.context.from_arrow(counted).select()
+    return scope.context.from_arrow(pa.table(columns, schema=arrow_schema(node.output)))
+
+
+def _range(node: Range, scope: Scope) -> DataFrame:
+    numbers = scope.context.sql(f"SELECT value FROM range({node.start}, {node.end}, {node.step})")
+    return numbers.select(*(col("value").alias(column_name(a.id)) for a in distinct(node.output)))
+
+
+def _stage_input(node: StageInput, scope: Scope) -> DataFrame:
+    name = scope.new_name()
+    scope.context.register_dataset(name, scope.inputs(node))
+    # DataFusion would hand filters to the stream as pyarrow expressions, for which NULL NOT IN (1) is true and
+    # NaN > 1 is not. It cannot hand over this function, which with one argument gives back what it got.
+    passed = (f.greatest(column(a)).alias(column_name(a.id)) for a in distinct(node.output))
+    return scope.context.table(name).select(*passed)
+
+
+def _in_exact_types(frame: DataFrame, wanted: pa.Schema) -> DataFrame:
+    found = frame.schema()
+    if found.names == wanted.names and found.types == wanted.types:
+        return frame
+    return frame.select(*(_exactly(name, wanted.field(name).type, found.field(name).type) for name in wanted.names))
+
+
+def _exactly(name: str, wanted: pa.DataType, found: pa.DataType) -> Expr:
+    return col(name) if wanted == found else col(name).cast(wanted).alias(name)

@@ -1,0 +1,145 @@
+"""What a Parquet file holds, read from its footer, and whether Spark would read it as the plan expects.
+
+DataFusion casts what it finds to what is asked; Spark refuses much of that, and its reader has its own rules for
+old dates. So a file is looked at before it is read, and anything but the plain case is left to Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from volley.errors import DataError
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import DataFile
+from volley.plan.types import (
+    BINARY,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DataType,
+    StructType,
+    to_arrow,
+)
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The top-level columns of a file, and whether its dates are in the old hybrid calendar."""
+
+    columns: tuple[tuple[str, pa.DataType], ...]
+    int96: frozenset[str]
+    legacy_calendar: bool
+
+
+def physical_names(file: DataFile, wanted: list[Attribute]) -> dict[int, str]:
+    """Where each wanted column is in this file: its name there by attribute id; absent columns are left out.
+
+    Raises DataError when the file is missing, changed or broken, or holds a column in a form that Spark would
+    not read as the type of the plan.
+    """
+    footer = _open(file)
+    by_name: dict[str, list[tuple[str, pa.DataType]]] = {}
+    for name, found in footer.columns:
+        by_name.setdefault(name.lower(), []).append((name, found))
+    names = {}
+    for attribute in wanted:
+        candidates = by_name.get(attribute.name.lower(), [])
+        if len(candidates) > 1:
+            raise DataError(f"{file.path}: several columns are called {attribute.name}, but for case.")
+        for name, found in candidates:
+            if not _readable(found, attribute.type, name in footer.int96):
+                raise DataError(f"{file.path}: column {name} is {found}, the plan expects {attribute.type}.")
+            if footer.legacy_calendar and _has_dates(attribute.type):
+                raise DataError(f"{file.path}: column {name} has dates in the calendar of Spark 2.")
+            names[attribute.id] = name
+    return names
+
+
+def _open(file: DataFile) -> Footer:
+    try:
+        status = os.stat(file.path)
+        if status.st_size != file.size_bytes:
+            raise DataError(f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now.")
+        return _footer(file.path, status.st_size, status.st_mtime_ns)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{file.path} cannot be read as Parquet: {error}") from error
+
+
+@lru_cache(maxsize=16_384)
+def _footer(path: str, size_bytes: int, modified_ns: int) -> Footer:
+    # Size and time are only there to make the entry of a rewritten file another one.
+    metadata = pq.read_metadata(path)
+    schema = metadata.schema
+    leaves = [schema.column(index) for index in range(len(schema.names))]
+    tags = metadata.metadata or {}
+    return Footer(
+        columns=tuple((field.name, field.type) for field in schema.to_arrow_schema()),
+        int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
+        legacy_calendar=_written_with_legacy_calendar(tags),
+    )
+
+
+def _written_with_legacy_calendar(tags: dict[bytes, bytes]) -> bool:
+    version = tags.get(b"org.apache.spark.version", b"4")
+    return (
+        b"org.apache.spark.legacyDateTime" in tags
+        or b"org.apache.spark.legacyINT96" in tags
+        or int(version.split(b".")[0]) < 3
+    )
+
+
+_READABLE: dict[DataType, frozenset[pa.DataType]] = {
+    BYTE: frozenset({pa.int8()}),
+    SHORT: frozenset({pa.int8(), pa.int16()}),
+    INTEGER: frozenset({pa.int8(), pa.int16(), pa.int32()}),
+    LONG: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()}),
+    FLOAT: frozenset({pa.float32()}),
+    DOUBLE: frozenset({pa.float32(), pa.float64()}),
+    STRING: frozenset({pa.string(), pa.large_string(), pa.string_view()}),
+    BINARY: frozenset({pa.binary(), pa.large_binary(), pa.binary_view()}),
+    DATE: frozenset({pa.date32()}),
+    TIMESTAMP_NTZ: frozenset({pa.timestamp("us"), pa.timestamp("ms")}),
+}
+
+
+def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if wanted == TIMESTAMP:
+        # Every INT96 value is an instant; an annotated INT64 is one only when it says so.
+        return pa.types.is_timestamp(found) and (int96 or (found.tz is not None and found.unit in ("us", "ms")))
+    if int96:
+        return False
+    match wanted:
+        case StructType(fields):
+            return pa.types.is_struct(found) and [
+                (field.name, _readable(field.type, inner.type, False))
+                for field, inner in zip(found, fields, strict=False)
+            ] == [(inner.name, True) for inner in fields]
+        case ArrayType(element, _):
+            return pa.types.is_list(found) and _readable(found.value_type, element, False)
+        case _:
+            return found in _READABLE.get(wanted, (to_arrow(wanted),))
+
+
+def _has_dates(data_type: DataType) -> bool:
+    match data_type:
+        case StructType(fields):
+            return any(_has_dates(field.type) for field in fields)
+        case ArrayType(element, _):
+            return _has_dates(element)
+        case _:
+            return data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ)

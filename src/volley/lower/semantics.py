@@ -1,0 +1,139 @@
+"""What makes DataFusion's answers Spark's: typed constants, one NaN and one zero, checks that fail.
+
+A check here may fail on data that Spark would accept, since a query that fails natively is run again by Spark.
+It must never let pass a value that Spark would not give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from datafusion import Expr, ScalarUDF, udf
+from datafusion import functions as f
+from datafusion import literal as df_literal
+
+from volley.plan.expressions import Expression, Literal, Scalar
+from volley.plan.types import FRACTIONAL, DataType, DecimalType, to_arrow
+
+Kernel = Callable[..., pa.Array]
+
+
+class ExactnessError(ValueError):
+    """Data on which the native engine cannot promise Spark's answer."""
+
+
+def constant(value: Scalar, arrow_type: pa.DataType) -> Expr:
+    """A literal of exactly this type: DataFusion would make an untyped one wider than Spark's."""
+    return df_literal(pa.scalar(value, type=arrow_type))
+
+
+def typed_null(arrow_type: pa.DataType) -> Expr:
+    return constant(None, arrow_type)
+
+
+TRUE = constant(True, pa.bool_())
+FALSE = constant(False, pa.bool_())
+
+
+# ------------------------------------------------------------------------------------------------ floats
+
+
+def canonical_float(expr: Expr, data_type: DataType) -> Expr:
+    """The value with a single NaN and no negative zero, as Spark compares, groups, sorts and joins floats.
+
+    Arrow orders NaN by its sign and bits (0.0 / 0.0 has the sign set), and hashes -0.0 unlike 0.0.
+    """
+    arrow_type = to_arrow(data_type)
+    return f.nanvl(expr + constant(0.0, arrow_type), constant(float("nan"), arrow_type))
+
+
+def comparable(expr: Expr, data_type: DataType) -> Expr:
+    """An operand whose Arrow comparison is Spark's."""
+    return canonical_float(expr, data_type) if data_type in FRACTIONAL else expr
+
+
+def sort_operand(expr: Expr, data_type: DataType) -> Expr:
+    """A sort key whose Arrow order is Spark's: NaN is the largest value, -0.0 ties with 0.0."""
+    return comparable(expr, data_type)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+@cache
+def kernel(name: str, function: Kernel, result: pa.DataType, *arguments: pa.DataType) -> ScalarUDF:
+    """A function over whole Arrow arrays. One object a name, so that DataFusion sees equal calls as equal.
+
+    `function` must be a module-level function, or one from a cache: the key contains it.
+    """
+    return udf(function, list(arguments), result, "immutable", f"volley_{name}")
+
+
+def null_or_fail(expr: Expr, source: pa.DataType, result: pa.DataType) -> Expr:
+    """NULL where `expr` is NULL; a value there fails the query. For branches that no value may reach."""
+    name = f"null_or_fail_{source}_{result}"
+    return kernel(name, _null_or_fail(result), result, source)(expr)
+
+
+@cache
+def _null_or_fail(result: pa.DataType) -> Kernel:
+    def run(values: pa.Array) -> pa.Array:
+        if values.null_count != len(values):
+            raise ExactnessError("a value outside what the native engine computes exactly")
+        return pa.nulls(len(values), result)
+
+    return run
+
+
+def null_only_where(value: Expr, source: Expr, source_type: DataType, result: DataType) -> Expr:
+    """`value`, which must be NULL only where `source` is: otherwise the native engine gave up on a value."""
+    return f.coalesce(value, null_or_fail(source, to_arrow(source_type), to_arrow(result)))
+
+
+def fail_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
+    """The divisor, or a failure if any is zero: IEEE division would answer infinity."""
+    return kernel(f"fail_on_zero_{arrow_type}", _fail_on_zero, arrow_type, arrow_type)(expr)
+
+
+def _fail_on_zero(values: pa.Array) -> pa.Array:
+    if pc.any(pc.equal(values, pa.scalar(0, values.type))).as_py():
+        raise ExactnessError("division by zero")
+    return values
+
+
+def null_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
+    # Not nullif: it compares bits, and -0.0 would pass.
+    zero = constant(Decimal(0) if pa.types.is_decimal(arrow_type) else 0, arrow_type)
+    return f.when(expr == zero, typed_null(arrow_type)).otherwise(expr)
+
+
+# ---------------------------------------------------------------------------------------------- decimals
+
+
+def decimal_type(data_type: DataType) -> DecimalType:
+    if not isinstance(data_type, DecimalType):
+        raise TypeError(f"expected a decimal, not {data_type}")
+    return data_type
+
+
+def at_scale(expression: Expression, lowered: Expr, scale: int) -> Expr:
+    """`lowered`, with a constant rescaled now: Arrow would rescale it again for every row."""
+    if not isinstance(expression, Literal) or not isinstance(expression.value, Decimal):
+        return lowered
+    written = decimal_type(expression.type)
+    precision = written.precision + scale - written.scale
+    if scale <= written.scale or precision > 38:
+        return lowered
+    return constant(expression.value, pa.decimal128(precision, scale))
+
+
+def check_precision(expr: Expr, data_type: DecimalType) -> Expr:
+    """Fail unless the 128-bit value has the digits of its type: arithmetic only checks that 128 bits suffice.
+
+    Only a cast to fewer digits validates, so a value of 38 digits fails as well and is left to Spark.
+    """
+    return expr.cast(pa.decimal128(data_type.precision - 1, data_type.scale)).cast(to_arrow(data_type))

@@ -1,0 +1,83 @@
+"""Batches that come from elsewhere, as a table that DataFusion reads lazily and without copying.
+
+DataFusion accepts any subclass of `pyarrow.dataset.Dataset` and touches only what is defined here. Each
+partition becomes one DataFusion partition and is pulled on a DataFusion thread, so a source that waits there
+blocks that thread: prefetch on your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+Batches = Callable[[], Iterator[pa.RecordBatch]]
+
+
+class StreamTable(ds.Dataset):  # type: ignore[misc]
+    """A table of `partitions`. Each is a function that starts a fresh pass over the same rows.
+
+    DataFusion may call it again in one query (a self-join), so the rows must not be used up by the first pass.
+    """
+
+    def __init__(self, schema: pa.Schema, partitions: list[Batches]) -> None:
+        # The base class is not initialised on purpose: it would demand a native dataset.
+        self._schema = schema
+        self._partitions = partitions
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def scanner(self, columns: list[str] | None = None, **_: Any) -> _Projection:
+        return _Projection(_project(self._schema, columns))
+
+    def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[_Fragment]:  # noqa: A002
+        # A relation of no partitions would have no place to say that it is empty.
+        for batches in self._partitions or [lambda: iter(())]:
+            yield _Fragment(batches)
+
+
+class _Projection:
+    def __init__(self, schema: pa.Schema) -> None:
+        self.projected_schema = schema
+
+
+class _Fragment:
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def scanner(
+        self,
+        schema: pa.Schema,
+        columns: list[str] | None = None,
+        filter: ds.Expression | None = None,  # noqa: A002
+        batch_size: int | None = None,
+    ) -> _Scanner:
+        return _Scanner(self._batches, schema, columns, filter)
+
+
+class _Scanner:
+    def __init__(
+        self, batches: Batches, schema: pa.Schema, columns: list[str] | None, condition: ds.Expression | None
+    ) -> None:
+        self._batches = batches
+        self._columns = columns
+        self._condition = condition
+        self.projected_schema = _project(schema, columns)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches():
+            # DataFusion does not apply a pushed filter again above the table.
+            if self._condition is not None:
+                batch = batch.filter(self._condition)
+            if self._columns is not None:
+                batch = batch.select(self._columns)
+            if batch.num_rows:
+                yield batch
+
+
+def _project(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])

@@ -1,0 +1,176 @@
+"""Window functions.
+
+DataFusion's Python API cannot say every frame (`3 PRECEDING AND 1 PRECEDING`), its SQL can. So all arguments, keys and
+orders become columns first, the windows are written as SQL over the names of those columns, and a projection makes
+Spark's values from what they give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from datafusion import DataFrame, Expr, col, literal
+from datafusion import functions as f
+
+from volley.lower.aggregate_functions import AGGREGATES
+from volley.lower.expressions import column_name, lower_expression
+from volley.lower.scope import column, distinct
+from volley.lower.semantics import sort_operand
+from volley.plan.expressions import AggregateCall, Alias, Call, Frame, Literal, SortKey, WindowCall
+from volley.plan.nodes import Window
+from volley.plan.types import DATE, to_arrow
+from volley.support.operators import constant_of
+
+_RANKING = {
+    "RowNumber": "row_number",
+    "Rank": "rank",
+    "DenseRank": "dense_rank",
+    "PercentRank": "percent_rank",
+    "CumeDist": "cume_dist",
+}
+
+
+def lower_window(node: Window, child: DataFrame) -> DataFrame:
+    kept = [column(attribute) for attribute in distinct(node.child.output)]
+    operands = _Columns("operand")
+    windows = _Columns("window")
+    values = [_lower_call(call, operands, windows) for call in node.calls]
+    frame = child.select(*kept, *operands.named(child))
+    return frame.select(*kept, *windows.named(frame)).select(*kept, *values)
+
+
+@dataclass
+class _Columns:
+    """Columns that are made up on the way, each under a new name: expressions, or windows as SQL."""
+
+    prefix: str
+    items: dict[str, Expr | str] = field(default_factory=dict)
+
+    def add(self, item: Expr | str) -> str:
+        name = f"{self.prefix}{len(self.items)}"
+        self.items[name] = item
+        return name
+
+    def named(self, frame: DataFrame) -> list[Expr]:
+        """All of them, as columns to select from `frame`."""
+        return [
+            (frame.parse_sql_expr(item) if isinstance(item, str) else item).alias(name)
+            for name, item in self.items.items()
+        ]
+
+
+def _lower_call(alias: Alias, operands: _Columns, windows: _Columns) -> Expr:
+    call = alias.child
+    assert isinstance(call, WindowCall)
+    scope = _Over(call, operands, windows)
+    if isinstance(call.function, AggregateCall):
+        value = scope.aggregate(call.function)
+    else:
+        value = scope.function(call.function)
+    return value.cast(to_arrow(call.type)).alias(column_name(alias.id))
+
+
+class _Over:
+    """Writes functions over one window specification."""
+
+    def __init__(self, call: WindowCall, operands: _Columns, windows: _Columns) -> None:
+        self._operands = operands
+        self._windows = windows
+        self._type = call.type
+        keys = [
+            operands.add(sort_operand(lower_expression(key), key.type)) for key in call.partition_by
+        ]
+        self._partition = f"PARTITION BY {', '.join(keys)}" if keys else ""
+        orders = [_order(key, operands.add(_order_operand(key, call.frame))) for key in call.order_by]
+        self._order = f"ORDER BY {', '.join(orders)}" if orders else ""
+        self._frame = _frame(call.frame)
+
+    def function(self, call: Call) -> Expr:
+        match call.function:
+            case "NTile":
+                return self._plain(f"ntile({constant_of(call.arguments[0])})")
+            case "Lag" | "Lead":
+                return self._neighbour(call)
+            case "NthValue":
+                operand = self._operands.add(lower_expression(call.arguments[0]))
+                return self._framed(f"nth_value({operand}, {constant_of(call.arguments[1])})", call)
+            case name:
+                return self._plain(f"{_RANKING[name]}()")
+
+    def aggregate(self, call: AggregateCall) -> Expr:
+        name = call.function.function
+        if name in ("First", "Last"):
+            operand = self._operands.add(lower_expression(call.function.arguments[0]))
+            return self._framed(f"{name.lower()}_value({operand})", call.function)
+        function = AGGREGATES[name]
+        totals = []
+        for accumulator in function.rows(call.function, call.filter, call.distinct):
+            operand = self._operands.add(accumulator.operand())
+            totals.append(self._framed(f"{accumulator.sql_function}({operand})"))
+        return function.value(call.function, totals)
+
+    def _neighbour(self, call: Call) -> Expr:
+        """Lag and lead. The default is the current row's, and counts only where there is no such row."""
+        value, offset, default = call.arguments
+        name, shift = call.function.lower(), constant_of(offset)
+        operand = self._operands.add(lower_expression(value))
+        found = self._plain(f"{name}({operand}, {shift})", call)
+        if isinstance(default, Literal) and default.value is None:
+            return found
+        fallback = col(self._windows.add(col(self._operands.add(lower_expression(default)))))
+        if call.option("ignoreNulls"):
+            return f.coalesce(found, fallback)
+        present = self._operands.add(literal(pa.scalar(True, pa.bool_())))
+        exists = self._plain(f"{name}({present}, {shift})")
+        return f.when(exists.is_null(), fallback).otherwise(found)
+
+    def _plain(self, function: str, call: Call | None = None) -> Expr:
+        """A function that has no frame."""
+        return self._window(function, call, f"{self._partition} {self._order}")
+
+    def _framed(self, function: str, call: Call | None = None) -> Expr:
+        return self._window(function, call, f"{self._partition} {self._order} {self._frame}")
+
+    def _window(self, function: str, call: Call | None, over: str) -> Expr:
+        nulls = " IGNORE NULLS" if call is not None and call.option("ignoreNulls") else ""
+        return col(self._windows.add(f"{function}{nulls} OVER ({over})"))
+
+
+def _order(key: SortKey, name: str) -> str:
+    return f"{name} {'ASC' if key.ascending else 'DESC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+
+
+def _frame(frame: Frame) -> str:
+    unit = "ROWS" if frame.rows else "RANGE"
+    lower = "UNBOUNDED PRECEDING" if frame.lower is None else _bound(constant_of(frame.lower))
+    upper = "UNBOUNDED FOLLOWING" if frame.upper is None else _bound(constant_of(frame.upper))
+    return f"{unit} BETWEEN {lower} AND {upper}"
+
+
+def _bound(offset: int) -> str:
+    if offset == 0:
+        return "CURRENT ROW"
+    return f"{offset} FOLLOWING" if offset > 0 else f"{-offset} PRECEDING"
+
+
+def _order_operand(key: SortKey, frame: Frame) -> Expr:
+    """The order as a column. A range frame adds offsets to it, which must not pass the type's ends unseen."""
+    value = sort_operand(lower_expression(key.child), key.type)
+    bounds = [] if frame.rows else [constant_of(bound) for bound in (frame.lower, frame.upper) if bound]
+    offsets = [offset if key.ascending else -offset for offset in bounds if offset]
+    if not offsets:
+        return value
+    # A date is its number of days.
+    arrow_type = pa.int32() if key.type == DATE else to_arrow(key.type)
+    value = value.cast(arrow_type)
+    for offset in offsets:
+        value = _reaching(value, offset, arrow_type)
+    return value.cast(pa.int64())
+
+
+def _reaching(value: Expr, offset: int, arrow_type: pa.DataType) -> Expr:
+    """The value itself; a failure where value + offset overflows its type, as Spark would compute it."""
+    wide = pa.decimal128(21, 0)
+    step = literal(pa.scalar(offset, wide))
+    return ((value.cast(wide) + step).cast(arrow_type).cast(wide) - step).cast(arrow_type)

@@ -1,0 +1,137 @@
+"""Why a query runs where it runs, before it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+from pyspark.sql.classic.dataframe import DataFrame
+
+from volley.errors import CaptureError
+from volley.plan.capture import capture
+from volley.plan.expressions import Attribute, Expression
+from volley.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Expand,
+    FileScan,
+    Filter,
+    Join,
+    Limit,
+    LocalRows,
+    Node,
+    Project,
+    Range,
+    Sort,
+    TopN,
+    Unknown,
+    Window,
+)
+from volley.support.check import NodeVerdict, check
+from volley.support.reasons import Reason, Unsupported
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The verdict on each operator of a plan. `fraction` is the share of operators that could run natively."""
+
+    native: bool
+    fraction: float
+    reasons: tuple[Unsupported, ...]
+    nodes: tuple[NodeVerdict, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([self._headline(), *self._lines()])
+
+    def __repr__(self) -> str:
+        return f"<volley.explain: {self._headline()}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
+            f"{_MARKS[verdict.native]} {escape(_describe(verdict))}"
+            + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
+            + "</div>"
+            for verdict in self.nodes
+        )
+        return f'<div style="font-family:monospace"><b>{escape(self._headline())}</b>{rows}</div>'
+
+    def _headline(self) -> str:
+        if not self.nodes:
+            return f"Spark runs this query: {self.reasons[0]}"
+        count = sum(verdict.native for verdict in self.nodes)
+        share = f"{count} of {len(self.nodes)} operators ({self.fraction:.0%}) are native"
+        return f"{'Volley' if self.native else 'Spark'} runs this query: {share}"
+
+    def _lines(self) -> Iterator[str]:
+        for verdict in self.nodes:
+            indent = "  " * verdict.depth
+            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict)}"
+            for reason in verdict.reasons:
+                yield f"{indent}    {reason}"
+
+
+_MARKS = {True: "✓", False: "✗"}
+_COLOURS = {True: "#1b5e20", False: "#b00020"}
+
+
+def explain(frame: DataFrame) -> Explanation:
+    """Spark's plan with a verdict an operator. Printed, or shown as HTML in a notebook; nothing runs."""
+    explanation = _explain(frame)
+    if "IPython" not in sys.modules:
+        print(explanation)
+    return explanation
+
+
+def _explain(frame: DataFrame) -> Explanation:
+    physical = frame._jdf.queryExecution().executedPlan()
+    try:
+        verdict = check(capture(frame.sparkSession.sparkContext._gateway, physical))
+    except CaptureError as error:
+        return Explanation(False, 0.0, (Unsupported(Reason.CAPTURE, "plan", error.message),))
+    return Explanation(verdict.native, verdict.fraction, verdict.reasons, verdict.nodes)
+
+
+def _describe(verdict: NodeVerdict) -> str:
+    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node)
+
+
+def _summary(node: Node) -> str:
+    """One line for an operator, in Spark's own words."""
+    match node:
+        case FileScan(format, files, output, _, _, _, _):
+            return f"FileScan {format}, {len(files)} files [{_names(output)}]"
+        case LocalRows(output, _) | Range(_, _, _, output):
+            return f"{type(node).__name__} [{_names(output)}]"
+        case Project() | Window() | Expand():
+            return f"{type(node).__name__} [{_names(node.output)}]"
+        case Filter():
+            return "Filter"
+        case Aggregate(grouping, calls, _, _, _):
+            modes = "/".join(dict.fromkeys(str(call.mode) for call in calls)) or "Distinct"
+            functions = ", ".join(call.function.function for call in calls)
+            return f"Aggregate {modes} by [{_names(grouping)}]" + (f": {functions}" if functions else "")
+        case Sort(keys, whole, _):
+            return f"Sort{'' if whole else ' within partitions'} by {len(keys)} keys"
+        case TopN(count, offset, keys, _, _):
+            return f"TopN {count}{f' after {offset}' if offset else ''} by {len(keys)} keys"
+        case Limit(count, offset, _, _):
+            return f"Limit {'all' if count is None else count}{f' after {offset}' if offset else ''}"
+        case Exchange(partitioning, _, keys, _, _):
+            return f"Exchange {partitioning}" + (f" by [{_names(keys)}]" if keys else "")
+        case Join(kind, left_keys, _, condition, _, _, _, null_aware, _):
+            return (
+                f"Join {kind}{' null-aware' if null_aware else ''} on {len(left_keys)} keys"
+                + (" and a condition" if condition is not None else "")
+            )
+        case Unknown(name, detail, _, _):
+            return f"{name} {detail}".rstrip()
+        case _:
+            return type(node).__name__
+
+
+def _names(columns: tuple[Attribute, ...] | tuple[Expression, ...]) -> str:
+    names = [getattr(column, "name", None) or getattr(column, "function", "?") for column in columns]
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

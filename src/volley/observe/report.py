@@ -1,0 +1,90 @@
+"""What a query did: where it ran and why, how long each part took, and what moved."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, Literal
+
+from volley.support.reasons import Unsupported
+
+Engine = Literal["native", "mixed", "spark"]
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """One native operator, summed over the tasks of its stage; metrics as DataFusion names them."""
+
+    name: str
+    metrics: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class StageReport:
+    stage: int
+    tasks: int
+    attempts: int
+    rows: int
+    bytes: int
+    seconds: float
+    operators: tuple[OperatorReport, ...] = ()
+
+
+@dataclass(frozen=True)
+class QueryReport:
+    """The last word on one action. `seconds` is planning, capture and execution together."""
+
+    query: str
+    action: str
+    engine: Engine
+    reasons: tuple[Unsupported, ...]
+    seconds: float
+    planning_seconds: float
+    capture_seconds: float
+    execution_seconds: float
+    rows: int
+    spark_tasks: int
+    shuffle_bytes: int = 0
+    stages: tuple[StageReport, ...] = ()
+
+    @property
+    def native(self) -> bool:
+        return self.engine == "native"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {
+            "native": self.native,
+            "reasons": [
+                {"reason": str(item.reason), "what": item.what, "detail": item.detail} for item in self.reasons
+            ],
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.action}: {self.engine}, {self.rows:,} rows in {self.seconds:.3f} s "
+            f"(Spark's planning {self.planning_seconds:.3f}, capture {self.capture_seconds:.3f}, "
+            f"execution {self.execution_seconds:.3f}), {self.spark_tasks} Spark tasks"
+        ]
+        lines += [f"  {reason}" for reason in self.reasons]
+        lines += [
+            f"  stage {stage.stage}: {stage.tasks} tasks, {stage.rows:,} rows, "
+            f"{stage.bytes:,} bytes, {stage.seconds:.3f} s"
+            for stage in self.stages
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{stage.stage}</td><td>{stage.tasks}</td><td>{stage.rows:,}</td>"
+            f"<td>{stage.bytes:,}</td><td>{stage.seconds:.3f}</td></tr>"
+            for stage in self.stages
+        )
+        reasons = "".join(f"<li>{escape(str(reason))}</li>" for reason in self.reasons)
+        head = escape(str(self).splitlines()[0])
+        return (
+            f"<p><b>{head}</b></p>"
+            + (f"<ul>{reasons}</ul>" if reasons else "")
+            + "<table><tr><th>stage</th><th>tasks</th><th>rows</th><th>bytes</th><th>seconds</th></tr>"
+            + f"{rows}</table>"
+        )

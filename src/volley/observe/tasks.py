@@ -1,0 +1,76 @@
+"""How many tasks Spark has run: the proof that a native query used none."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from pyspark.sql import SparkSession
+
+_DRAIN_MILLISECONDS = 10_000
+
+
+def spark_tasks(spark: SparkSession) -> int:
+    """Tasks that this application's executors have finished or are running, on all its sessions together.
+
+    Spark counts from an event queue, so the queue is drained first; otherwise a task that has just ended is missed.
+    """
+    context = _drained(spark)
+    executors = context.statusStore().executorList(False)
+    return sum(
+        executors.apply(index).totalTasks() + executors.apply(index).activeTasks()
+        for index in range(executors.size())
+    )
+
+
+class SparkTasks:
+    """Counts Spark's tasks while a block runs: `with SparkTasks(spark) as tasks: ...`, then `tasks.count`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.count = 0
+        self._spark = spark
+        self._before = 0
+
+    def __enter__(self) -> SparkTasks:
+        self._before = spark_tasks(self._spark)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.count = spark_tasks(self._spark) - self._before
+
+
+class TaggedJobs:
+    """Counts the tasks of the jobs that this thread starts while a block runs, whatever other threads do."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark = spark
+        self._tag = tag
+
+    def __enter__(self) -> TaggedJobs:
+        self._spark.sparkContext.addJobTag(self._tag)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spark.sparkContext.removeJobTag(self._tag)
+
+    def tasks(self) -> int:
+        """Tasks of those jobs so far, skipped ones not counted."""
+        context = _drained(self._spark)
+        tracker = context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag)]
+        stages = {stage for job in jobs if job.isDefined() for stage in job.get().stageIds()}
+        infos = [tracker.getStageInfo(stage) for stage in stages]
+        return sum(
+            info.get().numCompletedTasks() + info.get().numActiveTasks() + info.get().numFailedTasks()
+            for info in infos
+            if info.isDefined()
+        )
+
+
+def _drained(spark: SparkSession):  # type: ignore[no-untyped-def]  # a JVM object
+    context = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty(_DRAIN_MILLISECONDS)
+    return context

@@ -1,0 +1,241 @@
+"""Catalyst expressions as plain data.
+
+Most of Catalyst's hundreds of classes differ only in what they compute, so they share one shape, `Call`,
+named by the Catalyst class. The few that the rest of Volley must look into have a class of their own.
+Every expression knows its type: it is the one Spark gave it, never one that we derive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from volley.plan.types import BOOLEAN, DataType
+
+if TYPE_CHECKING:
+    from volley.plan.nodes import Node
+
+Scalar = None | bool | int | float | str | bytes | Decimal
+
+
+class EvalMode(StrEnum):
+    """What Spark does on overflow, division by zero and bad casts: raise, yield what Java yields, or NULL."""
+
+    ANSI = "ANSI"
+    LEGACY = "LEGACY"
+    TRY = "TRY"
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column, identified by Catalyst's expression id: names may repeat, ids do not."""
+
+    id: int
+    name: str
+    type: DataType
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant. Dates are days and timestamps microseconds since the epoch, decimals carry their scale."""
+
+    value: Scalar
+    type: DataType
+
+
+@dataclass(frozen=True)
+class Alias:
+    id: int
+    name: str
+    child: Expression
+
+    @property
+    def type(self) -> DataType:
+        return self.child.type
+
+
+@dataclass(frozen=True)
+class Call:
+    """Any other expression: `function` is the Catalyst class (`Add`, `Substring`, ...), without its package.
+
+    `mode` is set where Catalyst has one. `options` holds the remaining scalar fields of the class by their
+    Catalyst names (`failOnError`, `timeZoneId`, `escapeChar`, ...).
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+    type: DataType
+    mode: EvalMode | None = None
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+    def option(self, name: str) -> Scalar:
+        return dict(self.options).get(name)
+
+
+class AggregateMode(StrEnum):
+    """Which half of an aggregation a node does: rows to state, state to state, state to value, rows to value."""
+
+    PARTIAL = "Partial"
+    PARTIAL_MERGE = "PartialMerge"
+    FINAL = "Final"
+    COMPLETE = "Complete"
+
+    @property
+    def reads_rows(self) -> bool:
+        return self in (AggregateMode.PARTIAL, AggregateMode.COMPLETE)
+
+    @property
+    def gives_values(self) -> bool:
+        return self in (AggregateMode.FINAL, AggregateMode.COMPLETE)
+
+
+@dataclass(frozen=True)
+class AggregateCall:
+    """One aggregate function in one mode. `result_id` is the id that result expressions refer to it by."""
+
+    function: Call
+    mode: AggregateMode
+    distinct: bool
+    filter: Expression | None
+    result_id: int
+
+    @property
+    def type(self) -> DataType:
+        return self.function.type
+
+
+@dataclass(frozen=True)
+class SortKey:
+    child: Expression
+    ascending: bool
+    nulls_first: bool
+
+    @property
+    def type(self) -> DataType:
+        return self.child.type
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A window frame. A bound is an offset (negative: preceding), 0 for the current row, None for unbounded."""
+
+    rows: bool
+    lower: Expression | None
+    upper: Expression | None
+
+
+@dataclass(frozen=True)
+class WindowCall:
+    function: Call | AggregateCall
+    partition_by: tuple[Expression, ...]
+    order_by: tuple[SortKey, ...]
+    frame: Frame
+
+    @property
+    def type(self) -> DataType:
+        return self.function.type
+
+
+@dataclass(frozen=True)
+class ScalarSubquery:
+    """The single value of another plan. It runs first; `query.py` then puts a literal in its place."""
+
+    id: int
+    plan: Node
+    type: DataType
+
+
+@dataclass(frozen=True)
+class InSubquery:
+    """Whether a value is among the rows of another plan. It runs first, as `ScalarSubquery` does."""
+
+    id: int
+    value: Expression
+    plan: Node
+    type: DataType = BOOLEAN
+
+
+Expression = (
+    Attribute
+    | Literal
+    | Alias
+    | Call
+    | AggregateCall
+    | SortKey
+    | WindowCall
+    | ScalarSubquery
+    | InSubquery
+)
+
+_LEAVES = (Attribute, Literal, ScalarSubquery)
+
+
+def children(expression: Expression) -> tuple[Expression, ...]:
+    match expression:
+        case Attribute() | Literal() | ScalarSubquery():
+            return ()
+        case Alias(_, _, child) | SortKey(child, _, _):
+            return (child,)
+        case Call(_, arguments, _, _, _):
+            return arguments
+        case AggregateCall(function, _, _, condition, _):
+            return (function,) if condition is None else (function, condition)
+        case WindowCall(function, partition_by, order_by, frame):
+            bounds = tuple(bound for bound in (frame.lower, frame.upper) if bound is not None)
+            return (function, *partition_by, *order_by, *bounds)
+        case InSubquery(_, value, _, _):
+            return (value,)
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and everything below it, parents first."""
+    yield expression
+    for child in children(expression):
+        yield from walk(child)
+
+
+def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """A copy in which every part has been offered to `change`, children before their parents."""
+    if not isinstance(expression, _LEAVES):
+        expression = replace(
+            expression,
+            **{
+                field.name: _transform_field(getattr(expression, field.name), change)
+                for field in fields(expression)
+            },
+        )
+    return change(expression)
+
+
+def _transform_field(value: object, change: Callable[[Expression], Expression]) -> object:
+    if isinstance(value, Expression):
+        return transform(value, change)
+    if isinstance(value, Frame):
+        return Frame(
+            value.rows,
+            value.lower and transform(value.lower, change),
+            value.upper and transform(value.upper, change),
+        )
+    if isinstance(value, tuple):
+        return tuple(_transform_field(item, change) for item in value)
+    return value
+
+
+def references(expression: Expression) -> frozenset[int]:
+    """The ids of the columns that the expression reads."""
+    return frozenset(part.id for part in walk(expression) if isinstance(part, Attribute))
+
+
+def attribute_of(named: Expression) -> Attribute:
+    """The column that a projected expression gives rise to."""
+    match named:
+        case Attribute():
+            return named
+        case Alias(id, name, child):
+            return Attribute(id, name, child.type, getattr(child, "nullable", True))
+        case _:
+            raise TypeError(f"{type(named).__name__} has no name of its own")

@@ -1,0 +1,420 @@
+"""Spark's physical plan as plain data: what a query does, without how any engine does it.
+
+Each node gives the columns of its `output`, identified by Catalyst's ids. Nodes that only matter to Spark's own
+runtime (code generation, row and column conversion, adaptive wrappers) never get this far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import cached_property
+
+from volley.plan.expressions import (
+    AggregateCall,
+    Alias,
+    Attribute,
+    Expression,
+    Scalar,
+    SortKey,
+    attribute_of,
+)
+
+# ---------------------------------------------------------------------------------------------- sources
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a scan; `partition` holds its partition values in the order of `FileScan.partition_columns`."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+    partition: tuple[Scalar, ...] = ()
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """Files of one format. `filters` may prune but need not: a Filter above repeats what must hold.
+
+    `partition_columns` are those of `output` that come from the path, not from the file.
+    """
+
+    format: str
+    files: tuple[DataFile, ...]
+    output: tuple[Attribute, ...]
+    partition_columns: tuple[Attribute, ...]
+    filters: tuple[Expression, ...]
+    options: tuple[tuple[str, str], ...] = ()
+    unsupported: str | None = None
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class LocalRows:
+    """Rows that the driver holds, as an Arrow IPC stream: plain bytes compare and travel."""
+
+    output: tuple[Attribute, ...]
+    ipc: bytes
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class Range:
+    start: int
+    end: int
+    step: int
+    output: tuple[Attribute, ...]
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class OneRow:
+    """A single row without columns (`SELECT 1`)."""
+
+    output: tuple[Attribute, ...] = ()
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class StageInput:
+    """What another stage produced, read through the shuffle. Put in by `stages`; Spark has no such node.
+
+    `sorted_by` is set when each partition of the producer is already in that order.
+    """
+
+    stage: int
+    output: tuple[Attribute, ...]
+    sorted_by: tuple[SortKey, ...] = ()
+
+    children = ()
+
+
+# ------------------------------------------------------------------------------------ one child
+
+
+@dataclass(frozen=True)
+class Project:
+    expressions: tuple[Expression, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return tuple(attribute_of(expression) for expression in self.expressions)
+
+
+@dataclass(frozen=True)
+class Filter:
+    condition: Expression
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Groups `child` by `grouping`, computes `calls`, then projects `results`.
+
+    `buffers` are the attributes by which `results` name what the calls gave: a single value for a call that
+    gives values, otherwise its state columns in order. A call that reads state takes it from the child by
+    position: the child's output is the grouping columns followed by every call's state (`state_input`).
+    """
+
+    grouping: tuple[Expression, ...]
+    calls: tuple[AggregateCall, ...]
+    buffers: tuple[Attribute, ...]
+    results: tuple[Expression, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return tuple(attribute_of(result) for result in self.results)
+
+
+@dataclass(frozen=True)
+class Sort:
+    """`whole`: the order holds over all rows, not only within each partition."""
+
+    keys: tuple[SortKey, ...]
+    whole: bool
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`count` None: no limit, only the offset. `whole` False: a limit for each partition."""
+
+    count: int | None
+    offset: int
+    whole: bool
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output
+
+
+@dataclass(frozen=True)
+class TopN:
+    """Spark's TakeOrderedAndProject: the first `count` rows in order after `offset`, then a projection."""
+
+    count: int
+    offset: int
+    keys: tuple[SortKey, ...]
+    expressions: tuple[Expression, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return tuple(attribute_of(expression) for expression in self.expressions)
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Each row becomes one row for every projection (rollup, cube, several distinct aggregates)."""
+
+    projections: tuple[tuple[Expression, ...], ...]
+    output: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Adds one column for each of `calls` (aliases of window calls) to the child's columns."""
+
+    calls: tuple[Alias, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output + tuple(attribute_of(call) for call in self.calls)
+
+
+class Partitioning(StrEnum):
+    """How an exchange lays rows out."""
+
+    HASH = "hash"
+    RANGE = "range"
+    SINGLE = "single"
+    ROUND_ROBIN = "round robin"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Moves rows so that they lie as `partitioning` says: by `keys` (hash) or in the order of `order` (range)."""
+
+    partitioning: Partitioning
+    partitions: int
+    keys: tuple[Expression, ...]
+    order: tuple[SortKey, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output
+
+
+# ------------------------------------------------------------------------------------ more children
+
+
+class JoinKind(StrEnum):
+    INNER = "Inner"
+    LEFT = "LeftOuter"
+    RIGHT = "RightOuter"
+    FULL = "FullOuter"
+    SEMI = "LeftSemi"
+    ANTI = "LeftAnti"
+    EXISTENCE = "ExistenceJoin"
+
+
+class BuildSide(StrEnum):
+    LEFT = "BuildLeft"
+    RIGHT = "BuildRight"
+
+
+@dataclass(frozen=True)
+class Join:
+    """An equi-join on the keys, pair by pair, and `condition`; without keys a nested-loop or cross join.
+
+    `build` is the side Spark would hold in memory; None for a sort-merge join, where Spark did not say.
+    `exists` is the flag column of an existence join. `null_aware` makes an anti join behave as NOT IN.
+    """
+
+    kind: JoinKind
+    left_keys: tuple[Expression, ...]
+    right_keys: tuple[Expression, ...]
+    condition: Expression | None
+    build: BuildSide | None
+    left: Node
+    right: Node
+    null_aware: bool = False
+    exists: Attribute | None = None
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        if self.kind in (JoinKind.SEMI, JoinKind.ANTI):
+            return self.left.output
+        if self.kind is JoinKind.EXISTENCE:
+            assert self.exists is not None
+            return (*self.left.output, self.exists)
+        return self.left.output + self.right.output
+
+
+@dataclass(frozen=True)
+class Union:
+    """All rows of the children; the columns correspond by position and are named by `output`."""
+
+    output: tuple[Attribute, ...]
+    inputs: tuple[Node, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.inputs
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A node that Volley has no form for; it keeps its place so that explain can name it."""
+
+    name: str
+    detail: str
+    output: tuple[Attribute, ...]
+    inputs: tuple[Node, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.inputs
+
+
+Node = (
+    FileScan
+    | LocalRows
+    | Range
+    | OneRow
+    | StageInput
+    | Project
+    | Filter
+    | Aggregate
+    | Sort
+    | Limit
+    | TopN
+    | Expand
+    | Window
+    | Exchange
+    | Join
+    | Union
+    | Unknown
+)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, parents first. Plans of subqueries are not entered."""
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def with_children(node: Node, children: tuple[Node, ...]) -> Node:
+    """The same node over other children."""
+    match node:
+        case FileScan() | LocalRows() | Range() | OneRow() | StageInput():
+            return node
+        case Join():
+            return replace(node, left=children[0], right=children[1])
+        case Union() | Unknown():
+            return replace(node, inputs=children)
+        case _:
+            return replace(node, child=children[0])
+
+
+def transform(node: Node, change: Callable[[Node], Node]) -> Node:
+    """A copy in which every node has been offered to `change`, children before their parents."""
+    children = tuple(transform(child, change) for child in node.children)
+    if any(new is not old for new, old in zip(children, node.children, strict=True)):
+        node = with_children(node, children)
+    return change(node)
+
+
+def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> Node:
+    """The node with each expression that it holds replaced by `change` of it; children stay."""
+    changes = {}
+    for field in fields(node):
+        value = getattr(node, field.name)
+        changed = _map_field(value, change)
+        if changed != value:
+            changes[field.name] = changed
+    return replace(node, **changes) if changes else node
+
+
+def expressions(node: Node) -> Iterator[Expression]:
+    """Every expression that the node itself holds, its columns included."""
+    for field in fields(node):
+        yield from _field_expressions(getattr(node, field.name))
+
+
+def _map_field(value: object, change: Callable[[Expression], Expression]) -> object:
+    if isinstance(value, Expression):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_map_field(item, change) for item in value)
+    return value
+
+
+def _field_expressions(value: object) -> Iterator[Expression]:
+    if isinstance(value, Expression):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _field_expressions(item)

@@ -1,0 +1,236 @@
+"""The life of a query: from an action on a DataFrame to its rows, natively or on Spark.
+
+    settings -> Spark's plan -> capture -> check -> subqueries -> stages -> coordinator -> rows
+
+Wherever that road ends early, Spark runs the query, and the report says why.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+
+from volley.bridge.result import NativeResult
+from volley.config import PREFIX, Config
+from volley.coordinator.run import ResultStream, execute
+from volley.errors import (
+    CaptureError,
+    DataError,
+    DeadlineExceeded,
+    FallbackError,
+    QueryCancelled,
+    VolleyError,
+)
+from volley.ids import QueryId
+from volley.observe.report import QueryReport
+from volley.observe.tasks import TaggedJobs
+from volley.plan.capture import capture
+from volley.plan.nodes import Node
+from volley.stages.graph import make_stages
+from volley.stages.subqueries import with_results
+from volley.support.check import check
+from volley.support.reasons import Reason, Unsupported
+
+Answer = TypeVar("Answer")
+
+
+def run(
+    frame: DataFrame, action: str, *, native: Callable[[NativeResult], Answer], spark: Callable[[], Answer]
+) -> Answer:
+    """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
+    query = Query(frame.sparkSession, action)
+    with TaggedJobs(query.spark, f"volley-{query.id}") as jobs:
+        plan = query.native_plan(frame)
+        if plan is not None:
+            try:
+                with query.executed(plan) as stream:
+                    result = NativeResult(iter(stream), plan.output)
+                    answer = native(result)
+                query.finished("native", result.rows, jobs.tasks(), stream)
+                return answer
+            except VolleyError as error:
+                query.replay(error)
+        answer = spark()
+        query.finished("spark", len(answer) if isinstance(answer, list) else 0, jobs.tasks())
+        return answer
+
+
+def stream(
+    frame: DataFrame,
+    action: str,
+    *,
+    native: Callable[[pa.Table], list[Any]],
+    spark: Callable[[], Iterator[Any]],
+) -> Iterator[Any]:
+    """Answer an action row by row, a batch in memory at a time; `native` makes rows out of a batch.
+
+    Once a row is out the query cannot be replayed any more: a later failure is raised.
+    """
+    query = Query(frame.sparkSession, action)
+    plan = query.native_plan(frame)
+    if plan is None:
+        return query.passed_on(spark())
+    try:
+        result = query.executed(plan)
+        batches = iter(result)
+        first = next(batches, None)
+    except VolleyError as error:
+        query.replay(error)
+        return query.passed_on(spark())
+    named = NativeResult(batches, plan.output)
+
+    def rows() -> Iterator[Any]:
+        with closing(result):
+            if first is not None:
+                yield from native(named.named(first))
+            for batch in named:
+                yield from native(named.named(batch))
+        query.finished("native", named.rows + (first.num_rows if first else 0), 0, result)
+
+    return rows()
+
+
+def last_query(spark: SparkSession) -> QueryReport | None:
+    """What the last action of this session did: this thread's last if it had one, else any thread's."""
+    session = _session(spark)
+    return getattr(_mine, "reports", {}).get(session) or _latest.get(session)
+
+
+def cancel(spark: SparkSession) -> int:
+    """Cancel the native queries that this session is running; each raises QueryCancelled. Gives their number."""
+    with _lock:
+        running = list(_running[_session(spark)])
+    for result in running:
+        result.cancel("volley.cancel was called")
+    return len(running)
+
+
+def settings(spark: SparkSession) -> dict[str, str]:
+    """Volley's options as this session has them. One call: the whole configuration has hundreds of entries."""
+    separator = "\x01"
+    text = spark._jsparkSession.conf().getAll().mkString(separator)
+    pairs = (entry.partition(" -> ") for entry in text.split(separator))
+    return {key: value for key, _, value in pairs if key.startswith(PREFIX)}
+
+
+class Query:
+    """One action on its way; keeps what its report will say."""
+
+    def __init__(self, spark: SparkSession, action: str) -> None:
+        self.spark = spark
+        self.action = action
+        self.id = QueryId.new()
+        self.config = Config.read(settings(spark))
+        self.reasons: tuple[Unsupported, ...] = ()
+        self._session = _session(spark)
+        self._started = time.perf_counter()
+        self._planned = self._captured = self._started
+
+    def native_plan(self, frame: DataFrame) -> Node | None:
+        """The plan, when all of it can run natively; otherwise None, and the reasons are kept."""
+        # Spark plans lazily; an error of its own (a view that vanished, say) is raised here as Spark raises it.
+        physical = frame._jdf.queryExecution().executedPlan()
+        self._planned = self._captured = time.perf_counter()
+        try:
+            plan = capture(self.spark.sparkContext._gateway, physical)
+        except CaptureError as error:
+            self._fall_back((Unsupported(Reason.CAPTURE, self.action, error.message),))
+            return None
+        self._captured = time.perf_counter()
+        verdict = check(plan)
+        if verdict.native:
+            return plan
+        self._fall_back(tuple(verdict.reasons))
+        return None
+
+    def executed(self, plan: Node) -> ResultStream:
+        """Start the plan; its subqueries have run when this returns."""
+        return self._start(with_results(plan, self._table))
+
+    def replay(self, error: VolleyError) -> None:
+        """Let Spark answer after all, unless the failure is not about the data: then raise it.
+
+        Spark's own error is then the one the user sees, with its class, parameters and place in the SQL text. Where
+        Spark does not fail (it may not evaluate what we did), its rows are the right ones.
+        """
+        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError):
+            raise error
+        if not isinstance(error, DataError):
+            if self.config.fallback == "error":
+                raise error
+            warnings.warn(f"Volley failed and Spark runs the query: {error}", stacklevel=4)
+        self.reasons = (Unsupported(Reason.REPLAY, self.action, error.message),)
+
+    def finished(self, engine: Any, rows: int, spark_tasks: int, result: ResultStream | None = None) -> None:
+        ended = time.perf_counter()
+        stages = result.stages if result else ()
+        report = QueryReport(
+            query=str(self.id),
+            action=self.action,
+            engine=engine,
+            reasons=self.reasons,
+            seconds=ended - self._started,
+            planning_seconds=self._planned - self._started,
+            capture_seconds=self._captured - self._planned,
+            execution_seconds=ended - self._captured,
+            rows=rows,
+            spark_tasks=spark_tasks,
+            shuffle_bytes=sum(stage.bytes for stage in stages[:-1]),
+            stages=stages,
+        )
+        if not hasattr(_mine, "reports"):
+            _mine.reports = {}
+        _mine.reports[self._session] = _latest[self._session] = report
+
+    def passed_on(self, rows: Iterator[Any]) -> Iterator[Any]:
+        count = 0
+        for count, row in enumerate(rows, start=1):
+            yield row
+        self.finished("spark", count, 0)
+
+    def _table(self, plan: Node) -> pa.Table:
+        with closing(self._start(plan)) as result:
+            return NativeResult(iter(result), plan.output).table()
+
+    def _start(self, plan: Node) -> ResultStream:
+        graph = make_stages(plan, self.config.local_workers)
+        result = execute(graph, self.config, self.id)
+        with _lock:
+            _running[self._session].add(result)
+        result.on_close(lambda: self._ended(result))
+        return result
+
+    def _ended(self, result: ResultStream) -> None:
+        with _lock:
+            _running[self._session].discard(result)
+
+    def _fall_back(self, reasons: tuple[Unsupported, ...]) -> None:
+        self.reasons = reasons
+        text = "; ".join(str(reason) for reason in reasons)
+        if self.config.fallback == "error":
+            raise FallbackError(
+                f"{self.action} does not run natively: {text}.",
+                hint="Set spark.volley.fallback=allow to let Spark run it.",
+            )
+        if self.config.fallback == "warn":
+            warnings.warn(f"Spark runs this {self.action}: {text}", stacklevel=5)
+
+
+_lock = threading.Lock()
+_running: defaultdict[str, set[ResultStream]] = defaultdict(set)
+_latest: dict[str, QueryReport] = {}
+_mine = threading.local()
+
+
+def _session(spark: SparkSession) -> str:
+    """The JVM session: PySpark may have several objects for one."""
+    return str(spark._jsparkSession.sessionUUID())

@@ -1,0 +1,189 @@
+"""The seam with PySpark: which actions of a DataFrame Volley answers, and how it gets to see them.
+
+Every action of a classic DataFrame ends in one of a few methods; those are wrapped once for the whole process.
+A wrapper asks whether its session has Volley on, hands the action to `query`, and otherwise steps aside.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from volley import query
+from volley.config import PREFIX, Config
+from volley.errors import SessionError
+
+ENABLED = PREFIX + "enabled"
+
+_lock = threading.Lock()
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+def enable(spark: SparkSession) -> SparkSession:
+    """Let Volley answer this session's queries where it can do so exactly. Calling it again changes nothing.
+
+    Raises SessionError for a session that has no plan to read (Spark Connect) and ConfigError for a bad option.
+    """
+    if not isinstance(spark, SparkSession):
+        kind = f"{type(spark).__module__}.{type(spark).__qualname__}"
+        hint = "Pass the SparkSession that your program uses."
+        if kind.startswith("pyspark.sql.connect."):
+            hint = (
+                "A Spark Connect session keeps its plan on the server. Use a classic session: "
+                "SparkSession.builder.master(...) instead of .remote(...)."
+            )
+        raise SessionError(f"{kind} is not a classic SparkSession.", hint=hint)
+    Config.read(query.settings(spark))
+    _install()
+    spark.conf.set(ENABLED, "true")
+    return spark
+
+
+def disable(spark: SparkSession) -> SparkSession:
+    """Give this session's queries back to Spark."""
+    spark.conf.set(ENABLED, "false")
+    return spark
+
+
+def _is_enabled(spark: SparkSession) -> bool:
+    return str(spark.conf.get(ENABLED, "false")).lower() == "true"
+
+
+# ------------------------------------------------------------------------------------------ the actions
+
+
+def _collect(frame: DataFrame) -> list[Row]:
+    return query.run(
+        frame,
+        "collect",
+        native=lambda result: _rows(result.table(), frame),
+        spark=lambda: _originals["collect"](frame),
+    )
+
+
+def _collect_as_arrow(
+    frame: DataFrame,
+    split_batches: bool = False,
+    empty_list_if_zero_records: bool = True,
+    prefers_large_var_types: bool = False,
+) -> list[pa.RecordBatch]:
+    def native(result: query.NativeResult) -> list[pa.RecordBatch]:
+        # The schema that Spark's own Arrow has here: toArrow and toPandas build on it.
+        schema = to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=prefers_large_var_types)
+        batches = list(result.table(schema).to_batches())
+        if batches or empty_list_if_zero_records:
+            return [batch for batch in batches if batch.num_rows] or batches[:1]
+        return [pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)]
+
+    def spark() -> list[pa.RecordBatch]:
+        original = _originals["_collect_as_arrow"]
+        batches: list[pa.RecordBatch] = original(
+            frame, split_batches, empty_list_if_zero_records, prefers_large_var_types
+        )
+        return batches
+
+    return query.run(frame, "toArrow", native=native, spark=spark)
+
+
+def _count(frame: DataFrame) -> int:
+    counted = frame.groupBy().count()
+    return query.run(
+        counted,
+        "count",
+        native=lambda result: int(result.table().column(0)[0].as_py()),
+        spark=lambda: int(_originals["count"](frame)),
+    )
+
+
+def _is_empty(frame: DataFrame) -> bool:
+    first = frame.select(F.lit(1)).limit(1)
+    return query.run(
+        first,
+        "isEmpty",
+        native=lambda result: result.table().num_rows == 0,
+        spark=lambda: bool(_originals["isEmpty"](frame)),
+    )
+
+
+def _tail(frame: DataFrame, num: int) -> list[Row]:
+    return query.run(
+        frame,
+        "tail",
+        native=lambda result: _rows(result.last_rows(num), frame),
+        spark=lambda: _originals["tail"](frame, num),
+    )
+
+
+def _to_local_iterator(frame: DataFrame, prefetchPartitions: bool = False) -> Iterator[Row]:  # noqa: N803
+    return query.stream(
+        frame,
+        "toLocalIterator",
+        native=lambda batch: _rows(batch, frame),
+        spark=lambda: _originals["toLocalIterator"](frame, prefetchPartitions),
+    )
+
+
+def _show_string(
+    frame: DataFrame, n: int = 20, truncate: bool | int = True, vertical: bool = False
+) -> str:
+    original = _originals["_show_string"]
+
+    def native(result: query.NativeResult) -> str:
+        # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
+        table = result.table(to_arrow_schema(frame.schema, timezone="UTC"))
+        shown = frame.sparkSession.createDataFrame(table, frame.schema)
+        return str(original(shown, n, truncate, vertical))
+
+    if not isinstance(n, int) or isinstance(n, bool) or n < 0:
+        return str(original(frame, n, truncate, vertical))
+    return query.run(
+        frame.limit(n + 1),
+        "show",
+        native=native,
+        spark=lambda: str(original(frame, n, truncate, vertical)),
+    )
+
+
+_ACTIONS: dict[str, Callable[..., Any]] = {
+    "collect": _collect,
+    "_collect_as_arrow": _collect_as_arrow,
+    "count": _count,
+    "isEmpty": _is_empty,
+    "tail": _tail,
+    "toLocalIterator": _to_local_iterator,
+    "_show_string": _show_string,
+}
+
+
+def _rows(table: pa.Table, frame: DataFrame) -> list[Row]:
+    rows: list[Row] = ArrowTableToRowsConversion.convert(table, frame.schema)
+    return rows
+
+
+def _install() -> None:
+    """Wrap the actions, once a process. Sessions without Volley pay one look at their configuration."""
+    with _lock:
+        if _originals:
+            return
+        for name, action in _ACTIONS.items():
+            original = getattr(DataFrame, name)
+            _originals[name] = original
+            setattr(DataFrame, name, _wrapped(original, action))
+
+
+def _wrapped(original: Callable[..., Any], action: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def answer(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
+        chosen = action if _is_enabled(frame.sparkSession) else original
+        return chosen(frame, *arguments, **named)
+
+    return answer

@@ -1,0 +1,68 @@
+"""The contract of a shuffle store.
+
+    writer (one attempt)      sink.write(partition, batch) ...  then commit() or abort()
+    coordinator               takes the blocks of the first attempt that committed, publishes them in a manifest
+    reader                    read(block) for the blocks that the manifest names, and for no others
+
+Attempts of one task may write at the same time and never see each other. Data of an attempt is readable after `commit`
+returned and until `release` of its query; after that, or after `abort`, reading it raises `BlockMissing`, never an
+empty answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from volley.ids import AttemptId, QueryId
+
+
+@dataclass(frozen=True, order=True)
+class Block:
+    """One partition of one attempt's output: its name, where it is, and what a reader must find there."""
+
+    attempt: AttemptId
+    partition: int
+    location: str
+    rows: int
+    size_bytes: int
+
+
+class ShuffleSink(Protocol):
+    """The output of one attempt. Used by one thread at a time."""
+
+    def write(self, partition: int, batch: pa.RecordBatch) -> None:
+        """Add a batch to a partition, after those that were written to it before."""
+
+    def commit(self) -> tuple[Block, ...]:
+        """Publish this attempt: one block for every partition, in order, also for empty ones.
+
+        Nothing may be written afterwards.
+        """
+
+    def abort(self) -> None:
+        """Forget what was written. After a commit it does nothing: that is undone by `release` alone."""
+
+
+class ShuffleStore(Protocol):
+    """Where a worker writes and reads. All methods may be called from any thread."""
+
+    def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
+        """Begin the output of an attempt. A second sink of the same attempt is refused with ValueError."""
+
+    def read(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """The batches of a block in the order in which they were written.
+
+        It may be read many times and by many readers. Raises `BlockMissing` before the first batch when the block is
+        not there or is not what its name says.
+        """
+
+    def release(self, query: QueryId) -> None:
+        """Forget everything of a query. Late sinks of the query are refused with `BlockMissing` from now on."""
+
+    @property
+    def held_bytes(self) -> int:
+        """How much the store holds now, committed or not."""

@@ -1,0 +1,298 @@
+"""Exchanges where rows must move, and nowhere else.
+
+Spark's exchanges say where *it* would move rows, over its own partitions. This pass keeps those that move rows between
+our tasks, drops the others, and puts in what our layout needs and Spark's did not. With one worker every task count
+is one, so every exchange goes and the whole query is one fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from volley.plan.expressions import AggregateMode, Alias, Expression, WindowCall
+from volley.plan.nodes import (
+    Aggregate,
+    BuildSide,
+    Exchange,
+    Expand,
+    FileScan,
+    Filter,
+    Join,
+    JoinKind,
+    Limit,
+    LocalRows,
+    Node,
+    OneRow,
+    Partitioning,
+    Project,
+    Range,
+    Sort,
+    TopN,
+    Union,
+    Window,
+    walk,
+)
+from volley.stages.distribution import (
+    Distribution,
+    Keys,
+    plain,
+    through_aggregate,
+    through_expand,
+    through_project,
+)
+
+Placed = tuple[Node, Distribution]
+
+SINGLE = Distribution(1)
+
+# A broadcast side is seen whole by every task, so a join that also gives that side's unmatched rows would give them
+# once a task.
+_MAY_BROADCAST_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
+_MAY_BROADCAST_LEFT = {JoinKind.INNER, JoinKind.RIGHT}
+
+
+def place_exchanges(plan: Node, workers: int) -> Node:
+    """The same plan with exactly the exchanges that `workers` tasks a stage need."""
+    return _Placement(workers, _first_halves(plan)).place(plan)[0]
+
+
+class _Placement:
+    def __init__(self, workers: int, first_halves: frozenset[int]) -> None:
+        self._workers = workers
+        self._first_halves = first_halves
+
+    def place(self, node: Node) -> Placed:
+        """The sub-plan with its exchanges placed, and how its rows then lie."""
+        match node:
+            case FileScan():
+                return node, Distribution(min(self._workers, max(1, len(node.files))))
+            case LocalRows() | Range() | OneRow():
+                return node, SINGLE
+            case Exchange():
+                return self._exchange(node)
+            case Project():
+                child, at = self.place(node.child)
+                return replace(node, child=child), through_project(at, node)
+            case Expand():
+                child, at = self.place(node.child)
+                return replace(node, child=child), through_expand(at, node)
+            case Filter():
+                child, at = self.place(node.child)
+                return replace(node, child=child), at
+            case Aggregate():
+                return self._aggregate(node)
+            case Window():
+                child, at = self._clustered(self.place(node.child), _partition_by(node))
+                return replace(node, child=child), at
+            case Sort():
+                return self._sort(node)
+            case Limit():
+                return self._limit(node)
+            case TopN():
+                return self._top(node)
+            case Join():
+                return self._join(node)
+            case Union():
+                return self._union(node)
+            case _:
+                raise TypeError(f"{type(node).__name__} cannot be in a plan that runs natively")
+
+    def _exchange(self, node: Exchange) -> Placed:
+        child, at = self.place(node.child)
+        match node.partitioning:
+            case Partitioning.SINGLE | Partitioning.RANGE:
+                # Nothing above can tell one task from ranges over several, and one task satisfies everybody.
+                return self._gathered((child, at))
+            case Partitioning.HASH:
+                keys = tuple(plain(key) for key in node.keys)
+                return (child, at) if keys in at.hashed_by else self._hashed((child, at), node.keys)
+            case Partitioning.ROUND_ROBIN if at.tasks < self._workers:
+                even = Exchange(Partitioning.ROUND_ROBIN, self._workers, (), (), child)
+                return even, Distribution(self._workers)
+            case _:
+                return child, at
+
+    def _aggregate(self, node: Aggregate) -> Placed:
+        placed = self.place(node.child)
+        if not _takes_any_share(node) and id(node) not in self._first_halves:
+            placed = self._clustered(placed, node.grouping)
+        child, at = placed
+        return replace(node, child=child), through_aggregate(at, node)
+
+    def _sort(self, node: Sort) -> Placed:
+        if not node.whole:
+            child, at = self.place(node.child)
+            return replace(node, child=child), at
+        below = node.child
+        if isinstance(below, Exchange) and below.partitioning is Partitioning.RANGE:
+            below = below.child
+        child, at = self.place(below)
+        if not at.single:
+            # Each task sorts its share; the one task that reads them merges what is sorted already.
+            child, at = self._gathered((Sort(node.keys, False, child), at))
+        return replace(node, child=child), at
+
+    def _limit(self, node: Limit) -> Placed:
+        child, at = self.place(node.child)
+        if node.whole and not at.single:
+            if node.count is not None:
+                child = Limit(node.count + node.offset, 0, False, child)
+            child, at = self._gathered((child, at))
+        return replace(node, child=child), at
+
+    def _top(self, node: TopN) -> Placed:
+        child, at = self.place(node.child)
+        if not at.single:
+            share = TopN(node.count + node.offset, 0, node.keys, child.output, child)
+            child, at = self._gathered((share, at))
+        return replace(node, child=child), at
+
+    def _union(self, node: Union) -> Placed:
+        placed = [self.place(child) for child in node.inputs]
+        tasks = max((at.tasks for _, at in placed), default=1)
+        inputs = []
+        for child, at in placed:
+            if at.single and tasks > 1 and not _can_be_shared(child):
+                # One task's rows among the rows of several: a stage of its own, which task 0 alone reads.
+                child = Exchange(Partitioning.SINGLE, 1, (), (), child)
+            inputs.append(child)
+        return replace(node, inputs=tuple(inputs)), Distribution(tasks)
+
+    # ---------------------------------------------------------------------------------------- joins
+
+    def _join(self, node: Join) -> Placed:
+        left, right = self.place(node.left), self.place(node.right)
+        if left[1].single and right[1].single:
+            return _joined(node, left, right, SINGLE)
+        match self._broadcast_side(node):
+            case BuildSide.RIGHT if left[1].single:
+                return _joined(node, left, self._gathered(right), SINGLE)
+            case BuildSide.LEFT if right[1].single:
+                return _joined(node, self._gathered(left), right, SINGLE)
+            case BuildSide.RIGHT:
+                return _joined(node, left, _broadcast(right), left[1])
+            case BuildSide.LEFT:
+                return _joined(node, _broadcast(left), right, right[1])
+        if not node.left_keys or node.null_aware or _key_types_differ(node):
+            return _joined(node, self._gathered(left), self._gathered(right), SINGLE)
+        left, right = self._together(node, left, right)
+        return _joined(node, left, right, _distribution_of_join(node, left[1], right[1]))
+
+    def _broadcast_side(self, node: Join) -> BuildSide | None:
+        """The side that every task may see whole: the one Spark chose, or any for a join without keys."""
+        without_keys = not node.left_keys or node.null_aware
+        if (_is_broadcast(node.right) or without_keys) and node.kind in _MAY_BROADCAST_RIGHT:
+            return BuildSide.RIGHT
+        if (_is_broadcast(node.left) or without_keys) and node.kind in _MAY_BROADCAST_LEFT:
+            return BuildSide.LEFT
+        return None
+
+    def _together(self, node: Join, left: Placed, right: Placed) -> tuple[Placed, Placed]:
+        """Both sides laid out so that rows with equal keys are in the same task; moves as few sides as it can."""
+        left_keys = tuple(plain(key) for key in node.left_keys)
+        right_keys = tuple(plain(key) for key in node.right_keys)
+        pairs = set(zip(left_keys, right_keys, strict=True))
+        for mine in left[1].hashed_by:
+            for theirs in right[1].hashed_by:
+                if len(mine) == len(theirs) and pairs.issuperset(zip(mine, theirs, strict=True)):
+                    return left, right
+        for mine in left[1].hashed_by:
+            if set(mine) <= set(left_keys):
+                return left, self._hashed(right, [node.right_keys[left_keys.index(key)] for key in mine])
+        for theirs in right[1].hashed_by:
+            if set(theirs) <= set(right_keys):
+                return self._hashed(left, [node.left_keys[right_keys.index(key)] for key in theirs]), right
+        return self._hashed(left, node.left_keys), self._hashed(right, node.right_keys)
+
+    # ------------------------------------------------------------------------------------ exchanges
+
+    def _clustered(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
+        """Rows that agree on `keys` in one task; all rows in one task when there are no keys."""
+        if placed[1].single or (keys and placed[1].clusters(keys)):
+            return placed
+        return self._hashed(placed, [_value(key) for key in keys]) if keys else self._gathered(placed)
+
+    def _hashed(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
+        if self._workers == 1:
+            return placed
+        exchange = Exchange(Partitioning.HASH, self._workers, tuple(keys), (), _not_moved(placed[0]))
+        at: Keys = tuple(plain(key) for key in keys)
+        return exchange, Distribution(self._workers, frozenset({at}))
+
+    def _gathered(self, placed: Placed) -> Placed:
+        if placed[1].single:
+            return placed
+        return Exchange(Partitioning.SINGLE, 1, (), (), _not_moved(placed[0])), SINGLE
+
+
+def _not_moved(node: Node) -> Node:
+    """What is moved again at once need not be moved before."""
+    return node.child if isinstance(node, Exchange) else node
+
+
+def _broadcast(placed: Placed) -> Placed:
+    return Exchange(Partitioning.BROADCAST, 1, (), (), _not_moved(placed[0])), placed[1]
+
+
+def _joined(node: Join, left: Placed, right: Placed, at: Distribution) -> Placed:
+    return replace(node, left=left[0], right=right[0]), at
+
+
+def _distribution_of_join(node: Join, left: Distribution, right: Distribution) -> Distribution:
+    match node.kind:
+        case JoinKind.INNER:
+            return Distribution(left.tasks, left.hashed_by | right.hashed_by)
+        case JoinKind.RIGHT:
+            return right
+        case JoinKind.FULL:
+            # Rows of either side carry NULL in the other side's keys.
+            return left.scattered()
+        case _:
+            return left
+
+
+def _is_broadcast(node: Node) -> bool:
+    return isinstance(node, Exchange) and node.partitioning is Partitioning.BROADCAST
+
+
+def _key_types_differ(node: Join) -> bool:
+    """Equal values of two types may hash differently."""
+    return any(left.type != right.type for left, right in zip(node.left_keys, node.right_keys, strict=True))
+
+
+def _takes_any_share(node: Aggregate) -> bool:
+    """Whether the node only reduces rows to state, which a later aggregate merges."""
+    return any(call.mode is AggregateMode.PARTIAL for call in node.calls)
+
+
+def _first_halves(plan: Node) -> frozenset[int]:
+    """By identity, the aggregates that only thin out what another groups in the same way after the exchange.
+
+    An aggregate without calls has no mode that would tell which half of a DISTINCT it is.
+    """
+    halves = set()
+    for upper in walk(plan):
+        if isinstance(upper, Aggregate) and not upper.calls:
+            lower = upper.child.child if isinstance(upper.child, Exchange) else upper.child
+            if isinstance(lower, Aggregate) and not lower.calls:
+                if {plain(key) for key in upper.grouping} == {plain(a) for a in lower.output}:
+                    halves.add(id(lower))
+    return frozenset(halves)
+
+
+def _can_be_shared(node: Node) -> bool:
+    """Whether several tasks could run it over shares of its files and together give its rows once."""
+    while isinstance(node, Project | Filter):
+        node = node.child
+    return isinstance(node, FileScan)
+
+
+def _partition_by(node: Window) -> Keys:
+    call = node.calls[0].child
+    assert isinstance(call, WindowCall)
+    return call.partition_by
+
+
+def _value(expression: Expression) -> Expression:
+    return expression.child if isinstance(expression, Alias) else expression

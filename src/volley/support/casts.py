@@ -1,0 +1,66 @@
+"""Which casts are exact."""
+
+from __future__ import annotations
+
+from volley.plan.expressions import Call, EvalMode
+from volley.plan.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    FRACTIONAL,
+    INTEGRAL,
+    LONG,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+)
+from volley.support.reasons import Reason, Unsupported
+
+_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "Zulu", "Universal", "UCT"})
+# A decimal with more digits after the point may print in scientific notation (1E-7) outside ANSI mode.
+_PLAIN_SCALE = 6
+
+
+def in_utc(call: Call) -> Unsupported | None:
+    zone = str(call.option("timeZoneId")).removeprefix("Some(").removesuffix(")")
+    return None if zone in _UTC else Unsupported(Reason.TIME_ZONE, call.function, zone)
+
+
+def check_cast(call: Call) -> Unsupported | None:
+    source, target = call.arguments[0].type, call.type
+    if source in (target, NULL):
+        return None
+    if call.mode is None:
+        return Unsupported(Reason.CAPTURE, call.function, "unknown evaluation mode")
+    if {source, target} in ({DATE, TIMESTAMP}, {TIMESTAMP, TIMESTAMP_NTZ}):
+        return in_utc(call)
+    if _is_exact(source, target, call.mode):
+        return None
+    return Unsupported(Reason.CAST, call.function, f"{source} to {target}")
+
+
+def _is_exact(source: DataType, target: DataType, mode: EvalMode) -> bool:
+    if _is_number(source) or source == BOOLEAN:
+        if target == STRING:
+            return _prints_plainly(source, mode)
+        if source in FRACTIONAL and isinstance(target, DecimalType):
+            return False
+        return _is_number(target) or target == BOOLEAN
+    if source == STRING:
+        return _is_number(target) or target in (BOOLEAN, DATE, BINARY)
+    if source == DATE:
+        return target in (STRING, TIMESTAMP_NTZ)
+    return (source, target) in ((TIMESTAMP_NTZ, DATE), (TIMESTAMP, LONG))
+
+
+def _prints_plainly(source: DataType, mode: EvalMode) -> bool:
+    if isinstance(source, DecimalType):
+        return mode is EvalMode.ANSI or source.scale <= _PLAIN_SCALE
+    return source not in FRACTIONAL
+
+
+def _is_number(data_type: DataType) -> bool:
+    return isinstance(data_type, DecimalType) or data_type in INTEGRAL or data_type in FRACTIONAL

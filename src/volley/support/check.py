@@ -1,0 +1,179 @@
+"""Whether a plan runs natively: every node is judged by the support tables, every refusal has its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from volley.plan.expressions import Attribute, Expression, InSubquery, ScalarSubquery
+from volley.plan.expressions import walk as walk_expression
+from volley.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Expand,
+    FileScan,
+    Filter,
+    Join,
+    LocalRows,
+    Node,
+    Project,
+    Range,
+    Sort,
+    StageInput,
+    TopN,
+    Union,
+    Unknown,
+    Window,
+)
+from volley.plan.types import ArrayType, DataType, OtherType, StructType, is_carried
+from volley.support.aggregates import check_aggregate
+from volley.support.expressions import check_expression
+from volley.support.operators import JOINS, OPERATORS
+from volley.support.reasons import Reason, Unsupported
+from volley.support.windows import check_window
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """A node and what about itself, not about its children, keeps it from running natively."""
+
+    node: Node
+    depth: int
+    reasons: tuple[Unsupported, ...]
+    in_subquery: bool = False
+
+    @property
+    def native(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All nodes of a plan, parents first; the plans of a node's subqueries stand between it and its children."""
+
+    nodes: tuple[NodeVerdict, ...]
+
+    @property
+    def native(self) -> bool:
+        return all(node.native for node in self.nodes)
+
+    @property
+    def reasons(self) -> tuple[Unsupported, ...]:
+        """Each reason once, in the order of the plan."""
+        return tuple(dict.fromkeys(reason for node in self.nodes for reason in node.reasons))
+
+    @property
+    def fraction(self) -> float:
+        """The share of nodes that could run natively."""
+        return sum(node.native for node in self.nodes) / len(self.nodes)
+
+
+def check(plan: Node) -> Verdict:
+    return Verdict(tuple(_judge(plan, 0, False)))
+
+
+def _judge(node: Node, depth: int, in_subquery: bool) -> Iterator[NodeVerdict]:
+    reasons = tuple(dict.fromkeys(_own_reasons(node)))
+    yield NodeVerdict(node, depth, reasons, in_subquery)
+    for expression in expressions_of(node):
+        for part in walk_expression(expression):
+            if isinstance(part, ScalarSubquery | InSubquery):
+                yield from _judge(part.plan, depth + 1, True)
+    for child in node.children:
+        yield from _judge(child, depth + 1, in_subquery)
+
+
+def expressions_of(node: Node) -> tuple[Expression, ...]:
+    """What a node evaluates. The filters of a scan are not among them: they only prune."""
+    match node:
+        case Project(expressions, _):
+            return expressions
+        case Filter(condition, _):
+            return (condition,)
+        case Aggregate(grouping, calls, _, results, _):
+            return (*grouping, *calls, *results)
+        case Sort(keys, _, _):
+            return keys
+        case TopN(_, _, keys, expressions, _):
+            return (*keys, *expressions)
+        case Expand(projections, _, _):
+            return tuple(expression for projection in projections for expression in projection)
+        case Window(calls, _):
+            return calls
+        case Exchange(_, _, keys, order, _):
+            return (*keys, *order)
+        case Join(_, left_keys, right_keys, condition, _, _, _, _, _):
+            return (*left_keys, *right_keys, *(() if condition is None else (condition,)))
+        case _:
+            return ()
+
+
+def _own_reasons(node: Node) -> Iterator[Unsupported]:
+    for expression in expressions_of(node):
+        yield from check_expression(expression)
+    match node:
+        case FileScan():
+            yield from _check_scan(node)
+            yield from _check_types(node.output)
+        case LocalRows() | Range() | StageInput():
+            yield from _check_types(node.output)
+        case Aggregate():
+            yield from check_aggregate(node)
+            yield from _check_keys("Aggregate", node.grouping)
+        case Window():
+            yield from check_window(node)
+        case Sort(keys, _, _) | TopN(_, _, keys, _, _):
+            yield from _check_keys(type(node).__name__, keys)
+        case Exchange(_, _, keys, order, _):
+            yield from _check_keys("Exchange", (*keys, *order))
+        case Join():
+            yield from _check_join(node)
+        case Union():
+            yield from _check_union(node)
+        case Unknown(name, detail, _, _):
+            rule = OPERATORS.get(name)
+            reason = rule.reason if rule and rule.reason else Reason.OPERATOR
+            yield Unsupported(reason, name, detail or (rule.note if rule and rule.reason else ""))
+
+
+def _check_types(output: tuple[Attribute, ...]) -> Iterator[Unsupported]:
+    for attribute in output:
+        if not is_carried(attribute.type):
+            yield Unsupported(Reason.DATA_TYPE, attribute.name, str(attribute.type))
+
+
+def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
+    """Keys are compared; nested values compare by rules of their own, which DataFusion does not share."""
+    for key in keys:
+        if isinstance(key.type, StructType | ArrayType | OtherType):
+            yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
+
+
+def _check_scan(node: FileScan) -> Iterator[Unsupported]:
+    if node.format != "parquet":
+        yield Unsupported(Reason.FILE_FORMAT, "FileScan", node.format)
+    elif node.unsupported is not None:
+        yield Unsupported(Reason.FILE_OPTION, "FileScan", node.unsupported)
+    for file in node.files:
+        if "://" in file.path:
+            yield Unsupported(Reason.FILE_SYSTEM, "FileScan", file.path.partition("://")[0])
+            return
+
+
+def _check_join(node: Join) -> Iterator[Unsupported]:
+    rule = JOINS[node.kind]
+    if rule.reason is not None:
+        yield Unsupported(rule.reason, f"{node.kind} join", rule.note)
+    yield from _check_keys(f"{node.kind} join", node.left_keys + node.right_keys)
+    if node.null_aware and (node.condition is not None or len(node.left_keys) != 1):
+        yield Unsupported(Reason.OPERATOR, "NOT IN", "more than one key")
+    if {a.id for a in node.left.output} & {a.id for a in node.right.output}:
+        yield Unsupported(Reason.OPERATOR, f"{node.kind} join", "both sides have a column of one id")
+
+
+def _check_union(node: Union) -> Iterator[Unsupported]:
+    if len({attribute.id for attribute in node.output}) < len(node.output):
+        yield Unsupported(Reason.OPERATOR, "Union", "a column of the first branch stands at two places")
+    types: list[list[DataType]] = [[a.type for a in branch.output] for branch in (node, *node.inputs)]
+    if any(found != types[0] for found in types):
+        yield Unsupported(Reason.ARGUMENT_TYPES, "Union", "the types of the branches differ")

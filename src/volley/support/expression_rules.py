@@ -1,0 +1,331 @@
+"""The rows of the support table of expressions. Notes are written for the documentation."""
+
+from __future__ import annotations
+
+from volley.plan.expressions import Call
+from volley.plan.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    DecimalType,
+    StructType,
+)
+from volley.support import casts
+from volley.support.patterns import is_portable_like, is_portable_regex
+from volley.support.reasons import Reason, Unsupported
+from volley.support.signatures import (
+    Check,
+    ExpressionRule,
+    all_of,
+    any_type,
+    arguments,
+    constant_text,
+    decimal,
+    fractional,
+    integral,
+    literal_value,
+    number,
+    one_of,
+    option_in,
+    ordered,
+    refuse,
+    same,
+    with_mode,
+)
+
+_COMPARISON = "Comparison and logic"
+_CONDITIONAL = "Conditional"
+_ARITHMETIC = "Arithmetic"
+_DECIMAL = "Decimal plumbing"
+_BITS = "Bits"
+_CAST = "Cast"
+_STRING = "Strings"
+_DATE = "Dates and times"
+_STRUCT = "Structs"
+
+_compared = same(ordered)
+_boolean = one_of(BOOLEAN)
+_string = one_of(STRING)
+_date = one_of(DATE)
+_int = one_of(INTEGER)
+
+
+def _case_when(call: Call) -> Unsupported | None:
+    values = [*call.arguments[1::2], *(call.arguments[-1:] if len(call.arguments) % 2 else ())]
+    if any(value.type != call.type for value in values):
+        return refuse(call, "branches of different types")
+    return None
+
+
+def _branches(start: int) -> Check:
+    def check(call: Call) -> Unsupported | None:
+        if any(argument.type != call.type for argument in call.arguments[start:]):
+            return refuse(call, "arguments of different types")
+        return None
+
+    return check
+
+
+def _extreme(call: Call) -> Unsupported | None:
+    if fractional(call.type):
+        return refuse(call, f"{call.type}: which zero is returned depends on the order of the arguments")
+    return same(ordered)(call)
+
+
+def _arithmetic(call: Call) -> Unsupported | None:
+    if decimal(call.type):
+        return with_mode(arguments(decimal, decimal))(call)
+    return with_mode(all_of(same(number), _branches(0)))(call)
+
+
+def _remainder(call: Call) -> Unsupported | None:
+    return with_mode(all_of(same(number), _branches(0)))(call)
+
+
+def _pmod(call: Call) -> Unsupported | None:
+    return _remainder(call) or (refuse(call, "decimals") if decimal(call.type) else None)
+
+
+def _round(call: Call) -> Unsupported | None:
+    scale = literal_value(call.arguments[1])
+    if not isinstance(scale, int) or scale < 0:
+        return refuse(call, "a scale that is not a constant of at least 0", Reason.ARGUMENT_VALUE)
+    if not (decimal(call.arguments[0].type) or integral(call.arguments[0].type)):
+        return refuse(call, f"{call.arguments[0].type}: Spark rounds the decimal text of a float")
+    return None
+
+
+def _like(call: Call) -> Unsupported | None:
+    pattern, escape = literal_value(call.arguments[1]), call.option("escapeChar")
+    if not isinstance(pattern, str) or not isinstance(escape, str) or not is_portable_like(pattern, escape):
+        return refuse(call, "a pattern that is not a plain constant", Reason.ARGUMENT_VALUE)
+    return arguments(_string, _string)(call)
+
+
+def _rlike(call: Call) -> Unsupported | None:
+    pattern = literal_value(call.arguments[1])
+    if not isinstance(pattern, str) or not is_portable_regex(pattern):
+        return refuse(
+            call, "a regular expression beyond the part that Java and Rust share", Reason.ARGUMENT_VALUE
+        )
+    return arguments(_string, _string)(call)
+
+
+def _concat_ws(call: Call) -> Unsupported | None:
+    if not isinstance(literal_value(call.arguments[0]), str):
+        return refuse(call, "a separator that is not a constant", Reason.ARGUMENT_VALUE)
+    return same(_string)(call)
+
+
+def _locate(call: Call) -> Unsupported | None:
+    if literal_value(call.arguments[2]) != 1:
+        return refuse(call, "a start other than the constant 1", Reason.ARGUMENT_VALUE)
+    return arguments(_string, _string, _int)(call)
+
+
+def _static_invoke(call: Call) -> Unsupported | None:
+    if call.option("functionName") != "readSidePadding":
+        return Unsupported(Reason.EXPRESSION, f"StaticInvoke {call.option('functionName')!s}")
+    return arguments(_string, _int)(call)
+
+
+def _trunc_date(call: Call) -> Unsupported | None:
+    unit = literal_value(call.arguments[1])
+    if not isinstance(unit, str) or unit.lower() not in _TRUNCATIONS:
+        return refuse(call, f"a unit other than {', '.join(sorted(_TRUNCATIONS))}", Reason.ARGUMENT_VALUE)
+    return arguments(_date, _string)(call)
+
+
+_TRUNCATIONS = frozenset({"year", "yyyy", "yy", "month", "mon", "mm", "week"})
+
+
+def _struct_field(call: Call) -> Unsupported | None:
+    if not isinstance(call.arguments[0].type, StructType) or not isinstance(call.option("ordinal"), int):
+        return refuse(call, "a field that is not known by its position")
+    return None
+
+
+def _named_struct(call: Call) -> Unsupported | None:
+    names = [literal_value(name) for name in call.arguments[::2]]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        return refuse(call, "field names that are not distinct constants", Reason.ARGUMENT_VALUE)
+    return None
+
+
+def _rules(family: str, rows: dict[str, tuple[Check, str]]) -> dict[str, ExpressionRule]:
+    return {name: ExpressionRule(family, note, check) for name, (check, note) in rows.items()}
+
+
+_ANY_ORDERED = "Any type but structs and arrays; NaN equals itself and is the largest, -0.0 equals 0.0."
+_PART = arguments(_date)
+_CLOCK = all_of(arguments(one_of(TIMESTAMP)), casts.in_utc)
+
+EXPRESSIONS: dict[str, ExpressionRule] = {
+    **_rules(
+        _COMPARISON,
+        {
+            "EqualTo": (_compared, _ANY_ORDERED),
+            "EqualNullSafe": (_compared, _ANY_ORDERED),
+            "LessThan": (_compared, _ANY_ORDERED),
+            "LessThanOrEqual": (_compared, _ANY_ORDERED),
+            "GreaterThan": (_compared, _ANY_ORDERED),
+            "GreaterThanOrEqual": (_compared, _ANY_ORDERED),
+            "In": (_compared, _ANY_ORDERED),
+            "And": (arguments(_boolean, _boolean), "The right side is not evaluated where the left decides."),
+            "Or": (arguments(_boolean, _boolean), "The right side is not evaluated where the left decides."),
+            "Not": (arguments(_boolean), ""),
+            "IsNull": (arguments(any_type), "Any type."),
+            "IsNotNull": (arguments(any_type), "Any type."),
+            "IsNaN": (arguments(fractional), ""),
+        },
+    ),
+    **_rules(
+        _CONDITIONAL,
+        {
+            "CaseWhen": (_case_when, "Any type."),
+            "If": (_branches(1), "Any type."),
+            "Coalesce": (_branches(0), "Any type."),
+            "Greatest": (_extreme, "Not on float and double."),
+            "Least": (_extreme, "Not on float and double."),
+            "NaNvl": (same(fractional), ""),
+            "NormalizeNaNAndZero": (arguments(fractional), "Added by Spark around keys."),
+            "KnownFloatingPointNormalized": (arguments(fractional), "Added by Spark around keys."),
+            "KnownNotNull": (arguments(any_type), "Added by Spark's optimizer."),
+            "KnownNullable": (arguments(any_type), "Added by Spark's optimizer."),
+            "PromotePrecision": (arguments(decimal), "Added by Spark's analyzer."),
+        },
+    ),
+    **_rules(
+        _ARITHMETIC,
+        {
+            "Add": (_arithmetic, "Numbers. Overflow as Spark: an error, NULL or wrapping, by mode."),
+            "Subtract": (_arithmetic, "Numbers. Overflow as Spark: an error, NULL or wrapping, by mode."),
+            "Multiply": (_arithmetic, "Numbers. Overflow as Spark: an error, NULL or wrapping, by mode."),
+            "Divide": (
+                with_mode(same(lambda t: fractional(t) or decimal(t), alike=False)),
+                "Doubles and decimals; decimals round half up.",
+            ),
+            "IntegralDivide": (
+                with_mode(same(lambda t: t == LONG or decimal(t), alike=False)),
+                "Longs and decimals.",
+            ),
+            "Remainder": (_remainder, "Numbers."),
+            "Pmod": (_pmod, "Integers and floats."),
+            "UnaryMinus": (all_of(arguments(number), option_in("failOnError", True, False)), "Numbers."),
+            "UnaryPositive": (arguments(number), "Numbers."),
+            "Abs": (all_of(arguments(number), option_in("failOnError", True, False)), "Numbers."),
+            "Signum": (arguments(one_of(DOUBLE)), ""),
+            "Sqrt": (arguments(one_of(DOUBLE)), "NaN for negative numbers."),
+            "Floor": (arguments(number), "Numbers."),
+            "Ceil": (arguments(number), "Numbers."),
+            "Round": (_round, "Decimals and integers, to a constant scale of at least 0."),
+        },
+    ),
+    **_rules(
+        _DECIMAL,
+        {
+            "CheckOverflow": (
+                all_of(arguments(decimal), option_in("nullOnOverflow", True, False)),
+                "Added by Spark.",
+            ),
+            "MakeDecimal": (
+                all_of(arguments(one_of(LONG)), option_in("nullOnOverflow", True, False)),
+                "Added by Spark around sums of small decimals.",
+            ),
+            "UnscaledValue": (
+                arguments(lambda t: isinstance(t, DecimalType) and t.precision <= 18),
+                "Added by Spark around sums of small decimals.",
+            ),
+        },
+    ),
+    **_rules(
+        _BITS,
+        {
+            "BitwiseAnd": (same(integral), "Integers."),
+            "BitwiseOr": (same(integral), "Integers."),
+            "BitwiseXor": (same(integral), "Integers."),
+            "BitwiseNot": (same(integral), "Integers."),
+            "ShiftLeft": (arguments(one_of(INTEGER, LONG), _int), "The distance wraps at the width."),
+            "ShiftRight": (arguments(one_of(INTEGER, LONG), _int), "The distance wraps at the width."),
+            "ShiftRightUnsigned": (
+                arguments(one_of(INTEGER, LONG), _int),
+                "The distance wraps at the width.",
+            ),
+        },
+    ),
+    **_rules(
+        _CAST,
+        {
+            "Cast": (
+                casts.check_cast,
+                "Between numbers (not float to decimal), booleans, dates and timestamps (in UTC); to text from "
+                "integers, decimals, booleans and dates; from text to numbers, dates and booleans.",
+            ),
+        },
+    ),
+    **_rules(
+        _STRING,
+        {
+            "Substring": (arguments(_string, _int, _int), ""),
+            "Length": (arguments(one_of(STRING, BINARY)), "Text and binary."),
+            "OctetLength": (arguments(one_of(STRING, BINARY)), "Text and binary."),
+            "Upper": (arguments(_string), "Text beyond ASCII is left to Spark when it is met."),
+            "Lower": (arguments(_string), "Text beyond ASCII is left to Spark when it is met."),
+            "Concat": (same(_string), "Text."),
+            "ConcatWs": (_concat_ws, "A constant separator, and text."),
+            "StringTrim": (arguments(_string), "Blanks."),
+            "StringTrimLeft": (arguments(_string), "Blanks."),
+            "StringTrimRight": (arguments(_string), "Blanks."),
+            "StartsWith": (arguments(_string, _string), ""),
+            "EndsWith": (arguments(_string, _string), ""),
+            "Contains": (arguments(_string, _string), ""),
+            "Like": (_like, "A constant pattern, with backslash as its escape."),
+            "RLike": (_rlike, "A constant pattern of the part that Java and Rust share."),
+            "StringReplace": (arguments(_string, _string, _string), ""),
+            "StringLPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),
+            "StringRPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),
+            "StringInstr": (arguments(_string, _string), ""),
+            "StringLocate": (_locate, "From the start of the text."),
+            "Reverse": (arguments(_string), "Text."),
+            "StringRepeat": (arguments(_string, _int), ""),
+            "Ascii": (arguments(_string), ""),
+            "StaticInvoke": (_static_invoke, "The padding of CHAR columns."),
+        },
+    ),
+    **_rules(
+        _DATE,
+        {
+            "Year": (_PART, "Dates."),
+            "Month": (_PART, "Dates."),
+            "DayOfMonth": (_PART, "Dates."),
+            "Quarter": (_PART, "Dates."),
+            "DayOfYear": (_PART, "Dates."),
+            "WeekOfYear": (_PART, "Dates."),
+            "DayOfWeek": (_PART, "Dates."),
+            "WeekDay": (_PART, "Dates."),
+            "Hour": (_CLOCK, "Where the session's time zone is UTC."),
+            "Minute": (_CLOCK, "Where the session's time zone is UTC."),
+            "Second": (_CLOCK, "Where the session's time zone is UTC."),
+            "DateAdd": (arguments(_date, integral), ""),
+            "DateSub": (arguments(_date, integral), ""),
+            "DateDiff": (arguments(_date, _date), ""),
+            "UnixDate": (arguments(_date), ""),
+            "DateFromUnixDate": (arguments(_int), ""),
+            "AddMonths": (arguments(_date, _int), ""),
+            "LastDay": (arguments(_date), ""),
+            "TruncDate": (_trunc_date, "To a constant unit: year, month or week."),
+        },
+    ),
+    **_rules(
+        _STRUCT,
+        {
+            "CreateNamedStruct": (_named_struct, "Distinct field names."),
+            "GetStructField": (_struct_field, ""),
+        },
+    ),
+}

@@ -1,0 +1,59 @@
+"""Which expressions run natively with exactly Spark's values: one row a Catalyst class.
+
+The same table drives the verdict, the words in explain and the page of supported expressions. Everything that is
+not accepted here is refused: argument types are a whitelist, and constants that a translation needs are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from volley.plan.expressions import (
+    AggregateCall,
+    Call,
+    Expression,
+    WindowCall,
+    children,
+)
+from volley.plan.types import is_carried
+from volley.support.expression_rules import EXPRESSIONS
+from volley.support.reasons import Reason, Unsupported
+from volley.support.signatures import ExpressionRule
+
+__all__ = ["EXPRESSIONS", "ExpressionRule", "check_expression"]
+
+
+def check_expression(expression: Expression) -> list[Unsupported]:
+    """Why the expression cannot run natively: root reasons only, each once; empty when it can.
+
+    Aggregate and window functions themselves belong to their operators; their arguments are judged here.
+    """
+    return list(dict.fromkeys(_reasons(expression)))
+
+
+def _reasons(expression: Expression) -> Iterator[Unsupported]:
+    below = [reason for child in _judged(expression) for reason in _reasons(child)]
+    if below:
+        # A parent of something unsupported is not a reason of its own.
+        yield from below
+    elif not is_carried(expression.type):
+        name = expression.function if isinstance(expression, Call) else getattr(expression, "name", "")
+        yield Unsupported(Reason.DATA_TYPE, str(name) or type(expression).__name__, str(expression.type))
+    elif isinstance(expression, Call):
+        rule = EXPRESSIONS.get(expression.function)
+        if rule is None:
+            yield Unsupported(Reason.EXPRESSION, expression.function)
+        elif refusal := rule.check(expression):
+            yield refusal
+
+
+def _judged(expression: Expression) -> tuple[Expression, ...]:
+    match expression:
+        case AggregateCall(function, _, _, condition, _):
+            return function.arguments if condition is None else (*function.arguments, condition)
+        case WindowCall(function, partition_by, order_by, frame):
+            called = function.arguments if isinstance(function, Call) else _judged(function)
+            bounds = tuple(bound for bound in (frame.lower, frame.upper) if bound is not None)
+            return (*called, *partition_by, *order_by, *bounds)
+        case _:
+            return children(expression)

@@ -1,0 +1,32 @@
+"""Which LIKE and regular-expression patterns have one meaning in Java and in Rust."""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+
+# A subset on purpose: no look-around, back-references, lazy or possessive quantifiers, counted repeats, flags or
+# Unicode classes. `^` only at the start and `$` only at the end, where their meaning is simple.
+_ATOM = (
+    r"(?:[A-Za-z0-9 _,:;@#%=<>~!'\"/-]|\.|\\[.\[\](){}*+?^$|\\/-]|\[\^?(?:[A-Za-z0-9_ ](?:-[A-Za-z0-9])?)+\])"
+)
+_SEQUENCE = rf"(?:{_ATOM}[*+?]?)+"
+_GROUP = rf"(?:\({_SEQUENCE}(?:\|{_SEQUENCE})*\)[*+?]?|{_ATOM}[*+?]?)+"
+_PORTABLE = re.compile(rf"\^?{_GROUP}(?:\|{_GROUP})*\$?")
+_RANGE = re.compile(r"([A-Za-z0-9])-([A-Za-z0-9])")
+
+
+def is_portable_like(pattern: str, escape: str) -> bool:
+    """Spark fails on an escape before an ordinary character or at the end; DataFusion takes it literally."""
+    return escape == "\\" and all(after in ("%", "_", "\\") for after in _ESCAPED.findall(pattern) or ["%"])
+
+
+def is_portable_regex(pattern: str) -> bool:
+    if len(pattern) > 200 or not _PORTABLE.fullmatch(pattern):
+        return False
+    return all(_same_kind(low, high) for low, high in _RANGE.findall(pattern))
+
+
+def _same_kind(low: str, high: str) -> bool:
+    return low <= high

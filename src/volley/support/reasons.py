@@ -1,0 +1,66 @@
+"""Why something does not run natively: a code that programs can test, and words that people can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Codes are part of the public interface: they appear in explain, reports and documentation."""
+
+    OPERATOR = "OPERATOR_NOT_SUPPORTED"
+    EXPRESSION = "EXPRESSION_NOT_SUPPORTED"
+    ARGUMENT_TYPES = "ARGUMENT_TYPES_NOT_SUPPORTED"
+    ARGUMENT_VALUE = "ARGUMENT_VALUE_NOT_SUPPORTED"
+    DATA_TYPE = "DATA_TYPE_NOT_SUPPORTED"
+    CAST = "CAST_NOT_SUPPORTED"
+    AGGREGATE = "AGGREGATE_NOT_SUPPORTED"
+    WINDOW = "WINDOW_NOT_SUPPORTED"
+    FILE_FORMAT = "FILE_FORMAT_NOT_SUPPORTED"
+    FILE_SYSTEM = "FILE_SYSTEM_NOT_SUPPORTED"
+    FILE_SCHEMA = "FILE_SCHEMA_DIFFERS"
+    FILE_OPTION = "FILE_OPTION_NOT_SUPPORTED"
+    TIME_ZONE = "SESSION_TIME_ZONE"
+    NONDETERMINISTIC = "DEPENDS_ON_SPARK_PARTITIONS"
+    CAPTURE = "PLAN_NOT_READABLE"
+    PLAN_SIZE = "PLAN_TOO_LARGE"
+    ACTION = "ACTION_NOT_SUPPORTED"
+    DISABLED = "DISABLED"
+    REPLAY = "REPLAYED_ON_SPARK"
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """One root reason: `what` names the node or expression, `detail` says what about it."""
+
+    reason: Reason
+    what: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.reason}] {self.what}" + (f": {self.detail}" if self.detail else "")
+
+
+MEANINGS: dict[Reason, str] = {
+    Reason.OPERATOR: "This operator of Spark's plan has no native form.",
+    Reason.EXPRESSION: "This expression has no native form.",
+    Reason.ARGUMENT_TYPES: "The expression is supported, but not for these argument types.",
+    Reason.ARGUMENT_VALUE: "The expression is supported, but not with this constant or option.",
+    Reason.DATA_TYPE: "Values of this type do not cross into the native engine.",
+    Reason.CAST: "This cast is not known to give Spark's result for every value.",
+    Reason.AGGREGATE: "This aggregate function, or this use of it, has no native form.",
+    Reason.WINDOW: "This window function or frame has no native form.",
+    Reason.FILE_FORMAT: "Files of this format are read by Spark.",
+    Reason.FILE_SYSTEM: "Files on this file system are read by Spark.",
+    Reason.FILE_SCHEMA: "A file's own schema is not the one that Spark planned with.",
+    Reason.FILE_OPTION: "A reader option or file setting has no native form.",
+    Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
+    Reason.NONDETERMINISTIC: "The result depends on how Spark spreads rows over its partitions.",
+    Reason.CAPTURE: "A part of Spark's plan could not be read without guessing.",
+    Reason.PLAN_SIZE: "The plan is too large to read.",
+    Reason.ACTION: "This action is answered by Spark.",
+    Reason.DISABLED: "Volley is off on this session.",
+    Reason.REPLAY: "The native run met data that Spark answers with an error, so Spark was asked.",
+}
+"""What each code means, in the words of the documentation."""

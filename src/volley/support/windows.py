@@ -1,0 +1,73 @@
+"""Which window calls give Spark's result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from volley.plan.expressions import AggregateCall, Call, Frame, WindowCall
+from volley.plan.nodes import Window
+from volley.plan.types import DATE, FRACTIONAL, INTEGRAL
+from volley.support.aggregates import check_function, is_ordered
+from volley.support.operators import UNSPLITTABLE, WINDOWS, constant_of, is_constant
+from volley.support.reasons import Reason, Unsupported
+
+
+def check_window(node: Window) -> Iterator[Unsupported]:
+    for alias in node.calls:
+        if not isinstance(alias.child, WindowCall):
+            yield Unsupported(Reason.WINDOW, "Window", f"{alias.name} is not a single window call")
+            continue
+        yield from _check_call(alias.child)
+
+
+def _check_call(call: WindowCall) -> Iterator[Unsupported]:
+    function = call.function.function if isinstance(call.function, AggregateCall) else call.function
+    rule = WINDOWS.get(function.function)
+    if rule is None or rule.reason is not None:
+        yield Unsupported(Reason.WINDOW, function.function)
+        return
+    for key in (*call.partition_by, *call.order_by):
+        if not is_ordered(key.type):
+            yield Unsupported(Reason.ARGUMENT_TYPES, "Window", f"key of type {key.type}")
+    yield from _check_frame(call)
+    if isinstance(call.function, AggregateCall):
+        yield from _check_aggregate(call, call.function)
+    else:
+        yield from _check_constants(function)
+
+
+def _check_frame(call: WindowCall) -> Iterator[Unsupported]:
+    bounds = [bound for bound in (call.frame.lower, call.frame.upper) if bound is not None]
+    if not all(is_constant(bound) for bound in bounds):
+        yield Unsupported(Reason.WINDOW, "frame", "bounds that are not whole numbers")
+    elif not call.frame.rows and any(constant_of(bound) for bound in bounds):
+        key = call.order_by[0].type
+        if key not in INTEGRAL and key != DATE:
+            yield Unsupported(Reason.WINDOW, "range frame", f"offsets on an order of type {key}")
+
+
+def _check_aggregate(call: WindowCall, aggregate: AggregateCall) -> Iterator[Unsupported]:
+    function = aggregate.function
+    name = function.function
+    if aggregate.distinct or aggregate.filter is not None:
+        yield Unsupported(Reason.WINDOW, name, "DISTINCT or FILTER in a window")
+    if name in ("First", "Last"):
+        if not call.order_by:
+            yield Unsupported(Reason.NONDETERMINISTIC, name, "a window without an order")
+        return
+    yield from check_function(function)
+    if not _starts_at_first_row(call.frame):
+        # DataFusion subtracts what leaves a moving frame, which for floats is not what Spark computes.
+        adds_floats = name in ("Sum", "Average") and function.arguments[0].type in FRACTIONAL
+        if adds_floats or name in UNSPLITTABLE:
+            yield Unsupported(Reason.WINDOW, name, "floating point in a frame that moves")
+
+
+def _starts_at_first_row(frame: Frame) -> bool:
+    return frame.lower is None
+
+
+def _check_constants(function: Call) -> Iterator[Unsupported]:
+    position = {"NTile": 0, "Lag": 1, "Lead": 1, "NthValue": 1}.get(function.function)
+    if position is not None and not is_constant(function.arguments[position]):
+        yield Unsupported(Reason.WINDOW, function.function, "an argument that is not a constant")

@@ -1,0 +1,53 @@
+"""Sessions for tests: settings that go back to what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+
+@contextmanager
+def conf(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[SparkSession]:
+    """`settings` for the length of a block; None unsets a key. Afterwards each key is as it was before."""
+    before = {key: spark.conf.get(key, None) for key in settings if _is_set(spark, key)}
+    try:
+        for key, value in settings.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
+        yield spark
+    finally:
+        for key in settings:
+            previous = before.get(key)
+            if previous is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, previous)
+
+
+@contextmanager
+def restored(spark: SparkSession) -> Iterator[SparkSession]:
+    """Whatever a block sets in the session's configuration is undone after it."""
+    before = _explicit(spark)
+    try:
+        yield spark
+    finally:
+        for key, value in _explicit(spark).items():
+            if key not in before:
+                spark.conf.unset(key)
+            elif before[key] != value:
+                spark.conf.set(key, before[key])
+        for key in before.keys() - _explicit(spark).keys():
+            spark.conf.set(key, before[key])
+
+
+def _is_set(spark: SparkSession, key: str) -> bool:
+    return bool(spark._jsparkSession.conf().getOption(key).isDefined())
+
+
+def _explicit(spark: SparkSession) -> dict[str, str]:
+    """Every key that somebody has set on this session."""
+    return dict(spark.conf.getAll)

@@ -1,0 +1,83 @@
+"""What crosses the wire: plain data with a version, and the attempt that it belongs to in every message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from volley.events import OperatorMetrics
+from volley.ids import AttemptId
+from volley.plan.nodes import Node
+from volley.shuffle.base import Block
+from volley.splits.feed import Taken
+from volley.stages.graph import Output
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a worker says of itself. `slots` is how many tasks of one query it runs at a time."""
+
+    name: str
+    cores: int
+    slots: int
+    engine_version: str
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class InputBlocks:
+    """The blocks that an attempt reads as stage `stage`, in the producers' order."""
+
+    stage: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Everything that an attempt needs. `output` is None for a task whose batches go to the client."""
+
+    attempt: AttemptId
+    plan: Node
+    output: Output | None
+    ordered: bool
+    inputs: tuple[InputBlocks, ...]
+    units: tuple[Taken, ...]
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """The attempt has committed. `blocks` is empty for a result task."""
+
+    attempt: AttemptId
+    blocks: tuple[Block, ...]
+    rows: int
+    size_bytes: int
+    seconds: float
+    operators: tuple[OperatorMetrics, ...]
+
+
+class Failure(StrEnum):
+    """What went wrong, as far as it matters to who decides what next."""
+
+    DATA = "the data or an input file"
+    INTERNAL = "a defect"
+    LOST_INPUT = "missing exchanged data"
+    WORKER = "the worker or its surroundings"
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another attempt may succeed; the others would fail again in the same way."""
+        return self is Failure.WORKER
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """The attempt is over and has left nothing behind. `code` and `message` are those of the cause."""
+
+    attempt: AttemptId
+    failure: Failure
+    code: str
+    message: str

@@ -1,0 +1,237 @@
+"""The life of an attempt: plan the fragment, run it, hand its rows over, report.
+
+Planning computes and runs on a thread of its own; running waits, on the event loop, so that an attempt can be stopped in
+the middle of an operator. Dropping a stream and its plan is what stops DataFusion, so nothing else may keep them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from datafusion import DataFrame, ExecutionPlan, SessionContext
+
+from volley.errors import BlockMissing, DataError, QueryError, VolleyError
+from volley.events import OperatorMetrics
+from volley.ids import AttemptId
+from volley.lower.operators import lower, new_context, root
+from volley.lower.partition import partitioned_plan
+from volley.lower.scope import arrow_schema
+from volley.lower.streams import StreamTable
+from volley.plan.nodes import FileScan, Node, Partitioning, StageInput, with_children
+from volley.shuffle.base import Block, ShuffleStore
+from volley.splits.feed import Taken
+from volley.splits.files import FileReader
+from volley.stages.graph import Output
+from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+
+Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
+"""Takes a batch of one output of the plan; waits when its receiver is full."""
+
+
+async def run_task(
+    task: TaskSpec, store: ShuffleStore, cores: int, give: Callable[[pa.RecordBatch], Awaitable[None]]
+) -> TaskDone:
+    """Run an attempt to its end. Rows go to the store, or to `give` for a task of the result stage.
+
+    Raises what made it fail; then, and when it is cancelled, it has left nothing behind.
+    """
+    started = time.perf_counter()
+    with ExitStack() as resources:
+        planning = asyncio.get_running_loop().run_in_executor(None, _plan, task, store, cores, resources)
+        try:
+            running = await asyncio.shield(planning)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped; its links and directories must outlive it.
+            await asyncio.wait([planning])
+            raise
+        try:
+            if task.output is None:
+                return await _stream(task, running, give, started)
+            return await _store(task, task.output, running, store, started)
+        finally:
+            running.drop()
+
+
+async def _stream(
+    task: TaskSpec, running: _Running, give: Callable[[pa.RecordBatch], Awaitable[None]], started: float
+) -> TaskDone:
+    count = _Count()
+
+    async def pass_on(_: int, batch: pa.RecordBatch) -> None:
+        count.add(batch)
+        await give(batch)
+
+    await running.run(pass_on)
+    seconds = time.perf_counter() - started
+    return TaskDone(task.attempt, (), count.rows, count.size_bytes, seconds, running.metrics())
+
+
+async def _store(
+    task: TaskSpec, output: Output, running: _Running, store: ShuffleStore, started: float
+) -> TaskDone:
+    sink = store.sink(task.attempt, output.partitions)
+    width = len(arrow_schema(task.plan.output))
+    turn = 0
+
+    async def write(stream: int, batch: pa.RecordBatch) -> None:
+        nonlocal turn
+        match output.partitioning:
+            case Partitioning.HASH:
+                sink.write(stream, _first_columns(batch, width))
+            case Partitioning.ROUND_ROBIN:
+                sink.write(turn, batch)
+                turn = (turn + 1) % output.partitions
+            case _:
+                sink.write(0, batch)
+
+    try:
+        await running.run(write)
+        blocks = sink.commit()
+    except BaseException:
+        sink.abort()
+        raise
+    rows = sum(block.rows for block in blocks)
+    size_bytes = sum(block.size_bytes for block in blocks)
+    seconds = time.perf_counter() - started
+    return TaskDone(task.attempt, blocks, rows, size_bytes, seconds, running.metrics())
+
+
+def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
+    """What to report of an error that ended an attempt."""
+    if isinstance(error, BlockMissing):
+        kind = Failure.LOST_INPUT
+    elif isinstance(error, DataError | pa.ArrowException) or type(error) is Exception:
+        # DataFusion raises bare exceptions; at this point they come from evaluating data or from opening a file.
+        kind = Failure.DATA
+    elif isinstance(error, OSError | MemoryError):
+        kind = Failure.WORKER
+    else:
+        kind = Failure.INTERNAL
+    code = error.code if isinstance(error, VolleyError) else type(error).__name__
+    return TaskFailure(attempt, kind, code, str(error))
+
+
+# ---------------------------------------------------------------------------------------------- planning
+
+
+def _plan(task: TaskSpec, store: ShuffleStore, cores: int, resources: ExitStack) -> _Running:
+    output = task.output
+    hashed = output is not None and output.partitioning is Partitioning.HASH
+    # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
+    context = new_context(output.partitions if output is not None and hashed else cores)
+    fragment = _with_units(task.plan, task.units)
+    frame = lower(fragment, context, partial(_input, task.inputs, store, cores), resources)
+    if output is None:
+        return _Running(context, _executable(root(frame, fragment), task))
+    if not hashed:
+        return _Running(context, _executable(frame, task))
+    plan = partitioned_plan(frame, context, output.keys, output.partitions)
+    return _Running(context, plan)
+
+
+def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
+    plan = frame.execution_plan()
+    if task.ordered and plan.partition_count != 1:
+        raise QueryError(f"{task.attempt}: rows with an order came in {plan.partition_count} streams.")
+    return plan
+
+
+def _with_units(plan: Node, taken: tuple[Taken, ...]) -> Node:
+    """The plan over the files that this attempt was given."""
+    units = {item.scan: item.units for item in taken}
+    scans = iter(range(len(units)))
+
+    def fill(node: Node) -> Node:
+        if isinstance(node, FileScan):
+            return FileReader(node).read(units[next(scans)])
+        return with_children(node, tuple(fill(child) for child in node.children))
+
+    return fill(plan) if units else plan
+
+
+def _input(inputs: tuple[InputBlocks, ...], store: ShuffleStore, cores: int, node: StageInput) -> StreamTable:
+    blocks = next(item.blocks for item in inputs if item.stage == node.stage)
+    schema = arrow_schema(node.output)
+    held = [block for block in blocks if block.rows]
+    # Each stream of sorted rows stays whole; others are read by as many streams as there are cores.
+    width = len(held) if node.sorted_by else min(cores, len(held))
+    return StreamTable(schema, [partial(_read, store, held[i::width], schema) for i in range(width)])
+
+
+def _read(store: ShuffleStore, blocks: list[Block], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for block in blocks:
+        for batch in store.read(block):
+            # Columns correspond by position: a stage that serves several readers has one set of names.
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:
+    return batch if batch.num_columns == width else batch.select(range(width))
+
+
+# --------------------------------------------------------------------------------------------- running
+
+
+class _Running:
+    """A planned fragment. `plan` is None when DataFusion proved that it has no rows."""
+
+    def __init__(self, context: SessionContext, plan: ExecutionPlan | None) -> None:
+        self._context = context
+        self._plan = plan
+
+    async def run(self, give: Give) -> None:
+        """Poll all outputs together and give every batch that has rows; ends them all when one fails."""
+        if self._plan is None:
+            return
+        streams = [self._context.execute(self._plan, i) for i in range(self._plan.partition_count)]
+
+        async def drain(output: int) -> None:
+            async for batch in streams[output]:
+                converted = batch.to_pyarrow()
+                if converted.num_rows:
+                    await give(output, converted)
+
+        polls = [asyncio.create_task(drain(output)) for output in range(len(streams))]
+        try:
+            await asyncio.gather(*polls)
+        finally:
+            for poll in polls:
+                poll.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
+            # A traceback may keep this frame, and with it the streams, alive: let go of them by hand.
+            streams.clear()
+
+    def metrics(self) -> tuple[OperatorMetrics, ...]:
+        if self._plan is None:
+            return ()
+        return tuple(
+            OperatorMetrics(text.split(":", 1)[0].strip(), _values(metrics))
+            for text, metrics in self._plan.collect_metrics()
+        )
+
+    def drop(self) -> None:
+        self._plan = None
+
+
+_SUMMED = ("output_rows", "elapsed_compute", "spilled_bytes", "spilled_rows", "spill_count")
+
+
+def _values(metrics: object) -> tuple[tuple[str, int], ...]:
+    values = ((name, getattr(metrics, name, None)) for name in _SUMMED)
+    return tuple((name, value) for name, value in values if value)
+
+
+@dataclass
+class _Count:
+    rows: int = 0
+    size_bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self.size_bytes += batch.nbytes

@@ -1,0 +1,66 @@
+"""One Spark session for the whole run: starting Java costs seconds, and most tests need only a fresh configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import volley
+from volley.bench.data import tpch_data
+from volley.bench.engines import register_tables
+from volley.testing.session import restored
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session itself. Tests take `spark`, which gives it back as it was."""
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("volley tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.warehouse.dir", str(warehouse))
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
+    """The session with Volley enabled; settings that a test leaves behind, and its views, are gone after it."""
+    before = {table.name for table in spark_session.catalog.listTables()}
+    with restored(spark_session):
+        volley.enable(spark_session)
+        yield spark_session
+    for table in spark_session.catalog.listTables():
+        if table.isTemporary and table.name not in before:
+            spark_session.catalog.dropTempView(table.name)
+
+
+@pytest.fixture(scope="session")
+def tpch_directory() -> Path:
+    """TPC-H at scale 0.01, kept in the user's cache from one run to the next."""
+    return tpch_data(0.01)
+
+
+@pytest.fixture(scope="session")
+def tpch_views(spark_session: SparkSession, tpch_directory: Path) -> None:
+    """Registered once: each reading of a schema is a Spark job."""
+    register_tables(spark_session, tpch_directory)
+
+
+@pytest.fixture
+def tpch(spark: SparkSession, tpch_views: None) -> SparkSession:
+    """`spark` with a view for each TPC-H table."""
+    return spark

@@ -1,0 +1,45 @@
+"""The 22 TPC-H queries: natively, without one Spark task, and with Spark's rows, however Spark plans them."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from volley.bench.queries import QUERIES, query_text
+from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
+
+WORKERS = "spark.volley.local.workers"
+ADAPTIVE = "spark.sql.adaptive.enabled"
+BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+
+# With one worker every exchange fuses away, with three they are real. 256 KB makes the larger joins of these
+# tables shuffle joins, -1 all of them. Together the four meet every value of every setting.
+SETTINGS = {
+    "one worker": {WORKERS: "1"},
+    "one worker, shuffle joins": {WORKERS: "1", ADAPTIVE: "false", BROADCAST: "-1"},
+    "three workers": {WORKERS: "3", ADAPTIVE: "false"},
+    "three workers, some shuffle joins": {WORKERS: "3", BROADCAST: "256KB"},
+}
+MATRIX = [
+    {WORKERS: workers, ADAPTIVE: adaptive, BROADCAST: broadcast}
+    for workers in ("1", "3")
+    for adaptive in ("true", "false")
+    for broadcast in ("10MB", "256KB", "-1")
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_rows_are_sparks(tpch: SparkSession, settings: dict[str, str], query: str) -> None:
+    with conf(tpch, settings):
+        expected = assert_same_rows(tpch, query_text(query))
+    assert expected.num_rows > 0, "a query without rows compares nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("settings", MATRIX, ids=lambda settings: "-".join(settings.values()))
+def test_every_combination(tpch: SparkSession, settings: dict[str, str], query: str) -> None:
+    with conf(tpch, settings):
+        assert_same_rows(tpch, query_text(query))
