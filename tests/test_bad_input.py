@@ -202,6 +202,4 @@ def test_a_type_that_volley_does_not_carry(spark: SparkSession) -> None:
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "spark"
-    assert "DATA_TYPE_NOT_SUPPORTED" in {str(reason.reason) for reason in report.reasons} | {
-        "DATA_TYPE_NOT_SUPPORTED" if "map" in str(reason) else "" for reason in report.reasons
-    }
+    assert any("map" in str(reason).lower() for reason in report.reasons)

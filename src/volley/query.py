@@ -20,8 +20,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
 from volley.bridge.result import NativeResult
+from volley.cancellation import CancellationToken
 from volley.config import PREFIX, Config
-from volley.coordinator.run import ResultStream, execute
+from volley.coordinator.result import ResultStream
+from volley.coordinator.run import execute
 from volley.errors import (
     CaptureError,
     DataError,
@@ -30,15 +32,19 @@ from volley.errors import (
     QueryCancelled,
     VolleyError,
 )
+from volley.events import EventLog
 from volley.ids import QueryId
+from volley.machine import available_cores
 from volley.observe.report import QueryReport
+from volley.observe.stages import stage_reports
 from volley.observe.tasks import TaggedJobs
 from volley.plan.capture import capture
 from volley.plan.nodes import Node
-from volley.stages.graph import make_stages
+from volley.stages.cut import make_stages
 from volley.stages.subqueries import with_results
 from volley.support.check import check
 from volley.support.reasons import Reason, Unsupported
+from volley.transport.local import LocalTransport
 
 Answer = TypeVar("Answer")
 
@@ -53,7 +59,7 @@ def run(
         if plan is not None:
             try:
                 with query.executed(plan) as stream:
-                    result = NativeResult(iter(stream), plan.output)
+                    result = NativeResult(stream, plan.output)
                     answer = native(result)
                 query.finished("native", result.rows, jobs.tasks(), stream)
                 return answer
@@ -109,8 +115,8 @@ def cancel(spark: SparkSession) -> int:
     """Cancel the native queries that this session is running; each raises QueryCancelled. Gives their number."""
     with _lock:
         running = list(_running[_session(spark)])
-    for result in running:
-        result.cancel("volley.cancel was called")
+    for token in running:
+        token.cancel("volley.cancel was called")
     return len(running)
 
 
@@ -172,7 +178,7 @@ class Query:
 
     def finished(self, engine: Any, rows: int, spark_tasks: int, result: ResultStream | None = None) -> None:
         ended = time.perf_counter()
-        stages = result.stages if result else ()
+        stages = stage_reports(result.events) if result else ()
         report = QueryReport(
             query=str(self.id),
             action=self.action,
@@ -198,20 +204,29 @@ class Query:
         self.finished("spark", count, 0)
 
     def _table(self, plan: Node) -> pa.Table:
-        with closing(self._start(plan)) as result:
-            return NativeResult(iter(result), plan.output).table()
+        with self._start(plan) as result:
+            return NativeResult(result, plan.output).table()
 
     def _start(self, plan: Node) -> ResultStream:
-        graph = make_stages(plan, self.config.local_workers)
-        result = execute(graph, self.config, self.id)
+        """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
+        workers = self.config.local_workers
+        token = CancellationToken()
         with _lock:
-            _running[self._session].add(result)
-        result.on_close(lambda: self._ended(result))
-        return result
+            _running[self._session].add(token)
+        token.on_fire(lambda: self._ended(token))
+        return execute(
+            make_stages(plan, workers),
+            LocalTransport(workers, self.config.local_cores or available_cores()),
+            query=QueryId.new(),
+            token=token,
+            timeout_seconds=self.config.timeout_seconds,
+            attempts=self.config.task_attempts,
+            events=EventLog(),
+        )
 
-    def _ended(self, result: ResultStream) -> None:
+    def _ended(self, token: CancellationToken) -> None:
         with _lock:
-            _running[self._session].discard(result)
+            _running[self._session].discard(token)
 
     def _fall_back(self, reasons: tuple[Unsupported, ...]) -> None:
         self.reasons = reasons
@@ -226,7 +241,7 @@ class Query:
 
 
 _lock = threading.Lock()
-_running: defaultdict[str, set[ResultStream]] = defaultdict(set)
+_running: defaultdict[str, set[CancellationToken]] = defaultdict(set)
 _latest: dict[str, QueryReport] = {}
 _mine = threading.local()
 

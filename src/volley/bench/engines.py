@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ import volley
 from volley.bench.data import TABLES
 from volley.bench.spark import start_spark
 from volley.errors import ConfigError
+from volley.machine import available_cores
 from volley.observe.tasks import spark_tasks
 
 
@@ -139,7 +139,3 @@ def cores_of(master: str) -> int:
     if match[1] == "*":
         return available_cores()
     return int(match[1] or 1)
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,15 +22,15 @@ def results_table(results: Results) -> Table:
     for engine in results.engines:
         table.add_column(f"{engine} s", justify="right", footer=f"{totals[engine]:.2f}")
     if "volley" in results.engines:
-        table.add_column("planning s", justify="right", footer=_sum(results, "planning_seconds"))
+        table.add_column("plan s", justify="right", footer=_sum(results, "planning_seconds"))
         table.add_column("capture s", justify="right", footer=_sum(results, "capture_seconds"))
-        table.add_column("execution s", justify="right", footer=_sum(results, "execution_seconds"))
+        table.add_column("run s", justify="right", footer=_sum(results, "execution_seconds"))
         if "spark" in results.engines:
             mean = results.geometric_mean(results.ratio_to_spark)
-            table.add_column("faster than Spark", justify="right", footer=_times(mean))
+            table.add_column("to Spark", justify="right", footer=_times(mean))
         if "datafusion" in results.engines:
             mean = results.geometric_mean(results.ratio_to_datafusion)
-            table.add_column("of DataFusion", justify="right", footer=_number(mean))
+            table.add_column("to DataFusion", justify="right", footer=_number(mean))
         table.add_column("native")
         table.add_column("Spark tasks", justify="right")
         if any(result.rows_match is not None for result in results.results):
@@ -67,7 +67,7 @@ def _caption(results: Results) -> str:
         )
     if {"volley", "datafusion"} <= set(results.engines):
         lines.append(
-            "of DataFusion: Volley's seconds without Spark's planning, by plain DataFusion's; below: geometric mean."
+            "to DataFusion: Volley's seconds without Spark's planning, divided by plain DataFusion's; geometric mean."
         )
     return "\n".join(lines)
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from volley.bench.engines import DataFusion, Engine, Spark, Volley, available_cores, cores_of, session
@@ -15,7 +14,7 @@ from volley.bench.environment import environment
 from volley.bench.queries import parse_queries
 from volley.bench.run import Results, run_queries
 from volley.bench.table import results_table
-from volley.cli.console import generate_with_progress, parse_settings, progress_bar, step
+from volley.cli.console import generate_with_progress, new_console, parse_settings, progress_bar, step
 
 ENGINES = ("volley", "spark", "datafusion")
 
@@ -98,7 +97,7 @@ def tpch(
       volley bench tpch --scale 1 --check --json results.json
       volley bench tpch --scale 0.1 --queries q01,q05 --set spark.volley.local.workers=3
     """
-    console = Console()
+    console = new_console()
     chosen = parse_queries(queries)
     cores = cores_of(master)
     directory = generate_with_progress(console, scale, data)

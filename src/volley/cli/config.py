@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from volley.cli.console import new_console
 from volley.config import OPTIONS
 
 
@@ -30,4 +30,4 @@ def config(as_json: bool) -> None:
     table = Table("option", "type", "default", "meaning")
     for option in OPTIONS:
         table.add_row(option.key, option.kind, option.default, option.meaning)
-    Console().print(table)
+    new_console().print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, T
 from volley.bench.data import tpch_data
 
 # Parquet bytes that a scale of 1 takes, for the bar; measured, and only a guess for other scales.
-_BYTES_PER_SCALE = 350_000_000
+_BYTES_PER_SCALE = 363_000_000
+_WIDTH = 120
+
+
+def new_console(stderr: bool = False) -> Console:
+    """As wide as the terminal; where there is none, wide enough for the tables."""
+    console = Console(stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH
+    return console
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:

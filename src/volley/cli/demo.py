@@ -22,7 +22,7 @@ from volley.bench.data import size_bytes
 from volley.bench.engines import available_cores
 from volley.bench.order import sort_columns
 from volley.bench.spark import start_spark
-from volley.cli.console import generate_with_progress
+from volley.cli.console import generate_with_progress, new_console
 from volley.cli.console import step as show_step
 from volley.cli.pipeline import STEPS, Step, Tables
 from volley.observe.tasks import SparkTasks
@@ -62,7 +62,7 @@ def demo(scale: float, data: Path | None) -> None:
 
     Example: volley demo --scale 0.1
     """
-    console = Console()
+    console = new_console()
     cores = available_cores()
     directory = generate_with_progress(console, scale, data)
     console.print(

@@ -7,12 +7,11 @@ import sys
 from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from volley.cli.checks import CHECKS, Check, Finding
-from volley.cli.console import step
+from volley.cli.console import new_console, step
 
 _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
 
@@ -27,7 +26,7 @@ def doctor(as_json: bool) -> None:
 
     Example: volley doctor --json
     """
-    console = Console(stderr=as_json)
+    console = new_console(stderr=as_json)
     findings: list[Finding] = []
     for check in CHECKS:
         with step(console, f"{check.title} ..."):

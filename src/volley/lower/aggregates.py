@@ -42,22 +42,11 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     for call, accumulators in zip(node.calls, asked, strict=True):
         finished += _finish(call, [columns[accumulator] for accumulator in accumulators])
     named = [
-        expr.alias(column_name(name.id)) for expr, name in zip(finished, _names(node, len(finished)), strict=True)
+        expr.alias(column_name(buffer.id)) for expr, buffer in zip(finished, node.buffers, strict=True)
     ]
     frame = frame.select(*(col(column_name(attribute_of(key).id)) for key in keys), *named)
     results = {attribute_of(result).id: result for result in node.results}
     return frame.select(*(lower_expression(result) for result in results.values()))
-
-
-def _names(node: Aggregate, width: int) -> tuple[Attribute, ...]:
-    """By which ids the results name what the calls gave.
-
-    Values have the ids of `buffers`. State goes out under ids of its own, which only the results have, as the last
-    ones and in the order of the calls.
-    """
-    if all(call.mode.gives_values for call in node.calls):
-        return node.buffers
-    return node.output[len(node.output) - width :]
 
 
 def _with_state(node: Aggregate) -> Iterator[tuple[AggregateCall, tuple[Attribute, ...]]]:

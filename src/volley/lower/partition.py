@@ -1,8 +1,8 @@
 """Hash partitioning by DataFusion itself.
 
-DataFusion repartitions where an operator demands it and removes every repartitioning that nobody demands. So the fragment
-is given a reader that does: a full join with an empty table on the keys. The plan below that join is exactly the
-fragment, hashed by the keys; it alone is run, and the join never is.
+DataFusion repartitions where an operator demands it and removes every repartitioning that nobody demands. So the
+fragment is given a reader that does: a full join with an empty table on the keys. The plan below that join is exactly
+the fragment, hashed by the keys; it alone is run, and the join never is.
 
     HashJoinExec(Full, Partitioned)          never run
       RepartitionExec(Hash(keys, n))         run this node, all n partitions together
@@ -36,8 +36,8 @@ def partitioned_plan(
 ) -> ExecutionPlan | None:
     """A plan with `partitions` outputs: `frame` hashed by `keys`. None when DataFusion proves it to be empty.
 
-    The context's target must be `partitions`. Batches start with the columns of `frame`; keys that are not columns of it
-    follow. All outputs must be polled together: one that nobody reads stops the others.
+    The context's target must be `partitions`. Batches start with the columns of `frame`; keys that are not columns
+    of it follow. All outputs must be polled together: one that nobody reads stops the others.
     """
     columns = frame.schema().names
     names = [column_name(key.id) if isinstance(key, Attribute) else f"k{i}" for i, key in enumerate(keys)]
@@ -56,6 +56,8 @@ def partitioned_plan(
     if plan is not None and plan.output_partitioning.scheme != "Hash":
         for option in _ALWAYS_PARTITION:
             context.sql(f"SET {option} = 0").collect()
+        # A frame keeps the settings that it was made under.
+        joined = context.create_dataframe_from_logical_plan(joined.logical_plan())
         plan = _fragment(joined.execution_plan())
     if plan is not None:
         _verify(plan, names, partitions)

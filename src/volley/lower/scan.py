@@ -23,7 +23,7 @@ from volley.lower.parquet import physical_names
 from volley.lower.scope import Scope, arrow_schema, distinct
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan
-from volley.plan.types import to_arrow
+from volley.plan.types import STRING, DataType, to_arrow
 
 _PART = "part"
 
@@ -35,7 +35,7 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
     names = _names_in_files(node.files, columns)
-    schema = pa.schema([pa.field(names[column.id], to_arrow(column.type)) for column in columns])
+    schema = pa.schema([pa.field(names[column.id], _carried(column.type)) for column in columns])
     partitions = list(dict.fromkeys(file.partition for file in node.files))
     directory = _link(node.files, partitions, scope)
     frame = scope.context.read_parquet(
@@ -95,3 +95,8 @@ def _join_values(
 def _quoted(name: str) -> Expr:
     """A column by its exact name: without quotes DataFusion folds case and splits at dots."""
     return col('"' + name.replace('"', '""') + '"')
+
+
+def _carried(data_type: DataType) -> pa.DataType:
+    """The Arrow type in which a column is read: strings as views, which Parquet pages give without copying."""
+    return pa.string_view() if data_type == STRING else to_arrow(data_type)

@@ -1,7 +1,7 @@
 """The contract of a source that is read in two steps: find out what to read, then read it.
 
-A `SplitSource` lives with the coordinator and is asked once a query. A `SplitReader` lives in every worker. Between them
-travel units: bytes that only these two understand, with a few hints that everybody may use.
+A `SplitSource` lives with the coordinator and is asked once a query. A `SplitReader` lives in every worker. Between
+them travel units: bytes that only these two understand, with a few hints that everybody may use.
 """
 
 from __future__ import annotations

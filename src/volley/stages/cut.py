@@ -1,11 +1,11 @@
 """From a plan to stages: each exchange ends one stage and becomes an input of another.
 
-    Sort                       stage 2   Sort(StageInput 1)
-      Exchange single                       |
-        Aggregate Final        stage 1   Aggregate Final(StageInput 0)
-          Exchange hash                     |
-            Aggregate Partial  stage 0   Aggregate Partial(FileScan)
-              FileScan
+Sort                       stage 2   Sort(StageInput 1)
+  Exchange single                       |
+    Aggregate Final        stage 1   Aggregate Final(StageInput 0)
+      Exchange hash                     |
+        Aggregate Partial  stage 0   Aggregate Partial(FileScan)
+          FileScan
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import BOOLEAN
 from volley.stages.exchanges import place_exchanges
-from volley.stages.fuse import combine_aggregates, complete_after_exchange, drop_idle_distinct, drop_idle_sorts
+from volley.stages.fuse import (
+    combine_aggregates,
+    complete_after_exchange,
+    drop_idle_distinct,
+    drop_idle_sorts,
+)
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.reuse import merge_equal_stages
 from volley.support.operators import UNSPLITTABLE
@@ -67,7 +72,9 @@ def cut(plan: Node, workers: int) -> StageGraph:
 
 
 def _output(exchange: Exchange, child: Node) -> Output:
-    enough = child.count if isinstance(child, Limit) and exchange.partitioning is Partitioning.SINGLE else None
+    enough = (
+        child.count if isinstance(child, Limit) and exchange.partitioning is Partitioning.SINGLE else None
+    )
     return Output(exchange.partitioning, exchange.partitions, exchange.keys, enough)
 
 

@@ -275,9 +275,9 @@ def _first_halves(plan: Node) -> frozenset[int]:
     for upper in walk(plan):
         if isinstance(upper, Aggregate) and not upper.calls:
             lower = upper.child.child if isinstance(upper.child, Exchange) else upper.child
-            if isinstance(lower, Aggregate) and not lower.calls:
-                if {plain(key) for key in upper.grouping} == {plain(a) for a in lower.output}:
-                    halves.add(id(lower))
+            same = {plain(key) for key in upper.grouping} == {plain(a) for a in lower.output}
+            if isinstance(lower, Aggregate) and not lower.calls and same:
+                halves.add(id(lower))
     return frozenset(halves)
 
 

@@ -16,6 +16,8 @@ from volley.plan.expressions import (
     Expression,
     attribute_of,
     references,
+)
+from volley.plan.expressions import (
     transform as transform_expression,
 )
 from volley.plan.nodes import (

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volley.plan.expressions import Expression
+import pyarrow as pa
+
+from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import Node, Partitioning, StageInput, walk
+from volley.plan.types import to_arrow
 
 
 @dataclass(frozen=True)
@@ -53,3 +56,10 @@ class StageGraph:
 
     def __getitem__(self, stage: int) -> Stage:
         return self.stages[stage]
+
+
+def result_schema(output: tuple[Attribute, ...]) -> pa.Schema:
+    """The columns of a result: named by their positions, because Spark's names may repeat."""
+    return pa.schema(
+        [pa.field(str(position), to_arrow(attribute.type)) for position, attribute in enumerate(output)]
+    )

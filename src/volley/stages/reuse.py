@@ -72,5 +72,5 @@ class _Normalizer:
     def _fields(self, value: Any) -> tuple[Any, ...]:
         return tuple(self.normal(getattr(value, field.name)) for field in fields(value))
 
-    def _number(self, id: int) -> int:  # noqa: A002
+    def _number(self, id: int) -> int:
         return self._numbers.setdefault(id, len(self._numbers))

@@ -91,6 +91,12 @@ def _pmod(call: Call) -> Unsupported | None:
     return _remainder(call) or (refuse(call, "decimals") if decimal(call.type) else None)
 
 
+def _signed(call: Call) -> Unsupported | None:
+    if isinstance(call.type, DecimalType) and call.type.scale > 34:
+        return refuse(call, f"{call.type}: Spark rounds to 34 digits when it changes the sign")
+    return all_of(arguments(number), option_in("failOnError", True, False))(call)
+
+
 def _round(call: Call) -> Unsupported | None:
     scale = literal_value(call.arguments[1])
     if not isinstance(scale, int) or scale < 0:
@@ -216,9 +222,9 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             ),
             "Remainder": (_remainder, "Numbers."),
             "Pmod": (_pmod, "Integers and floats."),
-            "UnaryMinus": (all_of(arguments(number), option_in("failOnError", True, False)), "Numbers."),
+            "UnaryMinus": (_signed, "Numbers."),
             "UnaryPositive": (arguments(number), "Numbers."),
-            "Abs": (all_of(arguments(number), option_in("failOnError", True, False)), "Numbers."),
+            "Abs": (_signed, "Numbers."),
             "Signum": (arguments(one_of(DOUBLE)), ""),
             "Sqrt": (arguments(one_of(DOUBLE)), "NaN for negative numbers."),
             "Floor": (arguments(number), "Numbers."),

@@ -9,11 +9,11 @@ import datafusion
 import pyarrow as pa
 
 from volley.errors import BlockMissing, QueryError
+from volley.gate import ByteGate
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
 from volley.shuffle.memory import MemoryStore
 from volley.transport.messages import TaskDone, TaskFailure, TaskSpec, WorkerInfo
-from volley.worker.memory import ByteGate
 from volley.worker.task import failure_of, run_task
 
 RESULT_BUFFER_BYTES = 64 * 2**20

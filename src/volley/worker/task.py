@@ -1,7 +1,7 @@
 """The life of an attempt: plan the fragment, run it, hand its rows over, report.
 
-Planning computes and runs on a thread of its own; running waits, on the event loop, so that an attempt can be stopped in
-the middle of an operator. Dropping a stream and its plan is what stops DataFusion, so nothing else may keep them.
+Planning computes and runs on a thread of its own; running waits, on the event loop, so that an attempt can be stopped
+in the middle of an operator. Dropping a stream and its plan is what stops DataFusion, so nothing else may keep them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from volley.plan.nodes import FileScan, Node, Partitioning, StageInput, with_chi
 from volley.shuffle.base import Block, ShuffleStore
 from volley.splits.feed import Taken
 from volley.splits.files import FileReader
-from volley.stages.graph import Output
+from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
@@ -47,8 +47,8 @@ async def run_task(
         try:
             running = await asyncio.shield(planning)
         except asyncio.CancelledError:
-            # The thread cannot be stopped; its links and directories must outlive it.
-            await asyncio.wait([planning])
+            # The thread cannot be stopped; what it uses must outlive it, and nobody wants its outcome.
+            await asyncio.gather(planning, return_exceptions=True)
             raise
         try:
             if task.output is None:
@@ -62,10 +62,12 @@ async def _stream(
     task: TaskSpec, running: _Running, give: Callable[[pa.RecordBatch], Awaitable[None]], started: float
 ) -> TaskDone:
     count = _Count()
+    schema = result_schema(task.plan.output)
 
     async def pass_on(_: int, batch: pa.RecordBatch) -> None:
         count.add(batch)
-        await give(batch)
+        # The exact types or an error; nullability, which DataFusion derives for itself, is not part of them.
+        await give(pa.RecordBatch.from_arrays(batch.columns, schema=schema) if schema else batch)
 
     await running.run(pass_on)
     seconds = time.perf_counter() - started

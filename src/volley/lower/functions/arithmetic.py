@@ -103,7 +103,11 @@ def _fails_on_smallest(call: Call) -> bool:
     return call.type in INTEGRAL and bool(call.option("failOnError"))
 
 
-@translates("UnaryMinus", fails=_fails_on_smallest)
+def _sign_fails(call: Call) -> bool:
+    return isinstance(call.type, DecimalType) or _fails_on_smallest(call)
+
+
+@translates("UnaryMinus", fails=_sign_fails)
 def unary_minus(call: Call, arguments: list[Expr]) -> Expr:
     arrow_type = to_arrow(call.type)
     if isinstance(call.type, DecimalType):
@@ -116,10 +120,12 @@ def unary_minus(call: Call, arguments: list[Expr]) -> Expr:
     return constant(0, arrow_type) - arguments[0]
 
 
-@translates("Abs", fails=_fails_on_smallest)
+@translates("Abs", fails=_sign_fails)
 def absolute(call: Call, arguments: list[Expr]) -> Expr:
     arrow_type = to_arrow(call.type)
-    if call.type not in INTEGRAL:
+    if isinstance(call.type, DecimalType):
+        return decimals.absolute(call.type, arguments[0])
+    if call.type in FRACTIONAL:
         return f.abs(arguments[0])
     function = pc.abs_checked if _fails_on_smallest(call) else pc.abs
     return kernel(f"{function.__name__}_{arrow_type}", function, arrow_type, arrow_type)(arguments[0])

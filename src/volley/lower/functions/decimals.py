@@ -15,6 +15,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 from datafusion import Expr
+from datafusion import functions as f
 
 from volley.lower.registry import always, translates
 from volley.lower.semantics import at_scale, check_precision, constant, decimal_type, null_on_zero
@@ -23,6 +24,7 @@ from volley.plan.types import DecimalType, to_arrow
 
 _MAX_DIGITS = 38
 _WIDE_DIGITS = 76
+_SIGN_DIGITS = 34
 
 
 def _exact_type(call: Call) -> tuple[int, int]:
@@ -105,10 +107,20 @@ def remainder(call: Call, arguments: list[Expr]) -> Expr:
     return (left % right).cast(to_arrow(call.type))
 
 
+def _with_exact_sign(expr: Expr, data_type: DecimalType) -> Expr:
+    """Fail on values whose sign Spark does not change exactly: Scala rounds them to 34 digits on the way."""
+    if data_type.precision <= _SIGN_DIGITS:
+        return expr
+    return expr.cast(pa.decimal128(_SIGN_DIGITS, data_type.scale)).cast(to_arrow(data_type))
+
+
 def negate(data_type: DecimalType, value: Expr) -> Expr:
-    return (constant(Decimal(0), pa.decimal128(max(data_type.scale, 1), data_type.scale)) - value).cast(
-        to_arrow(data_type)
-    )
+    zero = constant(Decimal(0), pa.decimal128(max(data_type.scale, 1), data_type.scale))
+    return (zero - _with_exact_sign(value, data_type)).cast(to_arrow(data_type))
+
+
+def absolute(data_type: DecimalType, value: Expr) -> Expr:
+    return f.abs(_with_exact_sign(value, data_type))
 
 
 def whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:

@@ -1,0 +1,41 @@
+"""How often a task is tried, and what its last failure becomes."""
+
+from __future__ import annotations
+
+from volley.errors import BlockMissing, DataError, QueryError, TaskError
+from volley.ids import AttemptId, TaskId
+from volley.transport.messages import Failure, TaskFailure
+
+
+class Attempts:
+    """Numbers the attempts at one task, up to `limit`."""
+
+    def __init__(self, task: TaskId, limit: int) -> None:
+        self._task = task
+        self._limit = limit
+        self._made = 0
+
+    def next(self) -> AttemptId:
+        attempt = AttemptId(self._task, self._made)
+        self._made += 1
+        return attempt
+
+    def may_retry(self, failure: TaskFailure) -> bool:
+        """Only what may pass is worth another attempt: bad data stays bad."""
+        return failure.failure.may_pass and self._made < self._limit
+
+
+def error_of(failure: TaskFailure) -> QueryError:
+    """The failure that ends a query, as the error that its caller sees."""
+    match failure.failure:
+        case Failure.DATA:
+            return DataError(f"{failure.attempt}: {failure.message}")
+        case Failure.LOST_INPUT:
+            return BlockMissing(f"{failure.attempt}: {failure.message}")
+        case _:
+            tries = failure.attempt.attempt + 1
+            return TaskError(
+                failure.attempt,
+                f"{failure.failure} ({failure.code}): {failure.message}",
+                hint=f"It was tried {tries} times." if tries > 1 else "",
+            )

@@ -1,0 +1,48 @@
+"""Which worker runs an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Set
+
+from volley.errors import QueryError
+from volley.ids import AttemptId
+from volley.transport.base import Transport
+from volley.transport.messages import WorkerInfo
+
+
+class Placement:
+    """Reserves room on workers for one query, the least busy first, and waits when all are full."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._running: Counter[str] = Counter()
+        self._room = asyncio.Event()
+
+    async def place(self, attempt: AttemptId, avoid: Set[str] = frozenset()) -> str:
+        """The worker that keeps room for the attempt; one of `avoid` only when there is no other."""
+        while True:
+            self._room.clear()
+            workers = self._transport.workers()
+            if not workers:
+                raise QueryError("there is no worker to run on.")
+            for worker in sorted(enumerate(workers), key=lambda item: self._rank(item, attempt, avoid)):
+                name = worker[1].name
+                if await self._transport.reserve(name, attempt):
+                    self._running[name] += 1
+                    return name
+            await self._room.wait()
+
+    def ended(self, worker: str) -> None:
+        """An attempt that was placed on `worker` has ended."""
+        self._running[worker] -= 1
+        self._room.set()
+
+    def _rank(
+        self, item: tuple[int, WorkerInfo], attempt: AttemptId, avoid: Set[str]
+    ) -> tuple[bool, int, bool]:
+        number, worker = item
+        # Equal task numbers of two stages on one worker: much of what they exchange need not leave it.
+        home = number == attempt.task.task % max(1, len(self._transport.workers()))
+        return worker.name in avoid, self._running[worker.name], not home

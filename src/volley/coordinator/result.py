@@ -1,0 +1,123 @@
+"""The client's end of a query: an iterator of batches that stops the query when it is let go."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import TracebackType
+
+import pyarrow as pa
+
+from volley.cancellation import CancellationToken
+from volley.errors import DeadlineExceeded, QueryError
+from volley.events import Event, EventLog
+from volley.gate import ByteGate
+from volley.ids import QueryId
+from volley.loop import LoopThread
+from volley.plan.expressions import Attribute
+from volley.stages.graph import result_schema
+
+# After its deadline a query has this long to stop before its client gives up on it.
+_GRACE_SECONDS = 30.0
+
+
+class ResultQueue:
+    """Batches on their way from the event loop to the client's thread, bounded in bytes."""
+
+    def __init__(self, loop: LoopThread, limit_bytes: int) -> None:
+        self._loop = loop
+        self._gate = ByteGate(limit_bytes)
+        self._items: queue.SimpleQueue[pa.RecordBatch | QueryError | None] = queue.SimpleQueue()
+
+    async def put(self, batch: pa.RecordBatch) -> None:
+        """Hand a batch over; waits on the loop while the client is behind."""
+        await self._gate.enter(batch.nbytes)
+        self._items.put(batch)
+
+    def end(self, error: QueryError | None) -> None:
+        """No more batches, because all were given or because of `error`."""
+        self._items.put(error)
+
+    def get(self, timeout_seconds: float) -> pa.RecordBatch | QueryError | None:
+        """The next batch, an error, or None at the end. Raises queue.Empty after the timeout."""
+        item = self._items.get(timeout=max(0.0, timeout_seconds))
+        if isinstance(item, pa.RecordBatch):
+            self._loop.call(self._gate.leave, item.nbytes)
+        return item
+
+
+class ResultStream(Iterator[pa.RecordBatch]):
+    """The rows of a query in batches. Columns are by position: `schema` names them "0", "1", ...
+
+    Closing it, leaving its `with` block, dropping it, an interrupt and the last row all end the query. `close` returns
+    when nothing of the query runs or holds memory any more. For one thread at a time.
+    """
+
+    def __init__(
+        self,
+        query: QueryId,
+        output: tuple[Attribute, ...],
+        batches: ResultQueue,
+        run: Future[None],
+        token: CancellationToken,
+        deadline: float,
+        events: EventLog,
+    ) -> None:
+        self.query = query
+        self.output = output
+        self.schema = result_schema(output)
+        self._batches = batches
+        self._run = run
+        self._token = token
+        self._deadline = deadline
+        self._events = events
+        self._over = False
+        weakref.finalize(self, token.finish)
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._over:
+            raise StopIteration
+        try:
+            item = self._batches.get(self._deadline + _GRACE_SECONDS - time.monotonic())
+        except queue.Empty:
+            self._token.cancel("its deadline passed")
+            self._over = True
+            raise DeadlineExceeded(f"query {self.query} did not stop at its deadline.") from None
+        except BaseException:
+            self._token.cancel("interrupted")
+            self.close()
+            raise
+        if isinstance(item, pa.RecordBatch):
+            return item
+        self.close()
+        if item is not None:
+            raise item
+        raise StopIteration
+
+    def cancel(self, reason: str) -> None:
+        """Stop the query from any thread; whoever reads the stream gets `QueryCancelled`."""
+        self._token.cancel(reason)
+
+    def close(self) -> None:
+        """End the query and wait until it has let go of everything. May be called again."""
+        self._over = True
+        self._token.finish()
+        if threading.current_thread().name != "volley-loop":
+            self._run.result(timeout=_GRACE_SECONDS)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What has happened so far; complete after `close`."""
+        return self._events.events
+
+    def __enter__(self) -> ResultStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,48 @@
+"""The stages of a query in its report, read off its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from volley.events import Event, StageFinished, StageStarted, TaskFinished, TaskStarted
+from volley.observe.report import OperatorReport, StageReport
+
+
+def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
+    """One report a finished stage, in the order of their numbers; operators are summed over the tasks."""
+    tasks: dict[int, int] = {}
+    attempts: dict[int, int] = {}
+    operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
+    reports: dict[int, StageReport] = {}
+    for event in events:
+        match event:
+            case StageStarted():
+                tasks[event.stage.stage] = event.tasks
+            case TaskStarted():
+                stage = event.attempt.task.stage.stage
+                attempts[stage] = attempts.get(stage, 0) + 1
+            case TaskFinished():
+                _add(operators.setdefault(event.attempt.task.stage.stage, {}), event)
+            case StageFinished():
+                stage = event.stage.stage
+                reports[stage] = StageReport(
+                    stage=stage,
+                    tasks=tasks[stage],
+                    attempts=attempts.get(stage, 0),
+                    rows=event.rows,
+                    bytes=event.size_bytes,
+                    seconds=event.seconds,
+                    operators=tuple(
+                        OperatorReport(name, tuple(values.items()))
+                        for (_, name), values in sorted(operators.get(stage, {}).items())
+                    ),
+                )
+    return tuple(reports[stage] for stage in sorted(reports))
+
+
+def _add(sums: dict[tuple[int, str], dict[str, int]], task: TaskFinished) -> None:
+    for position, operator in enumerate(task.operators):
+        # Tasks of a stage run the same plan, so the same position is the same operator.
+        values = sums.setdefault((position, operator.name), {})
+        for name, value in operator.values:
+            values[name] = values.get(name, 0) + value
