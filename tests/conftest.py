@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from volley.testing.session import restored
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session itself. Tests take `spark`, which gives it back as it was."""
+    # Otherwise Spark's Python workers are whatever python3 is on PATH, without our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = (
         SparkSession.builder.master("local[2]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,46 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise ValueError("expected a number between 0 and 1")
+    return value
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as 64m or 1.5g; k, m, g and t are powers of 1024, as Spark has them."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
+    if match is None or (size := int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " "))) < 1:
+        raise ValueError("expected a size such as 64m or 2g")
+    return size
+
+
+def _share_or_all(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError("expected a number from 0 to 1")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise ValueError("expected a port, or 0 for any")
+    return value
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for address in addresses:
+        if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):\d{1,5}", address):
+            raise ValueError(f"expected host:port,...; {address!r} is not host:port")
+    return addresses
+
+
+# A worker has one store for all who use it, so these are settled when it starts.
+_OF_WORKERS = "For `volley worker --set`."
+
 OPTIONS: tuple[Option, ...] = (
     Option("enabled", "boolean", "true", "Off: this session runs on Spark as if Volley were not there.", _boolean),
     Option(
@@ -67,7 +108,31 @@ OPTIONS: tuple[Option, ...] = (
         "What to do when something does not run natively: allow, warn or error.",
         _choice("allow", "warn", "error"),
     ),
-    Option("transport", "choice", "local", "How a task reaches a worker: local (in this process).", _choice("local")),
+    Option(
+        "transport",
+        "choice",
+        "local",
+        "How a task reaches a worker: local (in this process) or flight (worker daemons).",
+        _choice("local", "flight"),
+    ),
+    Option("workers", "addresses", "", "The worker daemons of transport flight, host:port,...", _addresses),
+    Option(
+        "worker.timeoutSeconds",
+        "number",
+        "10",
+        "A worker daemon that does not answer for so long is taken for lost; its tasks go elsewhere.",
+        _seconds,
+    ),
+    Option(
+        "tokenFile",
+        "file",
+        "",
+        "Holds the token that worker daemons ask for; without it, the environment variable VOLLEY_TOKEN does.",
+        str,
+    ),
+    Option("tls.caFile", "file", "", "Certificates (PEM) to trust. Set: connections to workers use TLS.", str),
+    Option("tls.certificateFile", "file", "", "This side's certificate (PEM), where workers ask for one.", str),
+    Option("tls.keyFile", "file", "", "The key (PEM) of that certificate.", str),
     Option(
         "local.workers",
         "integer",
@@ -80,6 +145,55 @@ OPTIONS: tuple[Option, ...] = (
         "integer",
         "0",
         "Cores that all in-process workers share; 0 takes those of this process.",
+        _at_least(0),
+    ),
+    Option(
+        "shuffle.port",
+        "integer",
+        "0",
+        "Port of a worker's Flight endpoint, 0 for any. " + _OF_WORKERS,
+        _port,
+    ),
+    Option(
+        "shuffle.memoryFraction",
+        "number",
+        "0.3",
+        "Share of a worker's memory for exchanged data. " + _OF_WORKERS,
+        _share,
+    ),
+    Option(
+        "shuffle.spillThreshold",
+        "number",
+        "0.8",
+        "Share of that from which new output goes to disk. " + _OF_WORKERS,
+        _share_or_all,
+    ),
+    Option(
+        "shuffle.maxMessageSize",
+        "size",
+        "64m",
+        "Largest Flight message of exchanged data and results. " + _OF_WORKERS,
+        parse_bytes,
+    ),
+    Option(
+        "shuffle.compression",
+        "choice",
+        "auto",
+        "Of exchanged data on disk and between hosts: none, lz4, zstd, or auto (lz4). " + _OF_WORKERS,
+        _choice("none", "lz4", "zstd", "auto"),
+    ),
+    Option(
+        "shuffle.retryAttempts",
+        "integer",
+        "3",
+        "How often a fetch that failed is tried again. " + _OF_WORKERS,
+        _at_least(0),
+    ),
+    Option(
+        "shuffle.retryDelayMs",
+        "integer",
+        "1000",
+        "Wait before the first of these; it doubles each time, with jitter and a cap. " + _OF_WORKERS,
         _at_least(0),
     ),
     Option("task.attempts", "integer", "3", "How often a task may be tried before the query fails.", _at_least(1)),
@@ -107,8 +221,21 @@ class Config:
     enabled: bool
     fallback: str
     transport: str
+    workers: tuple[str, ...]
+    worker_timeout_seconds: float
+    token_file: str
+    tls_ca_file: str
+    tls_certificate_file: str
+    tls_key_file: str
     local_workers: int
     local_cores: int
+    shuffle_port: int
+    shuffle_memory_fraction: float
+    shuffle_spill_threshold: float
+    shuffle_max_message_size: int
+    shuffle_compression: str
+    shuffle_retry_attempts: int
+    shuffle_retry_delay_ms: int
     task_attempts: int
     timeout_seconds: float
     progress: str

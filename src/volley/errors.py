@@ -7,13 +7,20 @@
     +-- CaptureError                 Spark's plan could not be read without guessing
     +-- QueryError                   a native query failed
         +-- TaskError                in a task of a stage, with its attempt
+        +-- NoWorkers                none of the worker daemons can be used
+        +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
         +-- BlockMissing             exchanged data is not where the manifest says
+        |   +-- BlockDamaged         it is there, and is not what was written
+        +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
         +-- DataError                the data or an input file is at fault; Spark is asked for its own error
         +-- QueryCancelled           somebody cancelled it
         +-- DeadlineExceeded         a wait took longer than it may
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 from volley.ids import AttemptId
 
@@ -57,6 +64,14 @@ class TaskError(QueryError):
         super().__init__(f"{attempt}: {message}", hint=hint)
 
 
+class NoWorkers(QueryError):
+    code = "NO_WORKERS"
+
+
+class HandshakeRefused(QueryError):
+    code = "HANDSHAKE_REFUSED"
+
+
 class DataError(QueryError):
     """The native engine met data that Spark may answer with an error (overflow, bad cast, broken file)."""
 
@@ -72,6 +87,32 @@ class DeadlineExceeded(QueryError):
 
 
 class BlockMissing(QueryError):
-    """A manifest names a block that its store does not have; an empty answer would be a wrong one."""
+    """A manifest names a block that its store does not have; an empty answer would be a wrong one.
+
+    `attempt` is the one whose output is lost, where that is known: it has to be computed again.
+    """
 
     code = "SHUFFLE_BLOCK_MISSING"
+
+    def __init__(self, message: str, *, attempt: AttemptId | None = None, hint: str = "") -> None:
+        self.attempt = attempt
+        super().__init__(message, hint=hint)
+
+
+class BlockDamaged(BlockMissing):
+    code = "SHUFFLE_BLOCK_DAMAGED"
+
+
+class SpillDiskFull(QueryError):
+    code = "SPILL_DISK_FULL"
+
+    def __init__(self, attempt: AttemptId, directories: Sequence[Path], needed_bytes: int) -> None:
+        self.attempt = attempt
+        self.directories = tuple(directories)
+        self.needed_bytes = needed_bytes
+        places = ", ".join(str(directory) for directory in directories) or "any directory: none is configured"
+        super().__init__(
+            f"{attempt}: {needed_bytes} bytes of exchanged data do not fit on {places}.",
+            hint="Free space there, give the worker more spill directories, or raise its memory or"
+            " spark.volley.shuffle.memoryFraction.",
+        )

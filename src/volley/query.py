@@ -35,11 +35,13 @@ from volley.errors import (
 from volley.events import EventLog
 from volley.ids import QueryId
 from volley.machine import available_cores
+from volley.observe.progress import progress_listeners
 from volley.observe.report import QueryReport
 from volley.observe.stages import stage_reports
 from volley.observe.tasks import TaggedJobs
 from volley.plan.capture import capture
 from volley.plan.nodes import Node
+from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import make_stages
 from volley.stages.subqueries import with_results
 from volley.support.check import check
@@ -216,12 +218,12 @@ class Query:
         token.on_fire(lambda: self._ended(token))
         return execute(
             make_stages(plan, workers),
-            LocalTransport(workers, self.config.local_cores or available_cores()),
+            LocalTransport(workers, self.config.local_cores or available_cores(), MemoryStore),
             query=QueryId.new(),
             token=token,
             timeout_seconds=self.config.timeout_seconds,
             attempts=self.config.task_attempts,
-            events=EventLog(),
+            events=EventLog(*progress_listeners(self.config.progress)),
         )
 
     def _ended(self, token: CancellationToken) -> None:

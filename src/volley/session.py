@@ -123,7 +123,7 @@ def _tail(frame: DataFrame, num: int) -> list[Row]:
     )
 
 
-def _to_local_iterator(frame: DataFrame, prefetchPartitions: bool = False) -> Iterator[Row]:  # noqa: N803
+def _to_local_iterator(frame: DataFrame, prefetchPartitions: bool = False) -> Iterator[Row]:
     return query.stream(
         frame,
         "toLocalIterator",

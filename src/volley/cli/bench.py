@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from volley.bench.engines import DataFusion, Engine, Spark, Volley, available_cores, cores_of, session
+from volley.bench.engines import DataFusion, Engine, Spark, Volley, cores_of, session
 from volley.bench.environment import environment
 from volley.bench.queries import parse_queries
 from volley.bench.run import Results, run_queries
 from volley.bench.table import results_table
 from volley.cli.console import generate_with_progress, new_console, parse_settings, progress_bar, step
+from volley.machine import available_cores
 
 ENGINES = ("volley", "spark", "datafusion")
 

@@ -19,12 +19,12 @@ from rich.table import Table
 import volley
 from volley.bench.compare import difference
 from volley.bench.data import size_bytes
-from volley.bench.engines import available_cores
 from volley.bench.order import sort_columns
 from volley.bench.spark import start_spark
 from volley.cli.console import generate_with_progress, new_console
 from volley.cli.console import step as show_step
 from volley.cli.pipeline import STEPS, Step, Tables
+from volley.machine import available_cores
 from volley.observe.tasks import SparkTasks
 
 # The first run of each engine pays for loading code, and Spark's also for compiling it; the better of two counts.

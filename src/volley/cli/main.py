@@ -11,9 +11,11 @@ from volley.errors import VolleyError
 
 _COMMANDS = {
     "bench": "Compare Volley with Spark and DataFusion.",
+    "cluster": "A local cluster of worker daemons, for trying out.",
     "config": "Every option: name, type, default, meaning.",
     "demo": "A short PySpark pipeline, Volley next to Spark.",
     "doctor": "Check this machine, and say how to mend what is wrong.",
+    "worker": "A daemon that runs tasks of queries.",
 }
 
 

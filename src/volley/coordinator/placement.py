@@ -21,7 +21,7 @@ class Placement:
         self._room = asyncio.Event()
 
     async def place(self, attempt: AttemptId, avoid: Set[str] = frozenset()) -> str:
-        """The worker that keeps room for the attempt; one of `avoid` only when there is no other."""
+        """The worker that keeps room for the attempt; one of `avoid` only when no other has room."""
         while True:
             self._room.clear()
             workers = self._transport.workers()

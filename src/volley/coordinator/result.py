@@ -107,7 +107,10 @@ class ResultStream(Iterator[pa.RecordBatch]):
         self._over = True
         self._token.finish()
         if threading.current_thread().name != "volley-loop":
-            self._run.result(timeout=_GRACE_SECONDS)
+            try:
+                self._run.result(timeout=_GRACE_SECONDS)
+            except TimeoutError:
+                raise DeadlineExceeded(f"query {self.query} did not stop when it was told to.") from None
 
     @property
     def events(self) -> tuple[Event, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import Any
 
 from volley.cancellation import CancellationToken
@@ -32,7 +33,7 @@ from volley.events import (
 )
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.loop import LoopThread, shared_loop
-from volley.plan.nodes import FileScan, walk
+from volley.plan.nodes import FileScan, Node, transform, walk
 from volley.splits.feed import Feed
 from volley.splits.files import FileSource
 from volley.stages.graph import Stage, StageGraph
@@ -131,6 +132,7 @@ class _Run:
         self._events.record(StageStarted(id, stage.tasks))
         scans = [node for node in walk(stage.plan) if isinstance(node, FileScan)]
         feeds = [Feed(number, FileSource(scan), stage.tasks) for number, scan in enumerate(scans)]
+        plan = _without_files(stage.plan)
         election = Election(id, stage.tasks)
 
         async def run_task(number: int) -> None:
@@ -138,7 +140,7 @@ class _Run:
 
             def spec(attempt: AttemptId) -> TaskSpec:
                 units = tuple(feed.take(attempt) for feed in feeds)
-                return TaskSpec(attempt, stage.plan, stage.output, stage.ordered, inputs, units)
+                return TaskSpec(attempt, plan, stage.output, stage.ordered, inputs, units)
 
             election.commit(await self._run_task(TaskId(id, number), spec, stage.output is None))
 
@@ -192,6 +194,11 @@ class _Run:
             if final:
                 raise error_of(outcome)
             failed_on.add(worker)
+
+
+def _without_files(plan: Node) -> Node:
+    """What a task is told of a scan: its files come as units, and a task need not know those of the others."""
+    return transform(plan, lambda node: replace(node, files=()) if isinstance(node, FileScan) else node)
 
 
 async def _until(

@@ -23,7 +23,7 @@ class Total(StrEnum):
     SUM = "sum"
     MIN = "min"
     MAX = "max"
-    # Whether there is a NaN: Spark orders it above every number, so min and max run without it.
+    # 1 if there is a NaN: Spark orders it above every number, so min and max run without it.
     NAN = "nan"
     FIRST = "first"
     LAST = "last"
@@ -63,7 +63,7 @@ class Accumulator:
             return f.when(present, lit(1)).end()
         value = lower_expression(self.arguments[0])
         if self.total is Total.NAN:
-            return value.isnan()
+            return value.isnan().cast(pa.int8())
         if self.cast_to is not None:
             value = value.cast(self.cast_to)
         return f.when(~value.isnan(), value).end() if self.numbers_only else value
@@ -82,7 +82,7 @@ class Accumulator:
             case Total.MAX:
                 return f.max(value, filter=where)
             case Total.NAN:
-                return f.bool_or(value, filter=where)
+                return f.max(value, filter=where)
             case Total.FIRST:
                 return f.first_value(value, filter=where, null_treatment=NullTreatment.IGNORE_NULLS)
             case Total.LAST:
@@ -99,4 +99,4 @@ class Accumulator:
     @property
     def sql_function(self) -> str:
         """The name of the aggregate in a window."""
-        return {Total.NAN: "bool_or", Total.STDDEV_SAMP: "stddev"}.get(self.total, str(self.total))
+        return {Total.NAN: "max", Total.STDDEV_SAMP: "stddev"}.get(self.total, str(self.total))

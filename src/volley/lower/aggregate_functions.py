@@ -123,7 +123,7 @@ class Extreme:
     def value(self, call: Call, totals: list[Expr]) -> Expr:
         if call.type not in FRACTIONAL:
             return totals[0]
-        number, has_nan = totals
+        number, has_nan = totals[0], totals[1] == literal(pa.scalar(1, pa.int8()))
         nan = literal(pa.scalar(float("nan"), to_arrow(call.type)))
         if self._total is Total.MAX:
             return f.when(has_nan, nan).otherwise(number)

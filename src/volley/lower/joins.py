@@ -9,7 +9,7 @@ from functools import reduce
 from operator import and_
 
 import pyarrow as pa
-from datafusion import DataFrame, Expr, col, literal
+from datafusion import DataFrame, Expr, col, lit, literal
 from datafusion import functions as f
 
 from volley.lower.expressions import column_name, lower_expression
@@ -43,7 +43,9 @@ def lower_join(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> D
         case JoinKind.EXISTENCE:
             joined = _existence(node, left, right)
         case JoinKind.SEMI | JoinKind.ANTI if _held_right(node):
-            joined = _filtering_from_right(node, left, right, scope)
+            left, left_keys = _with_key_columns(left, node.left.output, node.left_keys, "l")
+            right, right_keys = _with_key_columns(right, (), node.right_keys, "r")
+            joined = _filtering_from_right(node, left, right, scope, left_keys, right_keys)
         case JoinKind.SEMI | JoinKind.ANTI:
             joined = left.join_on(right, *_conditions(node), how=_HOW[node.kind])
         case _ if node.build is BuildSide.RIGHT:
@@ -68,9 +70,14 @@ def _held_right(node: Join) -> bool:
     return node.build is BuildSide.RIGHT and node.condition is None and bool(node.left_keys)
 
 
-def _filtering_from_right(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
-    left, left_keys = _with_key_columns(left, node.left.output, node.left_keys, "l")
-    right, right_keys = _with_key_columns(right, (), node.right_keys, "r")
+def _filtering_from_right(
+    node: Join,
+    left: DataFrame,
+    right: DataFrame,
+    scope: Scope,
+    left_keys: list[str],
+    right_keys: list[str],
+) -> DataFrame:
     conditions = " AND ".join(f"r.{b} = l.{a}" for a, b in zip(left_keys, right_keys, strict=True))
     word = "SEMI" if node.kind is JoinKind.SEMI else "ANTI"
     held, streamed = scope.view(right), scope.view(left)
@@ -78,13 +85,16 @@ def _filtering_from_right(node: Join, left: DataFrame, right: DataFrame, scope: 
 
 
 def _not_in(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
-    """NOT IN: a NULL on the right leaves no row, a NULL on the left only stays if the right side is empty."""
+    """NOT IN: a NULL on the right leaves no row, a NULL on the left only stays if the right side is empty.
+
+    DataFusion has such a join, but it would hold the left side, the large one. So the right side is counted too.
+    """
     left, (left_key,) = _with_key_columns(left, node.left.output, node.left_keys, "l")
     right, (right_key,) = _with_key_columns(right, (), node.right_keys, "r")
-    values, rows = scope.view(right), scope.view(left)
-    return scope.context.sql(
-        f"SELECT l.* FROM {rows} l WHERE l.{left_key} NOT IN (SELECT r.{right_key} FROM {values} r)"
-    )
+    counts = right.aggregate(None, [f.count(lit(1)).alias("rows"), f.count(col(right_key)).alias("values")])
+    unmatched = _filtering_from_right(node, left, right, scope, [left_key], [right_key])
+    no_null = (col("rows") == col("values")) & col(left_key).is_not_null()
+    return counts.join_on(unmatched, (col("rows") == lit(0)) | no_null)
 
 
 def _with_key_columns(

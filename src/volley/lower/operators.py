@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pyarrow as pa
-from datafusion import DataFrame, Expr, SessionConfig, SessionContext, col
+from datafusion import DataFrame, SessionConfig, SessionContext, col
 from datafusion import functions as f
 from datafusion.expr import SortExpr
 
@@ -13,6 +13,7 @@ from volley.lower.aggregates import lower_aggregate
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.joins import lower_join
+from volley.lower.null_checks import without_implied_null_checks
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct
 from volley.lower.semantics import sort_operand
@@ -40,14 +41,12 @@ from volley.plan.nodes import (
 )
 
 _SETTINGS = {
-    # Filtered views drag their whole buffers through a shuffle.
-    "datafusion.execution.parquet.schema_force_view_types": "false",
     # Nanoseconds, the default, cannot hold the years that Spark writes.
     "datafusion.execution.parquet.coerce_int96": "us",
     # Sizes of tables choose the side of a join that is held in memory.
     "datafusion.execution.collect_statistics": "true",
-    # Batches of Spark's types only, also where DataFusion would prefer its own.
-    "datafusion.sql_parser.map_string_types_to_utf8view": "false",
+    # Scans already give a stream a core. Dealing out one sorted stream to several would undo its order.
+    "datafusion.optimizer.enable_round_robin_repartition": "false",
 }
 
 
@@ -66,7 +65,7 @@ def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitSt
     `inputs` gives the data of each `StageInput` (a `StreamTable`). `resources` takes over what must stay until
     the run has ended, and removes it when it is closed. DataError is raised for files that are not as planned.
     """
-    frame = _lower(node, Scope(context, inputs, resources))
+    frame = _lower(without_implied_null_checks(node), Scope(context, inputs, resources))
     return _in_exact_types(frame, arrow_schema(node.output))
 
 
@@ -188,11 +187,8 @@ def _stage_input(node: StageInput, scope: Scope) -> DataFrame:
 
 
 def _in_exact_types(frame: DataFrame, wanted: pa.Schema) -> DataFrame:
-    found = frame.schema()
-    if found.names == wanted.names and found.types == wanted.types:
-        return frame
-    return frame.select(*(_exactly(name, wanted.field(name).type, found.field(name).type) for name in wanted.names))
+    """Strings travel as views inside the engine, and DataFusion may widen a type: outside, Spark's types count.
 
-
-def _exactly(name: str, wanted: pa.DataType, found: pa.DataType) -> Expr:
-    return col(name) if wanted == found else col(name).cast(wanted).alias(name)
+    Every column is cast, since a frame only knows its types once it has been planned; most casts then fall away.
+    """
+    return frame.select(*(col(field.name).cast(field.type).alias(field.name) for field in wanted))

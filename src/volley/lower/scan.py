@@ -63,7 +63,7 @@ def _names_in_files(files: Sequence[DataFile], columns: list[Attribute]) -> dict
 
 def _link(files: Sequence[DataFile], partitions: list[tuple[Scalar, ...]], scope: Scope) -> str:
     directory = Path(scope.resources.enter_context(tempfile.TemporaryDirectory(prefix="volley-scan-")))
-    folders = {values: directory for values in partitions}
+    folders = dict.fromkeys(partitions, directory)
     if len(partitions) > 1:
         for number, values in enumerate(partitions):
             folders[values] = directory / f"{_PART}={number}"

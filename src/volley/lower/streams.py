@@ -34,7 +34,7 @@ class StreamTable(ds.Dataset):  # type: ignore[misc]
     def scanner(self, columns: list[str] | None = None, **_: Any) -> _Projection:
         return _Projection(_project(self._schema, columns))
 
-    def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[_Fragment]:  # noqa: A002
+    def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[_Fragment]:
         # A relation of no partitions would have no place to say that it is empty.
         for batches in self._partitions or [lambda: iter(())]:
             yield _Fragment(batches)
@@ -53,7 +53,7 @@ class _Fragment:
         self,
         schema: pa.Schema,
         columns: list[str] | None = None,
-        filter: ds.Expression | None = None,  # noqa: A002
+        filter: ds.Expression | None = None,
         batch_size: int | None = None,
     ) -> _Scanner:
         return _Scanner(self._batches, schema, columns, filter)
@@ -69,10 +69,16 @@ class _Scanner:
         self.projected_schema = _project(schema, columns)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
+        condition = self._condition
+        if isinstance(condition, pa.Scalar):
+            # A constant comes as a value, not as an expression.
+            if not condition.as_py():
+                return
+            condition = None
         for batch in self._batches():
             # DataFusion does not apply a pushed filter again above the table.
-            if self._condition is not None:
-                batch = batch.filter(self._condition)
+            if condition is not None:
+                batch = batch.filter(condition)
             if self._columns is not None:
                 batch = batch.select(self._columns)
             if batch.num_rows:

@@ -17,7 +17,17 @@ from volley.lower.aggregate_functions import AGGREGATES
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.scope import column, distinct
 from volley.lower.semantics import sort_operand
-from volley.plan.expressions import AggregateCall, Alias, Call, Frame, Literal, SortKey, WindowCall
+from volley.plan.expressions import (
+    AggregateCall,
+    Attribute,
+    Call,
+    Expression,
+    Frame,
+    Literal,
+    SortKey,
+    WindowCall,
+    transform,
+)
 from volley.plan.nodes import Window
 from volley.plan.types import DATE, to_arrow
 from volley.support.operators import constant_of
@@ -31,13 +41,29 @@ _RANKING = {
 }
 
 
+# Window calls stand inside larger expressions; there each is a column of an id that Catalyst never gives.
+_OWN_IDS = 2**61
+
+
 def lower_window(node: Window, child: DataFrame) -> DataFrame:
     kept = [column(attribute) for attribute in distinct(node.child.output)]
-    operands = _Columns("operand")
-    windows = _Columns("window")
-    values = [_lower_call(call, operands, windows) for call in node.calls]
+    operands, windows = _Columns("operand"), _Columns("window")
+    results: dict[WindowCall, Attribute] = {}
+    values: list[Expr] = []
+
+    def as_column(part: Expression) -> Expression:
+        if not isinstance(part, WindowCall):
+            return part
+        if part not in results:
+            results[part] = Attribute(_OWN_IDS + len(results), "window", part.type)
+            value = _lower_call(part, operands, windows).cast(to_arrow(part.type))
+            values.append(value.alias(column_name(results[part].id)))
+        return results[part]
+
+    calls = [transform(call, as_column) for call in node.calls]
     frame = child.select(*kept, *operands.named(child))
-    return frame.select(*kept, *windows.named(frame)).select(*kept, *values)
+    frame = frame.select(*kept, *windows.named(frame)).select(*kept, *values)
+    return frame.select(*kept, *(lower_expression(call) for call in calls))
 
 
 @dataclass
@@ -60,15 +86,9 @@ class _Columns:
         ]
 
 
-def _lower_call(alias: Alias, operands: _Columns, windows: _Columns) -> Expr:
-    call = alias.child
-    assert isinstance(call, WindowCall)
-    scope = _Over(call, operands, windows)
-    if isinstance(call.function, AggregateCall):
-        value = scope.aggregate(call.function)
-    else:
-        value = scope.function(call.function)
-    return value.cast(to_arrow(call.type)).alias(column_name(alias.id))
+def _lower_call(call: WindowCall, operands: _Columns, windows: _Columns) -> Expr:
+    over = _Over(call, operands, windows)
+    return over.aggregate(call.function) if isinstance(call.function, AggregateCall) else over.function(call.function)
 
 
 class _Over:
@@ -77,7 +97,6 @@ class _Over:
     def __init__(self, call: WindowCall, operands: _Columns, windows: _Columns) -> None:
         self._operands = operands
         self._windows = windows
-        self._type = call.type
         keys = [
             operands.add(sort_operand(lower_expression(key), key.type)) for key in call.partition_by
         ]

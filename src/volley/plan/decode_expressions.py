@@ -172,7 +172,7 @@ def _in_set(part: _Part, lookups: Lookups) -> Expression:
 
 def _literal(part: _Part) -> Expression:
     data_type = part.detail.type
-    if data_type == NULL or part.json["value"] is None and part.detail.fields["value"] == "null":
+    if data_type == NULL or (part.json["value"] is None and part.detail.fields["value"] == "null"):
         return Literal(None, data_type)
     if data_type == STRING:
         return Literal(part.json["value"], data_type)

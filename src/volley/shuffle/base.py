@@ -11,7 +11,7 @@ empty answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,13 +22,35 @@ from volley.ids import AttemptId, QueryId
 
 @dataclass(frozen=True, order=True)
 class Block:
-    """One partition of one attempt's output: its name, where it is, and what a reader must find there."""
+    """One partition of one attempt's output: its name, where it is, and what a reader must find there.
+
+    `location` and `handle` mean something to the store that made the block and to no one else. `size_bytes` is what the
+    rows take in memory; `checksum` covers all that the store keeps of them.
+    """
 
     attempt: AttemptId
     partition: int
     location: str
     rows: int
     size_bytes: int
+    checksum: int = 0
+    handle: str = ""
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of {self.attempt}"
+
+
+@dataclass(frozen=True)
+class BlockRequest:
+    """What one worker asks of another: these blocks, one after the other in one stream.
+
+    `skip_chunks` of the first are not wanted any more: the reader has them from a stream that broke. `codec`
+    (none, lz4, zstd) is how to pack on the way what is not packed yet.
+    """
+
+    blocks: tuple[Block, ...]
+    skip_chunks: int = 0
+    codec: str = "none"
 
 
 class ShuffleSink(Protocol):
@@ -57,7 +79,13 @@ class ShuffleStore(Protocol):
         """The batches of a block in the order in which they were written.
 
         It may be read many times and by many readers. Raises `BlockMissing` before the first batch when the block is
-        not there or is not what its name says.
+        not there or is not what its name says, and `BlockDamaged` in place of a batch that is not what was written.
+        """
+
+    def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        """The batches of the blocks, one block after the other, fetched ahead where they come from elsewhere.
+
+        An iterator that is closed or dropped lets go of everything it had under way.
         """
 
     def release(self, query: QueryId) -> None:

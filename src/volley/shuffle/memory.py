@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -48,6 +48,10 @@ class MemoryStore:
                 f"partition {block.partition} of {block.attempt} has {rows} rows instead of {block.rows}."
             )
         return iter(batches)
+
+    def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        for block in blocks:
+            yield from self.read(block)
 
     def release(self, query: QueryId) -> None:
         with self._lock:

@@ -14,14 +14,12 @@ from volley.plan.expressions import Alias, Literal
 from volley.plan.nodes import (
     Exchange,
     FileScan,
-    Filter,
     Limit,
     Node,
     Partitioning,
     Project,
     Sort,
     StageInput,
-    TopN,
     walk,
     with_children,
 )
@@ -33,7 +31,7 @@ from volley.stages.fuse import (
     drop_idle_distinct,
     drop_idle_sorts,
 )
-from volley.stages.graph import Output, Stage, StageGraph
+from volley.stages.graph import Output, Stage, StageGraph, is_ordered
 from volley.stages.reuse import merge_equal_stages
 from volley.support.operators import UNSPLITTABLE
 
@@ -67,7 +65,7 @@ def cut(plan: Node, workers: int) -> StageGraph:
         return read if child.output else Project((), read)
 
     root = without_exchanges(plan)
-    stages.append(Stage(len(stages), root, _tasks(root, stages, workers), None, _is_ordered(root)))
+    stages.append(Stage(len(stages), root, _tasks(root, stages, workers), None, is_ordered(root)))
     return StageGraph(tuple(stages))
 
 
@@ -94,10 +92,3 @@ def _tasks(plan: Node, stages: list[Stage], workers: int) -> int:
             assert output is not None
             tasks = max(tasks, output.partitions)
     return tasks
-
-
-def _is_ordered(node: Node) -> bool:
-    """Whether the rows of the result have an order that was asked for."""
-    while isinstance(node, Project | Filter | Limit):
-        node = node.child
-    return isinstance(node, TopN) or (isinstance(node, Sort) and node.whole)

@@ -54,10 +54,10 @@ def drop_idle_distinct(plan: Node) -> Node:
     def change(node: Node) -> Node:
         if not isinstance(node, Aggregate) or not any(call.distinct for call in node.calls):
             return node
-        below = node.child.child if isinstance(node.child, Exchange) else node.child
-        if not isinstance(below, Aggregate):
+        # Directly below: behind an exchange, two tasks may still have given the same value.
+        if not isinstance(node.child, Aggregate):
             return node
-        unique = {attribute_of(key).id for key in below.grouping}
+        unique = {attribute_of(key).id for key in node.child.grouping}
         grouped = {id for key in node.grouping for id in references(key)}
         calls = tuple(
             replace(call, distinct=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from volley.plan.expressions import AggregateCall, Call, Frame, WindowCall
+from volley.plan.expressions import AggregateCall, Call, Frame, WindowCall, walk
 from volley.plan.nodes import Window
 from volley.plan.types import DATE, FRACTIONAL, INTEGRAL
 from volley.support.aggregates import check_function, is_ordered
@@ -14,10 +14,9 @@ from volley.support.reasons import Reason, Unsupported
 
 def check_window(node: Window) -> Iterator[Unsupported]:
     for alias in node.calls:
-        if not isinstance(alias.child, WindowCall):
-            yield Unsupported(Reason.WINDOW, "Window", f"{alias.name} is not a single window call")
-            continue
-        yield from _check_call(alias.child)
+        for part in walk(alias):
+            if isinstance(part, WindowCall):
+                yield from _check_call(part)
 
 
 def _check_call(call: WindowCall) -> Iterator[Unsupported]:

@@ -1,177 +1,147 @@
-"""Spark as the oracle for single expressions, row by row.
+"""Spark as the oracle for expressions, row by row.
 
-Under ANSI one bad row fails a whole query, and would hide every other row. So an expression is planned by Spark,
-captured, and then evaluated twice on the same rows: by Catalyst itself, one row at a time, and by DataFusion.
+Under ANSI one bad row fails a whole query and would hide every other row. So Spark evaluates each expression inside
+Catalyst's own TryEval, which turns a failure into NULL, and DataFusion evaluates what was captured from the same
+plan, on ever fewer rows until only those fail that must.
 """
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datafusion import SessionContext
-from pyspark.sql import SparkSession
+from datafusion import Expr, SessionContext
+from pyspark.sql import DataFrame, SparkSession
 
 from volley.lower.expressions import column_name, lower_expression
 from volley.plan.capture import capture
-from volley.plan.expressions import Expression
+from volley.plan.expressions import Expression, attribute_of
 from volley.plan.nodes import Project
 from volley.plan.types import to_arrow
 from volley.support.expressions import check_expression
 from volley.support.reasons import Unsupported
+from volley.testing.session import conf
 
-FAILED = "<failed>"
+_SETTINGS = {
+    "spark.volley.enabled": "false",
+    # Spark would compute what two expressions share outside of TryEval, and fail.
+    "spark.sql.subexpressionElimination.enabled": "false",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the two engines compare. `alarms` are rows that failed natively and not in Spark: slow, never wrong."""
+    """How the engines compare on one expression.
+
+    `refusal`: it is not native, and nothing was compared. `alarms`: rows that failed natively and not in Spark, which
+    costs time and never a row. `wrong`: rows with another value, or without the failure that Spark has.
+    """
 
     expression: str
+    refusal: Unsupported | None = None
     equal: int = 0
     alarms: int = 0
     wrong: tuple[str, ...] = ()
 
 
-@dataclass
-class ExpressionOracle:
-    """Expressions over one set of columns, planned once and evaluated on any number of tables."""
-
-    spark: SparkSession
-    schema: pa.Schema
-    directory: Path
-    ansi: bool
-    _planned: dict[str, _Planned] = field(default_factory=dict)
-    _tables: int = 0
-
-    def __post_init__(self) -> None:
-        self._view = f"oracle_{id(self)}"
-        self._rows(self.schema.empty_table())
-
-    def refusal(self, expression: str) -> Unsupported | None:
-        """Why the support table does not accept the expression, if it does not."""
-        return next(iter(check_expression(self._plan(expression).expression)), None)
-
-    def compare(self, table: pa.Table, expressions: Sequence[str]) -> Iterator[Verdict]:
-        rows = self._rows(table)
-        for text in expressions:
-            planned = self._plan(text)
-            expected = [planned.spark_value(row) for row in rows]
-            yield _verdict(text, table, expected, planned.native_values(table))
-
-    def _rows(self, table: pa.Table) -> list[Any]:
-        self._tables += 1
-        path = str(self.directory / f"{self._view}_{self._tables}.parquet")
-        pq.write_table(table, path)
-        frame = self.spark.read.parquet(path)
-        if self._tables == 1:
-            frame.createOrReplaceTempView(self._view)
-        return list(frame._jdf.queryExecution().executedPlan().executeCollect())
-
-    def _plan(self, text: str) -> _Planned:
-        if text not in self._planned:
-            before = self.spark.conf.get("spark.sql.ansi.enabled")
-            self.spark.conf.set("spark.sql.ansi.enabled", str(self.ansi).lower())
-            try:
-                self._planned[text] = _plan(self.spark, text, self._view, self.schema)
-            finally:
-                self.spark.conf.set("spark.sql.ansi.enabled", str(before))
-        return self._planned[text]
+def compare_expressions(
+    spark: SparkSession, table: pa.Table, expressions: Sequence[str], directory: Path, *, ansi: bool
+) -> list[Verdict]:
+    """Evaluate SQL expressions over the columns of `table` in both engines."""
+    view = f"expressions_{len(list(directory.iterdir()))}"
+    path = str(directory / f"{view}.parquet")
+    pq.write_table(table, path)
+    with conf(spark, {**_SETTINGS, "spark.sql.ansi.enabled": str(ansi).lower()}):
+        spark.read.parquet(path).createOrReplaceTempView(view)
+        columns = ", ".join(f"{text} as v{i}" for i, text in enumerate(expressions))
+        frame = spark.sql(f"select {columns}, 'value' as name, * from {view}")
+        plan = capture(spark.sparkContext._gateway, frame._jdf.queryExecution().executedPlan())
+        assert isinstance(plan, Project), f"planned as {plan}"
+        expected = _attempted(spark, frame, len(expressions)).toArrow()
+    ids = [column_name(attribute_of(column).id) for column in plan.expressions[len(expressions) + 1 :]]
+    native = table.rename_columns(ids)
+    return [
+        _compare(text, captured, native, expected.column(i))
+        for i, (text, captured) in enumerate(zip(expressions, plan.expressions, strict=False))
+    ]
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """One expression in both engines' form. `columns` are the native names of the table's columns."""
+def _attempted(spark: SparkSession, frame: DataFrame, count: int) -> DataFrame:
+    """The first `count` columns, each as a struct of its value, or NULL where evaluating it failed.
 
-    expression: Expression
-    catalyst: Any
-    columns: list[str]
-
-    def spark_value(self, row: Any) -> Any:
-        try:
-            return _plain(self.catalyst.eval(row), to_arrow(self.expression.type))
-        except Exception:  # whatever Catalyst raises means that Spark's query would fail
-            return FAILED
-
-    def native_values(self, table: pa.Table) -> list[Any]:
-        """The values of all rows; where the table as a whole fails, row by row."""
-        try:
-            return self._evaluate(table)
-        except _WrongType:
-            raise
-        except Exception:
-            if table.num_rows == 1:
-                return [FAILED]
-        return [value for i in range(table.num_rows) for value in self.native_values(table.slice(i, 1))]
-
-    def _evaluate(self, table: pa.Table) -> list[Any]:
-        frame = SessionContext().from_arrow(table.rename_columns(self.columns))
-        column = frame.select(lower_expression(self.expression).alias("value")).to_arrow_table().column(0)
-        wanted = to_arrow(self.expression.type)
-        if column.type != wanted:
-            raise _WrongType(f"{column.type} in place of {wanted}")
-        if pa.types.is_date(wanted):
-            column = column.cast(pa.int32())
-        elif pa.types.is_timestamp(wanted):
-            column = column.cast(pa.int64())
-        return [_plain(value, wanted) for value in column.to_pylist()]
+    The next column is the literal 'value', the name of the struct's field: py4j cannot make a Scala literal.
+    """
+    jvm = spark._jvm
+    assert jvm is not None
+    catalyst = jvm.org.apache.spark.sql.catalyst.expressions
+    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    field_name = plan.projectList().apply(count).child()
+    wrapped = []
+    for i in range(count):
+        alias = plan.projectList().apply(i)
+        struct = catalyst.CreateNamedStruct(to_seq([field_name, alias.child()]))
+        wrapped.append(alias.withNewChildren(to_seq([catalyst.TryEval(struct)])))
+    attempted = plan.copy(to_seq(wrapped), plan.child())
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, attempted), spark)
 
 
-class _WrongType(AssertionError):
-    pass
-
-
-def _plan(spark: SparkSession, text: str, view: str, schema: pa.Schema) -> _Planned:
-    frame = spark.sql(f"select {text} as value, * from {view}")
-    executed = frame._jdf.queryExecution().executedPlan()
-    gateway = spark.sparkContext._gateway
-    plan = capture(gateway, executed)
-    assert isinstance(plan, Project), f"{text} was planned as {plan}"
-    while executed.getClass().getSimpleName() != "ProjectExec":
-        executed = executed.child()
-    output = executed.child().output()
-    by_name = {output.apply(i).name(): int(output.apply(i).exprId().id()) for i in range(output.size())}
-    assert [output.apply(i).name() for i in range(output.size())] == schema.names
-    catalyst = gateway.jvm.org.apache.spark.sql.catalyst.expressions
-    bound = catalyst.BindReferences.bindReference(
-        executed.projectList().apply(0), getattr(catalyst, "package$AttributeSeq")(output), False
-    )
-    columns = [column_name(by_name[name]) for name in schema.names]
-    return _Planned(plan.expressions[0], bound, columns)
-
-
-def _plain(value: Any, arrow_type: pa.DataType) -> Any:
-    """A value in a form that compares exactly: floats by their bits, with a single NaN."""
-    if isinstance(value, float):
-        width = "f" if arrow_type == pa.float32() else "d"
-        return struct.pack(width, math.nan if math.isnan(value) else value)
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if not hasattr(value, "getClass"):
-        return value
-    if value.getClass().getSimpleName() == "Decimal":
-        return str(value.toJavaBigDecimal())
-    return value.toString()
-
-
-def _verdict(text: str, table: pa.Table, expected: list[Any], actual: list[Any]) -> Verdict:
+def _compare(text: str, captured: Expression, table: pa.Table, attempts: pa.ChunkedArray) -> Verdict:
+    refusal = next(iter(check_expression(captured)), None)
+    if refusal:
+        return Verdict(text, refusal)
+    struct = attempts.combine_chunks()
+    failed = struct.is_null().to_pylist()
+    theirs = _plain(struct.field("value"))
+    ours = _evaluate(lower_expression(captured), to_arrow(captured.type), table)
     equal = alarms = 0
     wrong: list[str] = []
-    for position, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
-        if ours == theirs:
-            equal += 1
-        elif ours == FAILED:
-            alarms += 1
+    for row, (value, spark_failed) in enumerate(zip(ours, failed, strict=True)):
+        if value is FAILED:
+            alarms += not spark_failed
+            equal += spark_failed
+        elif spark_failed or value != theirs[row]:
+            spark_value = "failed" if spark_failed else repr(theirs[row])
+            wrong.append(f"{text} of {_row(table, row)}: Spark {spark_value}, native {value!r}")
         else:
-            row = table.slice(position, 1).to_pylist()[0]
-            wrong.append(f"{text} of {row}: Spark {theirs!r}, native {ours!r}")
-    return Verdict(text, equal, alarms, tuple(wrong))
+            equal += 1
+    return Verdict(text, None, equal, alarms, tuple(wrong))
+
+
+FAILED = object()
+
+
+def _evaluate(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any]:
+    """The native values; where the rows together fail, each half is tried by itself."""
+    try:
+        frame = SessionContext().from_arrow(table)
+        column = frame.select(expr.alias("value")).to_arrow_table().column(0).combine_chunks()
+    except Exception:  # a failure of any kind sends the query to Spark
+        if table.num_rows <= 1:
+            return [FAILED] * table.num_rows
+        half = table.num_rows // 2
+        return _evaluate(expr, wanted, table.slice(0, half)) + _evaluate(expr, wanted, table.slice(half))
+    assert column.type == wanted, f"{column.type} in place of {wanted}"
+    return _plain(column)
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    """Values that compare exactly: floats by their bits with a single NaN, dates and times as whole numbers."""
+    if pa.types.is_floating(column.type):
+        bits = pa.int32() if column.type == pa.float32() else pa.int64()
+        canonical = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+        return list(canonical.view(bits).to_pylist())
+    if pa.types.is_date(column.type):
+        column = column.view(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        column = column.view(pa.int64())
+    return list(column.to_pylist())
+
+
+def _row(table: pa.Table, row: int) -> list[Any]:
+    return [_plain(column.slice(row, 1).combine_chunks())[0] for column in table.columns]

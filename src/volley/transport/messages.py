@@ -66,6 +66,7 @@ class Failure(StrEnum):
     INTERNAL = "a defect"
     LOST_INPUT = "missing exchanged data"
     WORKER = "the worker or its surroundings"
+    CANCELLED = "cancelled"
 
     @property
     def may_pass(self) -> bool:

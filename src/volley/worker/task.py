@@ -126,7 +126,8 @@ def _plan(task: TaskSpec, store: ShuffleStore, cores: int, resources: ExitStack)
     output = task.output
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
-    context = new_context(output.partitions if output is not None and hashed else cores)
+    width = output.partitions if output is not None and hashed else cores
+    context = new_context(width)
     fragment = _with_units(task.plan, task.units)
     frame = lower(fragment, context, partial(_input, task.inputs, store, cores), resources)
     if output is None:

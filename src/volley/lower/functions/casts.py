@@ -33,6 +33,7 @@ from volley.plan.types import (
     to_arrow,
 )
 
+_TEMPORAL = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _WIDTH = {BYTE: 1, SHORT: 2, INTEGER: 4, LONG: 8}
 _INTEGER_DIGITS = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 19}
 # A decimal of up to 15 digits is a whole number below 2^53 over an exact power of ten: one division, one rounding.
@@ -57,7 +58,7 @@ def _is_total(source: DataType, target: DataType) -> bool:
         return _WIDTH[source] <= _WIDTH[target]
     if source in FRACTIONAL:
         return target in FRACTIONAL or target == BOOLEAN
-    return source != STRING or target == BINARY
+    return source not in (STRING, DATE) or target == BINARY
 
 
 @translates("Cast", fails=_may_fail)
@@ -69,7 +70,7 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
     if source == NULL:
         return value.cast(arrow_type)
     if source == STRING and target != BINARY:
-        return parsing.parse(value, target)
+        return parsing.parse(value, target, call.mode)
     if target == BOOLEAN:
         return value != _zero(source)
     if source == BOOLEAN and isinstance(target, DecimalType):
@@ -80,10 +81,8 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
         return _whole_number(call.mode, value, source, target)
     if source in INTEGRAL and target in INTEGRAL and call.mode is EvalMode.LEGACY:
         return value.cast(arrow_type) if _is_total(source, target) else _wrap(value, source, target)
-    if source in (TIMESTAMP, TIMESTAMP_NTZ) and target == DATE:
-        return _day(value, source)
-    if source == TIMESTAMP and target == LONG:
-        return _floor_seconds(value)
+    if source in _TEMPORAL:
+        return _from_time(value, source, target)
     return _convert(call.mode, value, arrow_type)
 
 
@@ -157,13 +156,17 @@ _MICROS_A_DAY = 86_400 * _MICROS_A_SECOND
 def _floor_divide(value: Expr, divisor: int) -> Expr:
     """Arrow divides towards zero; times before 1970 must go down."""
     by = constant(divisor, pa.int64())
-    rest = value % by
-    return (value - f.when(rest < constant(0, pa.int64()), rest + by).otherwise(rest)) / by
+    zero, one = constant(0, pa.int64()), constant(1, pa.int64())
+    return value / by - f.when(value % by < zero, one).otherwise(zero)
 
 
-def _floor_seconds(value: Expr) -> Expr:
-    return _floor_divide(value.cast(pa.int64()), _MICROS_A_SECOND)
-
-
-def _day(value: Expr, source: DataType) -> Expr:
-    return _floor_divide(value.cast(pa.int64()), _MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())
+def _from_time(value: Expr, source: DataType, target: DataType) -> Expr:
+    """Dates and timestamps, in UTC. What leaves the range of a timestamp fails in Spark in every mode."""
+    if source == DATE:
+        return value.cast(to_arrow(target))
+    micros = value.cast(pa.int64())
+    if target == DATE:
+        return _floor_divide(micros, _MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())
+    if target == LONG:
+        return _floor_divide(micros, _MICROS_A_SECOND)
+    return micros.cast(to_arrow(target))

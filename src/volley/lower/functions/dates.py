@@ -9,7 +9,7 @@ from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import always, translates
-from volley.lower.semantics import constant, null_only_where
+from volley.lower.semantics import constant, null_only_where, typed_null
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import DATE
 
@@ -81,8 +81,9 @@ def date_from_unix_date(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("AddMonths", fails=always)
 def add_months(call: Call, arguments: list[Expr]) -> Expr:
-    value = f.spark.add_months(arguments[0], arguments[1])
-    return null_only_where(value, arguments[0], DATE, DATE)
+    start, months = arguments
+    both = f.when(months.is_not_null(), start).otherwise(typed_null(pa.date32()))
+    return null_only_where(f.spark.add_months(start, months), both, DATE, DATE)
 
 
 @translates("LastDay", fails=always)

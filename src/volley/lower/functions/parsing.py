@@ -13,19 +13,23 @@ import pyarrow.compute as pc
 from datafusion import Expr
 
 from volley.lower.semantics import ExactnessError, Kernel, kernel
+from volley.plan.expressions import EvalMode
 from volley.plan.types import BOOLEAN, DATE, INTEGRAL, DataType, to_arrow
 
 _WHOLE = r"^-?[0-9]{1,18}$"
 _FRACTION = r"^-?[0-9]{1,18}(\.[0-9]{1,18})?$"
 _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _BOOLEAN = r"^(true|false)$"
+# No reading of a whole number contains a letter, so this is NULL wherever Spark does not fail.
+_NO_NUMBER = "[A-Za-z]"
 
 
-def parse(value: Expr, target: DataType) -> Expr:
+def parse(value: Expr, target: DataType, mode: EvalMode | None) -> Expr:
     """The value that the text stands for. Numbers out of range and impossible dates fail in every mode."""
-    arrow_type = to_arrow(target)
-    plain = kernel(f"plain_text_{target}", _plain(_form(target)), pa.string(), pa.string())
-    return plain(value).cast(arrow_type)
+    nonsense = _NO_NUMBER if target in INTEGRAL and mode is not EvalMode.ANSI else ""
+    name = f"plain_text_{target}_{bool(nonsense)}"
+    plain = kernel(name, _plain(_form(target), nonsense), pa.string(), pa.string())
+    return plain(value).cast(to_arrow(target))
 
 
 def _form(target: DataType) -> str:
@@ -37,10 +41,15 @@ def _form(target: DataType) -> str:
 
 
 @cache
-def _plain(form: str) -> Kernel:
+def _plain(form: str, nonsense: str) -> Kernel:
+    """The texts of this form; nonsense becomes NULL, and any other text fails."""
+
     def run(values: pa.Array) -> pa.Array:
-        if not pc.all(pc.match_substring_regex(values, form)).as_py():
+        readable = pc.match_substring_regex(values, form)
+        if pc.all(readable).as_py():
+            return values
+        if not nonsense or not pc.all(pc.or_(readable, pc.match_substring_regex(values, nonsense))).as_py():
             raise ExactnessError("text that only Spark can cast")
-        return values
+        return pc.if_else(readable, values, pa.scalar(None, pa.string()))
 
     return run

@@ -8,13 +8,24 @@ _ANY = f"[^{_JAVA_LINE_ENDS}]"
 _END = rf"(?:\r\n|[{_JAVA_LINE_ENDS}])?\z"
 
 
+# Java's classes are ASCII, Rust's are Unicode.
+_CLASSES = {
+    "d": "[0-9]",
+    "D": "[^0-9]",
+    "w": "[A-Za-z0-9_]",
+    "W": "[^A-Za-z0-9_]",
+    "s": r"[ \t\n\x0B\f\r]",
+    "S": r"[^ \t\n\x0B\f\r]",
+}
+
+
 def rust_regex(pattern: str) -> str:
-    """The Rust form of a Java pattern that `support.patterns.is_portable` accepts."""
+    """The Rust form of a Java pattern that `support.patterns.is_portable_regex` accepts."""
     out: list[str] = []
     in_class = escaped = False
     for character in pattern:
         if escaped:
-            out.append("\\" + character)
+            out.append(_CLASSES.get(character, "\\" + character))
             escaped = False
         elif character == "\\":
             escaped = True

@@ -1,0 +1,191 @@
+"""A cluster of worker daemons on this machine, in processes of their own, that ends with whoever started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import pyarrow.flight as flight
+
+from volley.errors import VolleyError
+from volley.machine import available_cores
+from volley.security import Security
+from volley.transport.codec import decode, encode
+from volley.transport.control import AskHealth, Health
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_HEALTH_SECONDS = 5.0
+
+
+class ClusterError(VolleyError):
+    code = "CLUSTER_FAILED"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One daemon. `log` is what it printed to its standard error."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+class LocalCluster:
+    """`workers` daemons on loopback with a token of their own, up when the `with` block begins and gone after it.
+
+    `settings` are options for the workers, `arguments` further ones of `volley worker`. Each gets its share of the
+    machine's cores unless `cores` says otherwise.
+    """
+
+    def __init__(
+        self,
+        workers: int = 3,
+        *,
+        cores: int | None = None,
+        memory: str = "1g",
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self._count = workers
+        self._cores = cores or max(1, available_cores() // workers)
+        self._memory = memory
+        self._worker_settings = dict(settings or {})
+        self._arguments = tuple(arguments)
+        self._resources = ExitStack()
+        self.members: list[Member] = []
+
+    def __enter__(self) -> LocalCluster:
+        try:
+            directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="volley-cluster-")))
+            self.token_file = directory / "token"
+            descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(descriptor, secrets.token_hex(32).encode())
+            os.close(descriptor)
+            self.security = Security.read(str(self.token_file))
+            self.add(self._count)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def addresses(self) -> list[str]:
+        return [member.address for member in self.members]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a session sets to run on this cluster."""
+        return {
+            "spark.volley.transport": "flight",
+            "spark.volley.workers": ",".join(self.addresses),
+            "spark.volley.tokenFile": str(self.token_file),
+        }
+
+    def add(self, workers: int = 1, *, port: int = 0) -> list[Member]:
+        """More daemons; returns when they serve."""
+        started = [self._start(port) for _ in range(workers)]
+        deadline = time.monotonic() + _START_SECONDS
+        added = []
+        try:
+            for process, log in started:
+                added.append(Member(_address(process, log, deadline), process, log))
+        finally:
+            ready = {member.pid for member in added}
+            for process, log in started:
+                if process.pid not in ready:
+                    process.kill()
+                    process.wait()
+                    log.close()
+            self.members += added
+        return added
+
+    def health(self) -> list[Health | None]:
+        """Of each member; None for one that does not answer."""
+        return [health_of(member.address, self.security) for member in self.members]
+
+    def close(self) -> None:
+        """End all members, by force where they take too long, and remove what was made for them."""
+        for member in self.members:
+            if member.alive:
+                # One that a test has stopped could not even hear that it is to end.
+                member.process.send_signal(signal.SIGCONT)
+                # Twice: there is nobody left to finish anything for.
+                member.process.terminate()
+                member.process.terminate()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for member in self.members:
+            try:
+                member.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                member.process.kill()
+                member.process.wait()
+            member.log.close()
+        self._resources.close()
+
+    def _start(self, port: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        command = [sys.executable, "-m", "volley.cli.main", "worker", "--json", "--port", str(port)]
+        command += ["--cores", str(self._cores), "--memory", self._memory, "--parent", str(os.getpid())]
+        command += ["--token-file", str(self.token_file), *self._arguments]
+        for key, value in self._worker_settings.items():
+            command += ["--set", f"{key}={value}"]
+        log = tempfile.TemporaryFile()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        return process, log
+
+
+def health_of(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> Health | None:
+    """What the daemon at `address` says of itself; None when it does not answer."""
+    client = security.connect(address)
+    try:
+        action = flight.Action("health", encode(AskHealth()))
+        (reply,) = client.do_action(action, flight.FlightCallOptions(timeout=timeout_seconds))
+        answer = decode(reply.body.to_pybytes())
+    except (flight.FlightError, OSError, VolleyError):
+        return None
+    finally:
+        client.close()
+    return answer if isinstance(answer, Health) else None
+
+
+def _address(process: subprocess.Popen[bytes], log: IO[bytes], deadline: float) -> str:
+    """Where a daemon says that it listens; ClusterError when it ends or does not say in time."""
+    assert process.stdout is not None
+    overdue = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    overdue.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        overdue.cancel()
+    if not line:
+        process.wait()
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip()
+        raise ClusterError(f"a worker did not start: {said or f'it ended with status {process.returncode}'}")
+    return str(json.loads(line)["address"])

@@ -1,0 +1,113 @@
+"""Null checks that say nothing new.
+
+Spark adds `k IS NOT NULL` wherever a join or a comparison rejects NULL anyway. To DataFusion each of them is a filter
+that keeps a fifth of the rows, and its choice of join sides goes wrong. So those that something above repeats are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+
+from volley.plan.expressions import Alias, Attribute, Call, Expression, Literal
+from volley.plan.nodes import Aggregate, Exchange, Filter, Join, JoinKind, Node, Project, Sort, with_children
+from volley.plan.types import BOOLEAN
+
+# Comparisons of a column that are never true for NULL.
+_REJECTING = frozenset(
+    {"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In", "Like"}
+    | {"StartsWith", "EndsWith", "Contains"}
+)
+
+
+def without_implied_null_checks(node: Node, rejected: frozenset[int] = frozenset()) -> Node:
+    """The same plan. A row in which a column of `rejected` is NULL does not survive what stands above `node`."""
+    match node:
+        case Filter(condition, child):
+            return _filter(node, list(_conjuncts(condition)), rejected)
+        case Join(kind, left_keys, right_keys, _, _, left, right, _, _):
+            from_left = from_right = frozenset[int]()
+            if kind in (JoinKind.INNER, JoinKind.SEMI, JoinKind.RIGHT):
+                from_left = _columns(left_keys)
+            if kind is not JoinKind.RIGHT and kind is not JoinKind.FULL and not node.null_aware:
+                from_right = _columns(right_keys)
+            if kind is JoinKind.INNER:
+                from_left, from_right = from_left | rejected, from_right | rejected
+            elif kind in (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE):
+                from_left |= rejected & {attribute.id for attribute in left.output}
+            return replace(
+                node,
+                left=without_implied_null_checks(left, from_left),
+                right=without_implied_null_checks(right, from_right),
+            )
+        case Project(expressions, child):
+            return replace(node, child=without_implied_null_checks(child, _below(expressions, rejected)))
+        case Aggregate(grouping, _, _, _, child) if grouping:
+            # The NULLs of a key make a group of their own, which is then rejected as a whole.
+            return replace(node, child=without_implied_null_checks(child, _below(grouping, rejected)))
+        case Exchange() | Sort():
+            return replace(node, child=without_implied_null_checks(node.child, rejected))
+        case _:
+            return with_children(node, tuple(without_implied_null_checks(child) for child in node.children))
+
+
+def _filter(node: Filter, conjuncts: list[Expression], rejected: frozenset[int]) -> Node:
+    compared = frozenset(column for part in conjuncts for column in _rejects(part))
+    kept = [part for part in conjuncts if _checked(part) not in rejected | compared]
+    checked = frozenset(column for part in conjuncts if (column := _checked(part)) is not None)
+    child = without_implied_null_checks(node.child, rejected | compared | checked)
+    if not kept:
+        return child
+    return Filter(reduce(_and, kept), child)
+
+
+def _conjuncts(condition: Expression) -> Iterator[Expression]:
+    match condition:
+        case Call("And", (left, right), _, _, _):
+            yield from _conjuncts(left)
+            yield from _conjuncts(right)
+        case _:
+            yield condition
+
+
+def _and(left: Expression, right: Expression) -> Expression:
+    return Call("And", (left, right), BOOLEAN)
+
+
+def _checked(condition: Expression) -> int | None:
+    match condition:
+        case Call("IsNotNull", (Attribute(id, _, _, _),), _, _, _):
+            return id
+        case _:
+            return None
+
+
+def _rejects(condition: Expression) -> Iterator[int]:
+    """Columns whose NULL makes the condition not true."""
+    match condition:
+        case Call(name, (Attribute(id, _, _, _), *others), _, _, _) if name in _REJECTING:
+            yield id
+            if len(others) == 1 and isinstance(others[0], Attribute):
+                yield others[0].id
+        case Call(name, (Literal(), Attribute(id, _, _, _)), _, _, _) if name in _REJECTING:
+            yield id
+        case Call("Not", (Call(name, (Attribute(id, _, _, _), *_), _, _, _),), _, _, _) if name in _REJECTING:
+            yield id
+
+
+def _columns(keys: tuple[Expression, ...]) -> frozenset[int]:
+    return frozenset(key.id for key in keys if isinstance(key, Attribute))
+
+
+def _below(expressions: tuple[Expression, ...], rejected: frozenset[int]) -> frozenset[int]:
+    """The columns below that the rejected ones above are copies of."""
+    below = set()
+    for expression in expressions:
+        match expression:
+            case Attribute(id, _, _, _) if id in rejected:
+                below.add(id)
+            case Alias(id, _, Attribute(source, _, _, _)) if id in rejected:
+                below.add(source)
+    return frozenset(below)

@@ -1,0 +1,190 @@
+"""Who may talk to a daemon: a shared token on every call, TLS and mutual TLS around it.
+
+Secrets come from files or the environment and go into headers and TLS contexts; they are in no command line, no message,
+no `repr`. A peer that is refused is told that it is refused, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import socket
+import stat
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.flight as flight
+
+from volley.errors import ConfigError
+
+TOKEN_VARIABLE = "VOLLEY_TOKEN"
+_HEADER = "authorization"
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM texts. `ca` vouches for the other side; `certificate` and `key` are this side's own."""
+
+    ca: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Security:
+    """What this process shows to others and asks of them. Without `tls` connections are plain TCP."""
+
+    token: str | None = field(default=None, repr=False)
+    tls: Tls | None = None
+
+    @classmethod
+    def read(
+        cls,
+        token_file: str = "",
+        ca_file: str = "",
+        certificate_file: str = "",
+        key_file: str = "",
+        environment: Mapping[str, str] = os.environ,
+    ) -> Security:
+        """From files; without a token file the token is that of the environment, if it has one."""
+        token = _token(Path(token_file)) if token_file else environment.get(TOKEN_VARIABLE) or None
+        if token is not None and not token.isascii():
+            raise ConfigError("the token has letters outside ASCII.", hint="Make one with `openssl rand -hex 32`.")
+        if bool(certificate_file) != bool(key_file):
+            raise ConfigError("a certificate and its key belong together.", hint="Give both files, or neither.")
+        if not ca_file and not certificate_file:
+            return cls(token)
+        return cls(token, Tls(_pem(ca_file), _pem(certificate_file), _pem(key_file)))
+
+    def uri(self, address: str) -> str:
+        return f"{'grpc+tls' if self.tls else 'grpc'}://{address}"
+
+    def connect(self, address: str) -> flight.FlightClient:
+        """A client of the daemon at `host:port`. Nothing is sent yet.
+
+        Every client has a connection of its own, so that control does not wait behind data, and tries a peer that was
+        away again soon.
+        """
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+        ]
+        arguments: dict[str, Any] = {"generic_options": options}
+        if self.token is not None:
+            arguments["middleware"] = [_ShowToken(self.token)]
+        if self.tls:
+            if self.tls.ca:
+                arguments["tls_root_certs"] = self.tls.ca
+            if self.tls.certificate:
+                arguments["cert_chain"] = self.tls.certificate
+                arguments["private_key"] = self.tls.key
+        return flight.FlightClient(self.uri(address), **arguments)
+
+    def server_arguments(self, require_client_certificate: bool = False) -> dict[str, Any]:
+        """For the constructor of a Flight server."""
+        arguments: dict[str, Any] = {}
+        if self.token is not None:
+            arguments["middleware"] = {"token": _AskToken(self.token)}
+        if self.tls:
+            if not self.tls.certificate:
+                raise ConfigError("a daemon with TLS needs a certificate and its key.")
+            arguments["tls_certificates"] = [(self.tls.certificate, self.tls.key)]
+        if require_client_certificate:
+            if not self.tls or not self.tls.ca:
+                raise ConfigError("mutual TLS needs the CA that signs the certificates of clients.")
+            arguments |= {"verify_client": True, "root_certificates": self.tls.ca}
+        return arguments
+
+    def check_listening(self, host: str, insecure: bool = False) -> None:
+        """ConfigError when a daemon that listens on `host` would be open to the network."""
+        if insecure or is_loopback(host) or (self.token is not None and self.tls is not None):
+            return
+        raise ConfigError(
+            f"{host} can be reached from other machines, and this daemon has no token or no TLS.",
+            hint="Give both, listen on 127.0.0.1, or say --insecure when the network itself is safe.",
+        )
+
+
+class Clients:
+    """One client for each daemon that is asked, made when it is first wanted. For any thread."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._lock = threading.Lock()
+        self._clients: dict[str, flight.FlightClient] = {}
+
+    def __getitem__(self, address: str) -> flight.FlightClient:
+        with self._lock:
+            if address not in self._clients:
+                self._clients[address] = self._security.connect(address)
+            return self._clients[address]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether every address that `host` stands for is loopback."""
+    try:
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise ConfigError(f"{host!r} is no host of this machine: {error}.") from error
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+
+
+class _AskToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[Any]]) -> None:
+        shown = [value for key, values in headers.items() if key.lower() == _HEADER for value in values]
+        if len(shown) == 1:
+            value = shown[0].encode("utf-8", "replace") if isinstance(shown[0], str) else bytes(shown[0])
+            # Constant time: how long the refusal takes tells nothing of the token.
+            if hmac.compare_digest(value, self._expected):
+                return
+        raise flight.FlightUnauthenticatedError("refused")
+
+
+class _ShowToken(flight.ClientMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._middleware = _TokenHeader(token)
+
+    def start_call(self, info: flight.CallInfo) -> _TokenHeader:
+        return self._middleware
+
+
+class _TokenHeader(flight.ClientMiddleware):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._headers = {_HEADER: f"Bearer {token}"}
+
+    def sending_headers(self) -> dict[str, str]:
+        return self._headers
+
+
+def _token(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+        token = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"the token file {path} cannot be read: {error.strerror}.") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"the token file {path} is open to other users.", hint=f"Run `chmod 600 {path}`.")
+    if not token:
+        raise ConfigError(f"the token file {path} is empty.")
+    return token
+
+
+def _pem(file: str) -> bytes | None:
+    if not file:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error

@@ -1,0 +1,279 @@
+"""One stream of blocks from one worker, read ahead of whoever uses it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from volley.errors import BlockDamaged, BlockMissing, VolleyError
+from volley.shuffle.base import Block, BlockRequest
+from volley.shuffle.chunks import Index, Unsealer, check_totals
+from volley.shuffle.frames import Header, Kind, unframe
+from volley.shuffle.location import Location
+from volley.transport.codec import encode
+
+Connect = Callable[[Location], flight.FlightClient]
+"""A client of the worker there, which may be asked for again after a failure."""
+
+_LONGEST_DELAY_SECONDS = 30.0
+# Asking again does not make a peer trust us.
+_FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to try: `attempts` more times after a failure, waiting longer each time and never exactly as long as
+    others do; a stream that gives nothing for `stall_seconds` has failed."""
+
+    attempts: int
+    delay_seconds: float
+    stall_seconds: float
+
+    def delay(self, failures: int) -> float:
+        longest = min(_LONGEST_DELAY_SECONDS, self.delay_seconds * 2.0 ** (failures - 1))
+        return longest * random.uniform(0.5, 1.0)
+
+
+class Fetch:
+    """Reads `blocks` of one worker in this order on a thread of its own, at most `budget_bytes` ahead.
+
+    Blocks must be taken in the order in which they are fetched. That is why one queue serves them all, and why a
+    reader who uses several fetches in the same order of blocks cannot make them wait for each other.
+    """
+
+    def __init__(
+        self,
+        holder: Location,
+        blocks: Sequence[Block],
+        connect: Connect,
+        *,
+        codec: str,
+        budget_bytes: int,
+        patience: Patience,
+    ) -> None:
+        self._holder = holder
+        self._blocks = tuple(blocks)
+        self._connect = connect
+        self._codec = codec
+        self._budget_bytes = budget_bytes
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._ready: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._ready_bytes = 0
+        self._complete = 0  # blocks that have arrived in full
+        self._progress = 0  # rises with everything that arrives
+        self._error: VolleyError | None = None
+        self._closed = False
+        self._stream: flight.FlightStreamReader | None = None
+        self._thread = threading.Thread(target=self._run, name="volley-fetch", daemon=True)
+        self._thread.start()
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The batches of block `number`, as they come."""
+        while (batch := self._next(number)) is not None:
+            yield batch
+
+    @property
+    def ready_bytes(self) -> int:
+        """What has been read ahead."""
+        return self._ready_bytes
+
+    def fail(self, error: VolleyError) -> None:
+        """End it; who waits for a batch gets `error`."""
+        with self._changed:
+            self._error = self._error or error
+        self._stop()
+
+    def close(self) -> None:
+        """End it and let go of everything. The thread has ended when this returns."""
+        self._stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._ready.clear()
+
+    def _next(self, number: int) -> pa.RecordBatch | None:
+        with self._changed:
+            while True:
+                if self._ready and self._ready[0][0] == number:
+                    _, batch = self._ready.popleft()
+                    self._ready_bytes -= batch.nbytes
+                    self._changed.notify_all()
+                    return batch
+                if self._complete > number:
+                    return None
+                if self._error is not None:
+                    raise self._error
+                before = self._progress
+                if not self._changed.wait(self._patience.stall_seconds) and self._progress == before:
+                    self._give_up_stream()
+
+    # ---------------------------------------------------------------------------------- on the thread that fetches
+
+    def _run(self) -> None:
+        progress = _Progress(self._blocks)
+        failures = 0
+        while not self._closed and not progress.finished:
+            arrived = progress.chunks_arrived
+            try:
+                self._read(progress)
+            except VolleyError as error:
+                self._end(error)
+                return
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                if self._closed or progress.finished:
+                    break
+                # Whatever comes in between has earned the next attempt.
+                failures = 1 if progress.chunks_arrived > arrived else failures + 1
+                if not self._may_go_on(error, progress, failures):
+                    return
+        self._end(None)
+
+    def _read(self, progress: _Progress) -> None:
+        """Ask for what is left, until the end or the first failure."""
+        client = self._connect(self._holder)
+        request = BlockRequest(self._blocks[progress.block :], progress.chunk, self._codec)
+        stream = client.do_get(flight.Ticket(encode(request)))
+        with self._changed:
+            if self._closed:
+                stream.cancel()
+                return
+            self._stream = stream
+        first = progress.block
+        parts: list[pa.Buffer] = []
+        try:
+            for part in stream:
+                header, data = unframe(part.data, part.app_metadata)
+                self._check(header, data, first)
+                if header.kind is Kind.INDEX:
+                    progress.begin(first + header.block, data)
+                    self._arrived(progress, None)
+                    continue
+                parts.append(data)
+                if header.last:
+                    batch = progress.unseal(header.chunk, _whole(parts, header))
+                    parts = []
+                    if not self._arrived(progress, batch):
+                        return
+        finally:
+            with self._changed:
+                self._stream = None
+        if not progress.finished:
+            raise OSError(f"{self._holder.address} ended the stream early")
+
+    def _check(self, header: Header, data: pa.Buffer, first: int) -> None:
+        if header.kind in (Kind.MISSING, Kind.DAMAGED):
+            error = BlockMissing if header.kind is Kind.MISSING else BlockDamaged
+            block = self._blocks[first + header.block]
+            raise error(data.to_pybytes().decode(), attempt=block.attempt)
+
+    def _arrived(self, progress: _Progress, batch: pa.RecordBatch | None) -> bool:
+        """Hand on what came; waits while too much is read ahead. False: nobody wants more."""
+        with self._changed:
+            if batch is not None:
+                # A batch above the whole budget passes alone.
+                while (
+                    not self._closed and self._ready and self._ready_bytes + batch.nbytes > self._budget_bytes
+                ):
+                    self._changed.wait()
+                self._ready.append((progress.current, batch))
+                self._ready_bytes += batch.nbytes
+            self._complete = progress.block
+            self._progress += 1
+            self._changed.notify_all()
+            return not self._closed
+
+    def _may_go_on(self, error: Exception, progress: _Progress, failures: int) -> bool:
+        """Wait before another try; False when there is none, and who reads knows why."""
+        block = self._blocks[progress.block]
+        gone = self._holder.on_this_host and not self._holder.alive
+        if failures > self._patience.attempts or gone or isinstance(error, _FINAL):
+            missing = BlockMissing(
+                f"{block} could not be read from {self._holder.address}"
+                + (", whose process has ended" if gone else f" in {failures} tries")
+                + f": {_first_line(error)}.",
+                attempt=block.attempt,
+            )
+            missing.__cause__ = error
+            self._end(missing)
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, timeout=self._patience.delay(failures))
+        return True
+
+    def _end(self, error: VolleyError | None) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._closed = True
+            self._changed.notify_all()
+
+    # ----------------------------------------------------------------------------------------------- on any thread
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _give_up_stream(self) -> None:
+        """The stream gave nothing for too long: break it, as a lost connection would."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+
+class _Progress:
+    """How far the blocks have arrived: `chunk` chunks of block `block`, and all of those before it."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self._index: Index | None = None
+        self._unsealer: Unsealer | None = None
+        self.block = 0
+        self.chunk = 0
+        self.current = 0
+        self.chunks_arrived = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.block == len(self._blocks)
+
+    def begin(self, number: int, packed: pa.Buffer) -> None:
+        if number != self.block:
+            raise OSError("a block came out of its order")
+        block = self._blocks[number]
+        self._index = Index.unpack(packed, block)
+        check_totals(block, self._index)
+        self._unsealer = Unsealer(block, self._index)
+        self.current = number
+        self._skip_complete()
+
+    def unseal(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:
+        if chunk != self.chunk or self._unsealer is None:
+            raise OSError("a chunk came out of its order")
+        batch = self._unsealer.unseal(chunk, data)
+        self.chunk += 1
+        self.chunks_arrived += 1
+        self._skip_complete()
+        return batch
+
+    def _skip_complete(self) -> None:
+        if self._index is not None and self.chunk == len(self._index.chunks):
+            self.block += 1
+            self.chunk = 0
+            self._index = None
+
+
+def _whole(parts: list[pa.Buffer], header: Header) -> pa.Buffer:
+    data = parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+    return data if header.codec == "none" else pa.Codec(header.codec).decompress(data, header.size_bytes)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

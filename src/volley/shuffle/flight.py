@@ -1,0 +1,299 @@
+"""The store of a worker: exchanged data in its memory and on its disks, served to others over Flight.
+
+sink(attempt)  ->  sealed chunks in memory while the budget lasts, then on disk
+read(block)        own block, or of another process on this host:  its open files, mapped or read
+                   any other, or where this host does not allow that:  fetched over Flight
+serve(ticket)  ->  what another worker fetches
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from volley.errors import BlockDamaged, BlockMissing, QueryError
+from volley.ids import AttemptId, QueryId
+from volley.shuffle.base import Block, BlockRequest
+from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunks import Index, Unsealer, check_totals
+from volley.shuffle.fetch import Connect, Fetch, Patience
+from volley.shuffle.frames import SCHEMA, Header, Kind, frame
+from volley.shuffle.location import Location
+from volley.shuffle.peers import open_peer
+from volley.shuffle.sink import CHUNK_BYTES, WorkerSink
+from volley.transport.codec import decode
+
+# Enough to refuse the late writers of any query that may still have some.
+_REMEMBERED_QUERIES = 1024
+# Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
+_BUDGET_BYTES = 16 * 2**20
+_STALL_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a query holds now."""
+
+    memory_bytes: int
+    spilled_bytes: int
+
+
+class WorkerStore:
+    """A `ShuffleStore` of one worker.
+
+    `compression` is none, lz4, zstd or auto: how data is packed on disk and on its way to another host. Memory is
+    never packed; auto packs with lz4. With `map_same_host` off, other processes of this host are asked as if they were
+    on another.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        memory_limit_bytes: int,
+        spill_threshold: float,
+        spill_directories: Sequence[Path],
+        compression: str,
+        max_message_bytes: int,
+        retry_attempts: int,
+        retry_delay_seconds: float,
+        connect: Connect,
+        stall_seconds: float = _STALL_SECONDS,
+        fetch_budget_bytes: int = _BUDGET_BYTES,
+        map_same_host: bool = True,
+    ) -> None:
+        self.location = location
+        self._name = str(location)
+        self._budget = MemoryBudget(memory_limit_bytes, spill_threshold)
+        self._directories = tuple(spill_directories)
+        self._compression = compression
+        self._max_message_bytes = max_message_bytes
+        self._patience = Patience(retry_attempts, retry_delay_seconds, stall_seconds)
+        self._connect = connect
+        self._fetch_budget_bytes = fetch_budget_bytes
+        self._map_same_host = map_same_host
+        self._lock = threading.Lock()
+        self._sinks: dict[AttemptId, WorkerSink] = {}
+        self._fetches: dict[Fetch, frozenset[QueryId]] = {}
+        self._released: OrderedDict[QueryId, None] = OrderedDict()
+
+    # -------------------------------------------------------------------------------------------------- writing
+
+    def sink(self, attempt: AttemptId, partitions: int) -> WorkerSink:
+        with self._lock:
+            if _query(attempt) in self._released:
+                raise BlockMissing(f"{attempt}: its query is over.", attempt=attempt)
+            if attempt in self._sinks:
+                raise ValueError(f"{attempt} has begun its output already")
+            sink = self._sinks[attempt] = WorkerSink(
+                attempt,
+                partitions,
+                location=self._name,
+                budget=self._budget,
+                directories=self._directories,
+                disk_codec=self._packed_codec,
+                chunk_bytes=min(CHUNK_BYTES, self._max_message_bytes),
+                on_abort=self._forget,
+            )
+            return sink
+
+    def release(self, query: QueryId) -> None:
+        with self._lock:
+            self._released[query] = None
+            while len(self._released) > _REMEMBERED_QUERIES:
+                self._released.popitem(last=False)
+            mine = [attempt for attempt in self._sinks if _query(attempt) == query]
+            sinks = [self._sinks.pop(attempt) for attempt in mine]
+            fetches = [fetch for fetch, queries in self._fetches.items() if query in queries]
+        for sink in sinks:
+            sink.close()
+        for fetch in fetches:
+            fetch.fail(BlockMissing(f"query {query} is over."))
+
+    @property
+    def held_bytes(self) -> int:
+        with self._lock:
+            return sum(sink.memory_bytes + sink.spilled_bytes for sink in self._sinks.values())
+
+    @property
+    def memory_bytes(self) -> int:
+        """What counts against the memory limit now."""
+        return self._budget.held_bytes
+
+    def usage(self, query: QueryId) -> Usage:
+        with self._lock:
+            mine = [sink for attempt, sink in self._sinks.items() if _query(attempt) == query]
+            return Usage(sum(sink.memory_bytes for sink in mine), sum(sink.spilled_bytes for sink in mine))
+
+    def close(self) -> None:
+        """Let go of everything of every query."""
+        with self._lock:
+            queries = {_query(attempt) for attempt in self._sinks}
+            queries.update(*self._fetches.values())
+        for query in queries:
+            self.release(query)
+
+    # -------------------------------------------------------------------------------------------------- reading
+
+    def read(self, block: Block) -> Iterator[pa.RecordBatch]:
+        return self.read_many((block,))
+
+    def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        with ExitStack() as under_way:
+            fetches = self._start_fetches(blocks, under_way)
+            taken = dict.fromkeys(fetches, 0)
+            for block in blocks:
+                if block.location in fetches:
+                    yield from fetches[block.location].batches(taken[block.location])
+                    taken[block.location] += 1
+                else:
+                    yield from self._read_near(block)
+
+    def _start_fetches(self, blocks: Sequence[Block], under_way: ExitStack) -> dict[str, Fetch]:
+        """One stream for each worker that has to be asked, with its blocks in the order of `blocks`."""
+        wanted: dict[str, list[Block]] = {}
+        for block in blocks:
+            wanted.setdefault(block.location, []).append(block)
+        return {
+            location: under_way.enter_context(self._fetching(of_location))
+            for location, of_location in wanted.items()
+            if not self._is_near(of_location[0])
+        }
+
+    @contextmanager
+    def _fetching(self, blocks: Sequence[Block]) -> Iterator[Fetch]:
+        holder = _holder(blocks[0])
+        queries = frozenset(_query(block.attempt) for block in blocks)
+        with self._lock:
+            for query in queries & self._released.keys():
+                raise BlockMissing(f"query {query} is over.")
+            fetch = Fetch(
+                holder,
+                blocks,
+                self._connect,
+                codec=self._wire_codec(holder),
+                budget_bytes=self._fetch_budget_bytes,
+                patience=self._patience,
+            )
+            self._fetches[fetch] = queries
+        try:
+            yield fetch
+        finally:
+            fetch.close()
+            with self._lock:
+                del self._fetches[fetch]
+
+    def _is_near(self, block: Block) -> bool:
+        """Whether the files of who holds the block can be read from here."""
+        if block.location == self._name:
+            return True
+        holder = _holder(block)
+        if not (self._map_same_host and holder.on_this_host):
+            return False
+        try:
+            open_peer(block, holder)
+        except OSError:
+            return False
+        return True
+
+    def _read_near(self, block: Block) -> Iterator[pa.RecordBatch]:
+        index, files = self._open_own(block) if block.location == self._name else self._open_peer(block)
+        check_totals(block, index)
+        unsealer = Unsealer(block, index)
+        for number in range(len(index.chunks)):
+            yield unsealer.unseal(number, _bytes(block, index, number, files))
+
+    def _open_own(self, block: Block) -> tuple[Index, list[pa.NativeFile]]:
+        with self._lock:
+            sink = self._sinks.get(block.attempt)
+        if sink is None:
+            raise BlockMissing(f"{block} is not on {self._name}.", attempt=block.attempt)
+        index = Index.unpack(sink.committed(block).index, block)
+        return index, sink.open(index)
+
+    def _open_peer(self, block: Block) -> tuple[Index, list[pa.NativeFile]]:
+        holder = _holder(block)
+        try:
+            return open_peer(block, holder)
+        except OSError as error:
+            # Its files could be opened a moment ago, so this one is no longer there.
+            raise BlockMissing(
+                f"{block} is not on {holder.address} any more: {error}.", attempt=block.attempt
+            ) from error
+
+    # -------------------------------------------------------------------------------------------------- serving
+
+    def serve(self, ticket: bytes) -> flight.FlightDataStream:
+        """What `do_get` answers to another worker. QueryError for a ticket that is none of a store."""
+        request = decode(ticket)
+        if not isinstance(request, BlockRequest):
+            raise QueryError(f"{type(request).__name__} is not a request for blocks.")
+        return flight.GeneratorStream(SCHEMA, self._frames(request))
+
+    def _frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        number = 0
+        try:
+            for number, block in enumerate(request.blocks):
+                index, files = self._open_own(block)
+                yield frame(Header(Kind.INDEX, block=number), pa.py_buffer(index.pack()))
+                for chunk in range(0 if number else request.skip_chunks, len(index.chunks)):
+                    name = index.files[index.chunks[chunk].file]
+                    data = _bytes(block, index, chunk, files)
+                    # What lies on disk was packed when it was written there.
+                    codec = request.codec if name.in_memory else "none"
+                    yield from self._parts(number, chunk, data, codec)
+        except BlockMissing as error:
+            kind = Kind.DAMAGED if isinstance(error, BlockDamaged) else Kind.MISSING
+            yield frame(Header(kind, block=number), pa.py_buffer(error.message.encode()))
+
+    def _parts(
+        self, block: int, chunk: int, data: pa.Buffer, codec: str
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        sent = data if codec == "none" else pa.Codec(codec).compress(data)
+        for start in range(0, sent.size, self._max_message_bytes):
+            part = sent.slice(start, min(self._max_message_bytes, sent.size - start))
+            last = start + part.size == sent.size
+            yield frame(Header(Kind.PART, last, block, chunk, data.size, codec), part)
+
+    # -------------------------------------------------------------------------------------------------- helpers
+
+    @property
+    def _packed_codec(self) -> str:
+        return "lz4" if self._compression == "auto" else self._compression
+
+    def _wire_codec(self, holder: Location) -> str:
+        return "none" if self._compression == "auto" and holder.on_this_host else self._packed_codec
+
+    def _forget(self, attempt: AttemptId) -> None:
+        with self._lock:
+            self._sinks.pop(attempt, None)
+
+
+def _bytes(block: Block, index: Index, number: int, files: Sequence[pa.NativeFile]) -> pa.Buffer:
+    chunk = index.chunks[number]
+    file = files[chunk.file]
+    try:
+        file.seek(chunk.start)
+        return file.read_buffer(chunk.size_bytes)
+    except (OSError, pa.ArrowException) as error:
+        raise BlockDamaged(
+            f"{block} on {block.location}: chunk {number} cannot be read: {error}.", attempt=block.attempt
+        ) from error
+
+
+def _holder(block: Block) -> Location:
+    try:
+        return Location.parse(block.location)
+    except ValueError as error:
+        raise BlockMissing(f"{block}: {error}.", attempt=block.attempt) from error
+
+
+def _query(attempt: AttemptId) -> QueryId:
+    return attempt.task.stage.query

@@ -1,0 +1,59 @@
+"""Blocks on a Flight stream. The holder's side makes frames, the reader's side reads them.
+
+    per block   INDEX   its bytes
+                PART    (some of) a chunk, packed or as it is;  the last part of each chunk is marked
+    instead     MISSING, DAMAGED    what is wrong, as text; the stream ends
+
+Every frame is a record batch of one binary value, whose bytes are never copied, with a small header beside it. Failures
+of a block travel in the stream, so that they cannot be taken for failures of the connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+SCHEMA = pa.schema([pa.field("data", pa.binary(), nullable=False)])
+_HEADER = struct.Struct("<B?IIQ8s")
+
+
+class Kind(IntEnum):
+    INDEX = 0
+    PART = 1
+    MISSING = 2
+    DAMAGED = 3
+
+
+@dataclass(frozen=True)
+class Header:
+    """`size_bytes` is that of the whole chunk once `codec` is undone."""
+
+    kind: Kind
+    last: bool = True
+    block: int = 0
+    chunk: int = 0
+    size_bytes: int = 0
+    codec: str = "none"
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(
+            self.kind, self.last, self.block, self.chunk, self.size_bytes, self.codec.encode("ascii")
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        kind, last, block, chunk, size_bytes, codec = _HEADER.unpack(data)
+        return cls(Kind(kind), last, block, chunk, size_bytes, codec.rstrip(b"\0").decode("ascii"))
+
+
+def frame(header: Header, data: pa.Buffer) -> tuple[pa.RecordBatch, bytes]:
+    ends = pa.py_buffer(struct.pack("<ii", 0, data.size))
+    value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data])
+    return pa.RecordBatch.from_arrays([value], schema=SCHEMA), header.pack()
+
+
+def unframe(batch: pa.RecordBatch, header: pa.Buffer) -> tuple[Header, pa.Buffer]:
+    return Header.unpack(header.to_pybytes()), batch.column(0)[0].as_buffer()

@@ -1,0 +1,418 @@
+"""The contracts of the protocols as tests. Every implementation subclasses the suite and says how it is made.
+
+class TestMemoryStore(ShuffleStoreContract):
+    @pytest.fixture
+    def store(self) -> ShuffleStore:
+        return MemoryStore("here")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from volley.errors import BlockMissing, QueryError
+from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.plan.expressions import Attribute, Call, Literal
+from volley.plan.nodes import DataFile, FileScan, Filter, Node, Partitioning, Range, StageInput, Union
+from volley.plan.types import BOOLEAN, LONG
+from volley.shuffle.base import Block, ShuffleStore
+from volley.splits.feed import Taken
+from volley.splits.files import FileSource
+from volley.splits.source import SplitSource
+from volley.stages.graph import Output
+from volley.transport.base import RunningTask, Transport
+from volley.transport.codec import decode, encode
+from volley.transport.messages import (
+    PROTOCOL_VERSION,
+    Failure,
+    InputBlocks,
+    TaskDone,
+    TaskFailure,
+    TaskSpec,
+)
+
+Value = TypeVar("Value")
+
+NUMBER = Attribute(1, "n", LONG, False)
+
+
+# A worker that outlives a test has seen the queries of those before it, so each story of a transport is a query of its own.
+_QUERY = ContextVar("_QUERY", default="q")
+
+
+def attempt_id(task: int = 0, attempt: int = 0, stage: int = 0, query: str | None = None) -> AttemptId:
+    return AttemptId(TaskId(StageId(QueryId(query or _QUERY.get()), stage), task), attempt)
+
+
+def query_id() -> QueryId:
+    """The query of this story."""
+    return QueryId(_QUERY.get())
+
+
+def batch_of(*values: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(values, pa.int64())})
+
+
+def numbers(count: int) -> Node:
+    """A plan of the numbers below `count`."""
+    return Range(0, count, 1, (NUMBER,))
+
+
+class ShuffleStoreContract:
+    """What every `ShuffleStore` does. Subclasses give the fixture `store`, an empty store."""
+
+    def test_blocks_hold_what_was_written_in_order(self, store: ShuffleStore) -> None:
+        sink = store.sink(attempt_id(), 3)
+        sink.write(0, batch_of(1, 2))
+        sink.write(2, batch_of(3))
+        sink.write(0, batch_of(4))
+        blocks = sink.commit()
+        assert [block.partition for block in blocks] == [0, 1, 2]
+        assert [block.rows for block in blocks] == [3, 0, 1]
+        assert [_values(store, block) for block in blocks] == [[1, 2, 4], [], [3]]
+
+    def test_a_block_can_be_read_again(self, store: ShuffleStore) -> None:
+        (block,) = _written(store, attempt_id(), 7)
+        assert _values(store, block) == _values(store, block) == [7]
+
+    def test_nothing_is_readable_before_the_commit(self, store: ShuffleStore) -> None:
+        sink = store.sink(attempt_id(), 1)
+        sink.write(0, batch_of(1))
+        with pytest.raises(BlockMissing):
+            _values(store, Block(attempt_id(), 0, "here", 1, 8))
+
+    def test_attempts_do_not_see_each_other(self, store: ShuffleStore) -> None:
+        (first,) = _written(store, attempt_id(attempt=0), 1)
+        (second,) = _written(store, attempt_id(attempt=1), 2)
+        assert (_values(store, first), _values(store, second)) == ([1], [2])
+
+    def test_an_attempt_writes_once(self, store: ShuffleStore) -> None:
+        _written(store, attempt_id(), 1)
+        with pytest.raises(ValueError):
+            store.sink(attempt_id(), 1)
+
+    def test_an_aborted_attempt_leaves_nothing(self, store: ShuffleStore) -> None:
+        sink = store.sink(attempt_id(), 1)
+        sink.write(0, batch_of(1))
+        sink.abort()
+        assert store.held_bytes == 0
+        with pytest.raises(BlockMissing):
+            _values(store, Block(attempt_id(), 0, "here", 1, 8))
+
+    def test_abort_after_commit_takes_nothing_back(self, store: ShuffleStore) -> None:
+        sink = store.sink(attempt_id(), 1)
+        sink.write(0, batch_of(1))
+        (block,) = sink.commit()
+        sink.abort()
+        assert _values(store, block) == [1]
+
+    def test_nothing_is_written_after_the_commit(self, store: ShuffleStore) -> None:
+        sink = store.sink(attempt_id(), 1)
+        (block,) = sink.commit()
+        with pytest.raises(BlockMissing):
+            sink.write(0, batch_of(1))
+        assert _values(store, block) == []
+
+    def test_release_frees_one_query_and_no_other(self, store: ShuffleStore) -> None:
+        (gone,) = _written(store, attempt_id(query="a"), 1)
+        (kept,) = _written(store, attempt_id(query="b"), 2)
+        store.release(QueryId("a"))
+        with pytest.raises(BlockMissing):
+            _values(store, gone)
+        assert _values(store, kept) == [2]
+        store.release(QueryId("b"))
+        assert store.held_bytes == 0
+
+    def test_late_writers_of_a_released_query_are_refused(self, store: ShuffleStore) -> None:
+        open_sink = store.sink(attempt_id(), 1)
+        store.release(QueryId("q"))
+        with pytest.raises(BlockMissing):
+            open_sink.write(0, batch_of(1))
+        with pytest.raises(BlockMissing):
+            open_sink.commit()
+        with pytest.raises(BlockMissing):
+            store.sink(attempt_id(attempt=1), 1)
+        assert store.held_bytes == 0
+
+    def test_a_block_that_is_not_what_its_name_says_is_missing(self, store: ShuffleStore) -> None:
+        (block,) = _written(store, attempt_id(), 1)
+        more = replace(block, rows=block.rows + 1)
+        with pytest.raises(BlockMissing):
+            _values(store, more)
+
+    def test_bytes_are_counted(self, store: ShuffleStore) -> None:
+        (block,) = _written(store, attempt_id(), *range(1000))
+        # What the rows take in memory; the store itself may keep them in less.
+        assert block.size_bytes >= 8000
+        assert store.held_bytes > 0
+
+    def test_many_blocks_come_one_after_the_other(self, store: ShuffleStore) -> None:
+        written = [_written(store, attempt_id(task), task, -task) for task in range(5)]
+        blocks = [block for (block,) in reversed(written)]
+        read = [value for batch in store.read_many(blocks) for value in batch.column(0).to_pylist()]
+        assert read == [4, -4, 3, -3, 2, -2, 1, -1, 0, 0]
+
+    def test_one_missing_of_many_is_an_error(self, store: ShuffleStore) -> None:
+        (kept,) = _written(store, attempt_id(query="a"), 1)
+        (gone,) = _written(store, attempt_id(query="b"), 2)
+        store.release(QueryId("b"))
+        with pytest.raises(BlockMissing):
+            list(store.read_many([kept, gone, kept]))
+
+
+class SplitSourceContract:
+    """What every `SplitSource` does. Subclasses give `make_source`, which makes the same source again and again."""
+
+    def test_units_are_the_same_every_time(self, make_source: Callable[[], SplitSource]) -> None:
+        first, second = ({unit.payload for unit in make_source().units()} for _ in range(2))
+        assert first == second
+
+    def test_each_unit_comes_once(self, make_source: Callable[[], SplitSource]) -> None:
+        payloads = [unit.payload for unit in make_source().units()]
+        assert len(payloads) == len(set(payloads)) > 0
+
+    def test_the_final_estimate_counts_the_units(self, make_source: Callable[[], SplitSource]) -> None:
+        source = make_source()
+        units = list(source.units())
+        assert source.estimate().final
+        assert source.estimate().units == len(units)
+
+    def test_it_can_be_closed_in_the_middle(self, make_source: Callable[[], SplitSource]) -> None:
+        source = make_source()
+        next(iter(source.units()))
+        source.close()
+
+
+class TransportContract:
+    """What every `Transport` does. Subclasses give `make_transport(workers)`.
+
+    Every message passes through the codec on its way, so that no transport can come to rely on anything else.
+    """
+
+    def run(
+        self,
+        make_transport: Callable[[int], Transport],
+        story: Callable[[Transport], Coroutine[Any, Any, Value]],
+        workers: int = 2,
+    ) -> Value:
+        async def told() -> Value:
+            transport = make_transport(workers)
+            try:
+                return await asyncio.wait_for(story(transport), timeout=60)
+            finally:
+                await transport.release(query_id())
+
+        before = _QUERY.set(QueryId.new().value)
+        try:
+            return asyncio.run(told())
+        finally:
+            _QUERY.reset(before)
+
+    def test_workers_have_names_and_speak_the_protocol(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            workers = transport.workers()
+            assert len({worker.name for worker in workers}) == 2
+            assert {worker.protocol_version for worker in workers} == {PROTOCOL_VERSION}
+
+        self.run(make_transport, story)
+
+    def test_a_task_needs_a_reservation(self, make_transport: Callable[[int], Transport]) -> None:
+        async def story(transport: Transport) -> None:
+            with pytest.raises(QueryError):
+                await transport.start(transport.workers()[0].name, result_task(numbers(1)))
+
+        self.run(make_transport, story)
+
+    def test_a_full_worker_refuses_and_has_room_again(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            worker = transport.workers()[0]
+            tasks = [result_task(numbers(1), number) for number in range(worker.slots + 1)]
+            for task in tasks[:-1]:
+                assert await transport.reserve(worker.name, task.attempt)
+            assert not await transport.reserve(worker.name, tasks[-1].attempt)
+            await _rows(await transport.start(worker.name, tasks[0]))
+            assert await transport.reserve(worker.name, tasks[-1].attempt)
+
+        self.run(make_transport, story)
+
+    def test_a_result_task_gives_its_rows(self, make_transport: Callable[[int], Transport]) -> None:
+        async def story(transport: Transport) -> None:
+            running = await started(transport, result_task(numbers(100_000)))
+            rows = await _rows(running)
+            done = await running.done()
+            assert isinstance(done, TaskDone)
+            assert sorted(rows) == list(range(100_000))
+            assert (done.rows, done.blocks) == (100_000, ())
+            assert any(name == "output_rows" for operator in done.operators for name, _ in operator.values)
+
+        self.run(make_transport, story)
+
+    def test_partitions_together_hold_every_row_once(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            output = Output(Partitioning.HASH, 4, (NUMBER,))
+            first = await committed(transport, stage_task(numbers(1000), output, 0))
+            second = await committed(transport, stage_task(numbers(1000), output, 1), worker=1)
+            ours, theirs = ([_column(transport, block) for block in done.blocks] for done in (first, second))
+            assert sorted(value for values in ours for value in values) == list(range(1000))
+            # The same key goes to the same partition, whoever partitions.
+            assert [set(values) for values in ours] == [set(values) for values in theirs]
+            assert all(0 < len(values) < 1000 for values in ours)
+
+        self.run(make_transport, story)
+
+    def test_a_task_reads_what_another_worker_wrote(self, make_transport: Callable[[int], Transport]) -> None:
+        async def story(transport: Transport) -> None:
+            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            reader = TaskSpec(
+                attempt_id(stage=1),
+                StageInput(0, (NUMBER,)),
+                None,
+                False,
+                (InputBlocks(0, done.blocks),),
+                (),
+            )
+            running = await started(transport, reader, worker=1)
+            assert sorted(await _rows(running)) == list(range(10))
+
+        self.run(make_transport, story)
+
+    def test_bad_data_is_a_failure_that_another_attempt_cannot_mend(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            scan = FileScan("parquet", (DataFile("/nowhere/at/all.parquet", 1, 1),), (NUMBER,), (), ())
+            units = tuple(unit.payload for unit in FileSource(scan).units())
+            task = replace(result_task(scan), attempt=attempt_id(), units=(Taken(0, units),))
+            running = await started(transport, task)
+            assert await _rows(running) == []
+            failure = await running.done()
+            assert isinstance(failure, TaskFailure)
+            assert failure.attempt == attempt_id()
+            assert failure.failure is Failure.DATA
+            assert "/nowhere/at/all.parquet" in failure.message
+
+        self.run(make_transport, story)
+
+    def test_a_missing_input_is_a_failure_and_not_an_empty_input(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            await transport.release(query_id())
+            reader = TaskSpec(
+                attempt_id(stage=1, query="r"),
+                StageInput(0, (NUMBER,)),
+                None,
+                False,
+                (InputBlocks(0, done.blocks),),
+                (),
+            )
+            running = await started(transport, reader)
+            assert await _rows(running) == []
+            assert isinstance(await running.done(), TaskFailure)
+            await transport.release(QueryId("r"))
+
+        self.run(make_transport, story)
+
+    def test_a_result_that_nobody_takes_stops_its_task_until_it_is_cancelled(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            running = await started(transport, result_task(numbers(10**15)))
+            batches = running.batches()
+            assert (await anext(batches)).num_rows
+            await running.cancel()
+            failure = await running.done()
+            assert isinstance(failure, TaskFailure)
+            assert failure.failure is Failure.CANCELLED
+
+        self.run(make_transport, story)
+
+    def test_a_task_can_be_cancelled_in_the_middle_of_an_operator(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            # Beside the one row it looks through more than anybody can wait for, and gives none of them.
+            none = Filter(Call("LessThan", (NUMBER, Literal(0, LONG)), BOOLEAN), numbers(10**15))
+            running = await started(transport, result_task(Union((NUMBER,), (numbers(1), none))))
+            assert (await anext(running.batches())).num_rows == 1
+            await running.cancel()
+            failure = await running.done()
+            assert isinstance(failure, TaskFailure)
+            assert failure.failure is Failure.CANCELLED
+
+        self.run(make_transport, story)
+
+    def test_an_attempt_runs_once(self, make_transport: Callable[[int], Transport]) -> None:
+        async def story(transport: Transport) -> None:
+            task = stage_task(numbers(1), Output(Partitioning.SINGLE), 0)
+            await committed(transport, task)
+            assert not await transport.reserve(transport.workers()[0].name, task.attempt)
+
+        self.run(make_transport, story)
+
+    def test_release_ends_and_frees_everything(self, make_transport: Callable[[int], Transport]) -> None:
+        async def story(transport: Transport) -> None:
+            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            running = await started(transport, result_task(numbers(10**15), 1), worker=1)
+            await transport.release(query_id())
+            assert isinstance(await running.done(), TaskFailure)
+            with pytest.raises(BlockMissing):
+                _column(transport, done.blocks[0])
+
+        self.run(make_transport, story)
+
+
+def result_task(plan: Node, task: int = 0) -> TaskSpec:
+    return TaskSpec(attempt_id(task, stage=9), plan, None, False, (), ())
+
+
+def stage_task(plan: Node, output: Output, task: int) -> TaskSpec:
+    return TaskSpec(attempt_id(task), plan, output, False, (), ())
+
+
+async def started(transport: Transport, task: TaskSpec, worker: int = 0) -> RunningTask:
+    name = transport.workers()[worker].name
+    assert await transport.reserve(name, task.attempt)
+    return await transport.start(name, decode(encode(task)))
+
+
+async def committed(transport: Transport, task: TaskSpec, worker: int = 0) -> TaskDone:
+    done: Awaitable[TaskDone | TaskFailure] = (await started(transport, task, worker)).done()
+    outcome = decode(encode(await done))
+    assert isinstance(outcome, TaskDone), outcome
+    return outcome
+
+
+async def _rows(running: RunningTask) -> list[int]:
+    values: list[int] = []
+    async for batch in running.batches():
+        values += batch.column(0).to_pylist()
+    return values
+
+
+def _column(transport: Transport, block: Block) -> list[int]:
+    return [value for batch in transport.fetch(block) for value in batch.column(0).to_pylist()]
+
+
+def _written(store: ShuffleStore, attempt: AttemptId, *values: int) -> tuple[Block, ...]:
+    sink = store.sink(attempt, 1)
+    sink.write(0, batch_of(*values))
+    return sink.commit()
+
+
+def _values(store: ShuffleStore, block: Block) -> list[int]:
+    return [value for batch in store.read(block) for value in batch.column(0).to_pylist()]

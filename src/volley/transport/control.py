@@ -1,0 +1,101 @@
+"""What a driver and a worker daemon say to each other beside tasks. Data travels elsewhere.
+
+    hello     Hello            ->  Welcome              plain JSON, see handshake.py
+    reserve   Reserve          ->  Answer
+    run       TaskSpec         ->  Answer
+    watch     Watch            ->  News                 at once when there is some, else after `wait_seconds`
+    cancel    AttemptId        ->  Answer               when the attempt holds nothing any more
+    release   QueryId          ->  Answer
+    bye       Bye              ->  Answer               the driver ends: forget it
+    drain     Drain            ->  Answer
+    health    AskHealth        ->  Health
+
+Whatever is refused is answered by `Refused`. The control channel is `watch`, asked again and again: each question has a
+deadline of its own, so a worker that is stopped, cut off or gone shows itself within that time, and no thread of the
+driver can wait for ever; each question also renews the driver's lease, so a worker forgets a driver that has gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from volley.ids import AttemptId
+from volley.transport.messages import TaskDone, TaskFailure
+
+
+@dataclass(frozen=True)
+class Reserve:
+    driver: str
+    attempt: AttemptId
+
+
+@dataclass(frozen=True)
+class Watch:
+    """`after` is the number of the last outcome that arrived; those up to it may be forgotten."""
+
+    driver: str
+    after: int
+    wait_seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended. Numbers rise by one for each driver, so that none is lost with a lost answer."""
+
+    number: int
+    end: TaskDone | TaskFailure
+
+
+@dataclass(frozen=True)
+class News:
+    outcomes: tuple[Outcome, ...]
+    draining: bool
+
+
+@dataclass(frozen=True)
+class Bye:
+    driver: str
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Finish what runs, take nothing new."""
+
+
+@dataclass(frozen=True)
+class AskHealth:
+    """How is it?"""
+
+
+@dataclass(frozen=True)
+class Health:
+    """A worker as it is now. `status` is "serving" or "draining"; bytes are of exchanged data."""
+
+    name: str
+    status: str
+    running: int
+    reserved: int
+    slots: int
+    drivers: int
+    held_bytes: int
+    shuffle_limit_bytes: int
+    memory_bytes: int
+    uptime_seconds: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    granted: bool = True
+
+
+@dataclass(frozen=True)
+class Refused:
+    """`code` is that of the error on the other side."""
+
+    code: str
+    message: str
+
+
+UNKNOWN_DRIVER = "UNKNOWN_DRIVER"
+RESULT_TICKET = b"result "
+"""Before the encoded attempt whose rows are wanted; any other ticket is for the shuffle store."""

@@ -1,0 +1,258 @@
+"""The worker daemons of a session as the driver sees them: who is there, and the moment one is not.
+
+Each daemon has a `Peer` with a thread of its own that asks it for news, again and again, each time with a deadline:
+
+    hello  ->  up: watch, watch, watch ...  ->  lost (an error, or no answer in time)  ->  hello ...
+
+When a peer is lost, the attempts that ran on it have failed, at once; when it answers again, or another process at its
+address does, work can go there again. A fleet outlives queries: connections and handshakes are made once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow.flight as flight
+
+from volley.errors import HandshakeRefused, NoWorkers, QueryError
+from volley.ids import AttemptId, QueryId
+from volley.security import Security
+from volley.transport.codec import decode, encode
+from volley.transport.control import Bye, News, Refused, Watch
+from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
+from volley.transport.messages import Failure, TaskDone, TaskFailure, WorkerInfo
+
+HEARTBEAT_SECONDS = 1.0
+_FIRST_PROBE_SECONDS = 0.2
+_LAST_PROBE_SECONDS = 5.0
+_CALL_THREADS = 16
+
+Listener = Callable[[TaskDone | TaskFailure], None]
+"""Told how an attempt ended, once, on a thread of the peer."""
+
+
+class PeerLost(QueryError):
+    """A worker does not answer, or its connection broke."""
+
+    code = "WORKER_LOST"
+
+
+class Peer:
+    """One daemon. Methods may be called from any thread; those that call it block, up to the deadline."""
+
+    def __init__(
+        self,
+        address: str,
+        security: Security,
+        driver: str,
+        timeout_seconds: float,
+        live_queries: Callable[[], Sequence[QueryId]],
+    ) -> None:
+        self.address = address
+        self._security = security
+        self._driver = driver
+        self._timeout_seconds = timeout_seconds
+        self._live_queries = live_queries
+        self._lock = threading.Lock()
+        self._client: flight.FlightClient | None = None
+        self._info: WorkerInfo | None = None
+        self._draining = False
+        self._listeners: dict[AttemptId, Listener] = {}
+        self._closed = threading.Event()
+        self.tried = threading.Event()
+        """Set when the first handshake succeeded or failed."""
+        self.problem = "it was not asked yet."
+        self._thread = threading.Thread(target=self._run, name=f"volley-peer-{address}", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> WorkerInfo | None:
+        """The worker, when attempts may be placed on it."""
+        with self._lock:
+            return None if self._draining else self._info
+
+    @property
+    def up(self) -> bool:
+        return self._info is not None
+
+    def call(self, action: str, message: Any) -> Any:
+        """The worker's answer. PeerLost when there is none, QueryError when it refuses."""
+        with self._lock:
+            client = self._client
+        if client is None:
+            raise PeerLost(f"worker {self.address} is not there: {self.problem}")
+        return self._ask(client, action, encode(message))
+
+    def listen(self, attempt: AttemptId, listener: Listener) -> None:
+        """Tell `listener` how the attempt ended: what the worker says, or that the worker was lost."""
+        with self._lock:
+            if self._client is not None:
+                self._listeners[attempt] = listener
+                return
+        listener(self._lost(attempt, self.problem))
+
+    def forget(self, attempt: AttemptId) -> None:
+        with self._lock:
+            self._listeners.pop(attempt, None)
+
+    def result_client(self) -> flight.FlightClient:
+        """A connection for rows, apart from control."""
+        return self._security.connect(self.address)
+
+    def close(self) -> None:
+        """Say goodbye, so that the worker frees what it holds for this driver, and end the thread."""
+        self._closed.set()
+        with self._lock:
+            client = self._client
+        if client is not None:
+            try:
+                self._ask(client, "bye", encode(Bye(self._driver)), timeout_seconds=1.0)
+            except QueryError:
+                pass
+        self._thread.join(self._timeout_seconds)
+
+    def _run(self) -> None:
+        pause_seconds = _FIRST_PROBE_SECONDS
+        while not self._closed.is_set():
+            try:
+                self._meet()
+                pause_seconds = _FIRST_PROBE_SECONDS
+                self._watch()
+            except QueryError as error:
+                self._drop(error.message)
+            self.tried.set()
+            self._closed.wait(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LAST_PROBE_SECONDS)
+        self._drop("the session ended.")
+
+    def _meet(self) -> None:
+        # A new client each time: the old one remembers that it could not connect, and waits longer and longer.
+        client = self._security.connect(self.address)
+        ours = Identity.of_this_process(self._driver)
+        queries = tuple(query.value for query in self._live_queries())
+        reply = self._send(client, "hello", to_json(Hello(ours, self._driver, queries)), self._timeout_seconds)
+        try:
+            welcome = welcome_of(reply)
+        except (ValueError, KeyError, TypeError):
+            raise HandshakeRefused(f"worker {self.address} did not return the greeting.") from None
+        ours.require_same(welcome.identity)
+        if welcome.refusal:
+            raise HandshakeRefused(welcome.refusal)
+        with self._lock:
+            self._client = client
+            self._draining = False
+            self._info = WorkerInfo(
+                self.address, welcome.cores, welcome.slots, welcome.identity.engine_version
+            )
+        self.tried.set()
+
+    def _watch(self) -> None:
+        last = 0
+        wait_seconds = min(HEARTBEAT_SECONDS, self._timeout_seconds / 3)
+        while not self._closed.is_set():
+            news = self.call("watch", Watch(self._driver, last, wait_seconds))
+            if not isinstance(news, News):
+                raise PeerLost(f"worker {self.address} answered with {type(news).__name__}.")
+            self._draining = news.draining
+            for outcome in news.outcomes:
+                last = outcome.number
+                with self._lock:
+                    listener = self._listeners.pop(outcome.end.attempt, None)
+                if listener:
+                    listener(outcome.end)
+
+    def _drop(self, reason: str) -> None:
+        with self._lock:
+            self._client = self._info = None
+            self.problem = reason
+            listeners, self._listeners = self._listeners, {}
+        for attempt, listener in listeners.items():
+            listener(self._lost(attempt, reason))
+
+    def _lost(self, attempt: AttemptId, reason: str) -> TaskFailure:
+        return TaskFailure(attempt, Failure.WORKER, PeerLost.code, f"worker {self.address} was lost: {reason}")
+
+    def _ask(
+        self, client: flight.FlightClient, action: str, body: bytes, timeout_seconds: float | None = None
+    ) -> Any:
+        reply = decode(self._send(client, action, body, timeout_seconds or self._timeout_seconds))
+        if isinstance(reply, Refused):
+            raise QueryError(f"worker {self.address}: {reply.message}")
+        return reply
+
+    def _send(self, client: flight.FlightClient, action: str, body: bytes, timeout_seconds: float) -> bytes:
+        options = flight.FlightCallOptions(timeout=timeout_seconds)
+        try:
+            (reply,) = client.do_action(flight.Action(action, body), options)
+        except flight.FlightUnauthenticatedError:
+            raise HandshakeRefused(
+                f"worker {self.address} does not accept this driver's token.",
+                hint="Set spark.volley.tokenFile, or VOLLEY_TOKEN, to the worker's.",
+            ) from None
+        except flight.FlightTimedOutError:
+            raise PeerLost(f"worker {self.address} did not answer within {timeout_seconds:g} s.") from None
+        except (flight.FlightError, OSError, ValueError) as error:
+            raise PeerLost(f"{action} at worker {self.address}: {_first_line(error)}.") from None
+        return bytes(reply.body.to_pybytes())
+
+
+class Fleet:
+    """The peers at `addresses`, and the threads on which they are called."""
+
+    def __init__(self, addresses: Sequence[str], security: Security, timeout_seconds: float) -> None:
+        self.security = security
+        self.timeout_seconds = timeout_seconds
+        self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-call")
+        self._lock = threading.Lock()
+        self._queries: set[QueryId] = set()
+        self.driver = f"{process_name('driver')}, {QueryId.new()}"
+        self._peers = {
+            address: Peer(address, security, self.driver, timeout_seconds, self.live_queries)
+            for address in addresses
+        }
+
+    def __getitem__(self, address: str) -> Peer:
+        return self._peers[address]
+
+    @property
+    def peers(self) -> Sequence[Peer]:
+        return list(self._peers.values())
+
+    def wait(self) -> None:
+        """Return when every worker has been asked once; NoWorkers, with what each said, when none can be used."""
+        for peer in self.peers:
+            peer.tried.wait(self.timeout_seconds + 1)
+        if not any(peer.up for peer in self.peers):
+            said = "; ".join(f"{peer.address}: {peer.problem}" for peer in self.peers)
+            raise NoWorkers(
+                f"none of the workers can be used. {said}",
+                hint="Start them with `volley worker`, or `volley cluster`, and see spark.volley.workers.",
+            )
+
+    def live_queries(self) -> Sequence[QueryId]:
+        with self._lock:
+            return list(self._queries)
+
+    def begin(self, query: QueryId) -> None:
+        with self._lock:
+            self._queries.add(query)
+
+    def end(self, query: QueryId) -> None:
+        with self._lock:
+            self._queries.discard(query)
+
+    def close(self) -> None:
+        closing = [threading.Thread(target=peer.close) for peer in self.peers]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        self.threads.shutdown(wait=False)
+
+
+def _first_line(error: BaseException) -> str:
+    """Arrow appends what gRPC knows, which is about sockets and not about the cause."""
+    return str(error).partition("\n")[0].partition(". gRPC client debug context")[0].rstrip(".")

@@ -1,0 +1,276 @@
+"""Workers in other processes, over Arrow Flight.
+
+    driver                                worker daemon
+    Peer thread   watch, watch, watch ->  how attempts ended           control
+    call threads  reserve, run, ...   ->  yes or no                    control
+    row threads   do_get              <-  batches of a result task     data, a connection of its own each
+
+Flight's calls block; none of them is made on the event loop. Of the rows of a result task no more bytes than its gate
+lets through wait on the driver; then the stream, and at its other end the task, waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from volley.errors import QueryError
+from volley.gate import ByteGate
+from volley.ids import AttemptId, QueryId
+from volley.security import Clients, Security
+from volley.shuffle.base import Block
+from volley.shuffle.flight import WorkerStore
+from volley.shuffle.location import Location
+from volley.transport.codec import encode
+from volley.transport.control import RESULT_TICKET, Answer, Reserve
+from volley.transport.fleet import Fleet, Peer, PeerLost
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
+
+RESULT_BUFFER_BYTES = 64 * 2**20
+_MESSAGE_BYTES = 64 * 2**20
+
+
+class FlightTransport:
+    """A `Transport` over a fleet. One for each query."""
+
+    def __init__(self, fleet: Fleet, result_buffer_bytes: int = RESULT_BUFFER_BYTES) -> None:
+        self._fleet = fleet
+        self._result_buffer_bytes = result_buffer_bytes
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        return [info for peer in self._fleet.peers if (info := peer.info)]
+
+    async def reserve(self, worker: str, attempt: AttemptId) -> bool:
+        self._fleet.begin(attempt.task.stage.query)
+        try:
+            answer = await self._call(self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt))
+        except QueryError:
+            # It is gone, or has forgotten this driver; its own thread finds that out and says so.
+            return False
+        return isinstance(answer, Answer) and answer.granted
+
+    async def start(self, worker: str, task: TaskSpec) -> FlightTask:
+        peer = self._fleet[worker]
+        running = FlightTask(self, peer, task, self._result_buffer_bytes)
+        try:
+            await self._call(peer, "run", task)
+        except PeerLost as error:
+            running.fail(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
+        except BaseException:
+            peer.forget(task.attempt)
+            raise
+        return running
+
+    def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
+        return _reader(self._fleet).read(block)
+
+    async def release(self, query: QueryId) -> None:
+        self._fleet.end(query)
+        there = [peer for peer in self._fleet.peers if peer.up]
+        # A worker that does not hear it now is told when it says hello again, or forgets us after its lease.
+        await asyncio.gather(
+            *(self._call(peer, "release", query) for peer in there), return_exceptions=True
+        )
+
+    async def _call(self, peer: Peer, action: str, message: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._fleet.threads, peer.call, action, message)
+
+
+def _reader(fleet: Fleet) -> WorkerStore:
+    """A store that keeps nothing itself, to read what the workers keep."""
+    clients = Clients(fleet.security)
+    return WorkerStore(
+        Location.here("driver:0"),
+        memory_limit_bytes=0,
+        spill_threshold=0,
+        spill_directories=(),
+        compression="auto",
+        max_message_bytes=_MESSAGE_BYTES,
+        retry_attempts=0,
+        retry_delay_seconds=0,
+        connect=lambda location: clients[location.address],
+    )
+
+
+class FlightTask:
+    """A `RunningTask` on a worker daemon. Lives on the loop that made it."""
+
+    def __init__(
+        self, transport: FlightTransport, peer: Peer, task: TaskSpec, result_buffer_bytes: int
+    ) -> None:
+        self._transport = transport
+        self._peer = peer
+        self._attempt = task.attempt
+        self._is_result = task.output is None
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[TaskDone | TaskFailure] = self._loop.create_future()
+        self._rows = _Rows(peer, task.attempt, self._loop, result_buffer_bytes, self._broken)
+        peer.listen(task.attempt, lambda end: _soon(self._loop, self._heard, end))
+
+    @property
+    def attempt(self) -> AttemptId:
+        return self._attempt
+
+    def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        return self._rows.batches()
+
+    async def done(self) -> TaskDone | TaskFailure:
+        outcome = await asyncio.shield(self._outcome)
+        if not self._rows.opened or isinstance(outcome, TaskFailure):
+            return outcome
+        problem = await self._rows.ended()
+        if problem is None and self._rows.count != outcome.rows:
+            problem = f"{self._rows.count} of {outcome.rows} rows arrived"
+        if problem is None:
+            return outcome
+        return self._failure(problem)
+
+    async def cancel(self) -> None:
+        self._rows.stop()
+        if self._outcome.done() and isinstance(self._outcome.result(), TaskDone):
+            return
+        try:
+            await self._transport._call(self._peer, "cancel", self._attempt)
+        except QueryError:
+            # Then it is gone, or has been told by our next hello.
+            pass
+        self.fail(TaskFailure(self._attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled"))
+        self._peer.forget(self._attempt)
+
+    def fail(self, failure: TaskFailure) -> None:
+        self._heard(failure)
+
+    def _broken(self, problem: str) -> None:
+        # The task may wait for ever for somebody to take its rows.
+        self._heard(self._failure(problem))
+
+    def _failure(self, problem: str) -> TaskFailure:
+        message = f"worker {self._peer.address}: {problem}"
+        return TaskFailure(self._attempt, Failure.WORKER, PeerLost.code, message)
+
+    def _heard(self, end: TaskDone | TaskFailure) -> None:
+        if self._outcome.done():
+            return
+        self._outcome.set_result(end)
+        if isinstance(end, TaskFailure):
+            # A worker that hangs would never end the stream.
+            self._rows.stop()
+
+
+class _Rows:
+    """The rows of one attempt on their way from a Flight stream to the loop."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        attempt: AttemptId,
+        loop: asyncio.AbstractEventLoop,
+        limit_bytes: int,
+        broken: Callable[[str], None],
+    ) -> None:
+        self.opened = False
+        self.count = 0
+        self._peer = peer
+        self._attempt = attempt
+        self._loop = loop
+        self._broken = broken
+        self._gate = ByteGate(limit_bytes)
+        self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
+        self._ended: asyncio.Future[str | None] = loop.create_future()
+        self._lock = threading.Lock()
+        self._reader: flight.FlightStreamReader | None = None
+        self._stopped = False
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        if not self.opened:
+            self.opened = True
+            threading.Thread(target=self._pump, name=f"volley-rows-{self._attempt}", daemon=True).start()
+        while (batch := await self._ready.get()) is not None:
+            yield batch
+            self._gate.leave(batch.nbytes)
+
+    async def ended(self) -> str | None:
+        """Waits for the end of the stream; what went wrong with it, if anything did."""
+        return await asyncio.shield(self._ended)
+
+    def stop(self) -> None:
+        """Take no more. The thread ends, wherever it waits."""
+        with self._lock:
+            self._stopped = True
+            reader = self._reader
+        if reader is not None:
+            reader.cancel()
+        if not self._ended.done():
+            self._ended.set_result("it was stopped")
+            self._ready.put_nowait(None)
+
+    def _pump(self) -> None:
+        problem: str | None = None
+        try:
+            client = self._peer.result_client()
+            reader = client.do_get(flight.Ticket(RESULT_TICKET + encode(self._attempt)))
+            with self._lock:
+                self._reader = reader
+                if self._stopped:
+                    reader.cancel()
+            for chunk in reader:
+                asyncio.run_coroutine_threadsafe(self._put(chunk.data), self._loop).result()
+        except Exception as error:
+            problem = f"its rows broke off: {str(error).partition(chr(10))[0]}"
+        _soon(self._loop, self._finish, problem)
+
+    async def _put(self, batch: pa.RecordBatch) -> None:
+        await self._gate.enter(batch.nbytes)
+        self.count += batch.num_rows
+        self._ready.put_nowait(batch)
+
+    def _finish(self, problem: str | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(problem)
+            self._ready.put_nowait(None)
+            if problem:
+                self._broken(problem)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        # The loop is closed: whoever waited there is gone.
+        pass
+
+
+# ------------------------------------------------------------------------------------------ fleets of this process
+
+_lock = threading.Lock()
+_fleets: dict[tuple[Any, ...], Fleet] = {}
+
+
+def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> Fleet:
+    """The fleet of this process for these workers; others that run nothing are let go."""
+    key = (tuple(addresses), security, timeout_seconds)
+    with _lock:
+        idle = [other for other, fleet in _fleets.items() if other != key and not fleet.live_queries()]
+        for other in idle:
+            _fleets.pop(other).close()
+        if key not in _fleets:
+            _fleets[key] = Fleet(addresses, security, timeout_seconds)
+        fleet = _fleets[key]
+    fleet.wait()
+    return fleet
+
+
+@atexit.register
+def close_fleets() -> None:
+    """Tell all workers that this driver is going."""
+    with _lock:
+        for fleet in _fleets.values():
+            fleet.close()
+        _fleets.clear()

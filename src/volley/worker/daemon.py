@@ -1,0 +1,201 @@
+"""`volley worker` from its start to its end: listen, serve, drain, stop.
+
+    start     listen, compute the fingerprint, open the doors
+    SIGTERM   drain: refuse new attempts, finish those that run, keep blocks until their queries are over
+    stop      when nothing is left, at the second signal, or when the time for draining is up
+
+Exchanged data is in unnamed files, so however the process ends, nothing of it stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from volley.config import Config
+from volley.errors import ConfigError
+from volley.loop import LoopThread
+from volley.security import Clients, Security
+from volley.shuffle.flight import WorkerStore
+from volley.shuffle.location import Location
+from volley.transport.handshake import Identity
+from volley.worker.budget import WorkerBudget
+from volley.worker.drivers import LEASE_SECONDS, Drivers
+from volley.worker.server import Worker, WorkerServer
+from volley.worker.slots import Slots
+
+# After its doors are shut a daemon has this long to end before it is ended.
+_STOP_SECONDS = 5.0
+_DRAIN_STEP_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class ShuffleSettings:
+    memory_fraction: float
+    spill_threshold: float
+    max_message_bytes: int
+    compression: str
+    retry_attempts: int
+    retry_delay_seconds: float
+
+    @classmethod
+    def of(cls, config: Config) -> ShuffleSettings:
+        return cls(
+            config.shuffle_memory_fraction,
+            config.shuffle_spill_threshold,
+            config.shuffle_max_message_size,
+            config.shuffle_compression,
+            config.shuffle_retry_attempts,
+            config.shuffle_retry_delay_ms / 1000,
+        )
+
+
+@dataclass(frozen=True)
+class DaemonSettings:
+    """`advertise` is the host that others reach this one by; `slots` how many attempts it runs at once."""
+
+    host: str
+    port: int
+    cores: int
+    slots: int
+    memory_bytes: int
+    directories: tuple[Path, ...]
+    shuffle: ShuffleSettings
+    advertise: str = ""
+    drain_seconds: float = 30.0
+    lease_seconds: float = LEASE_SECONDS
+    require_client_certificate: bool = False
+    insecure: bool = False
+
+
+class Daemon:
+    """A worker that serves from its construction until `close`."""
+
+    def __init__(self, settings: DaemonSettings, security: Security) -> None:
+        security.check_listening(settings.host, settings.insecure)
+        self._settings = settings
+        self._loop = LoopThread()
+        arguments = security.server_arguments(settings.require_client_certificate)
+        self._server = WorkerServer(security.uri(f"{settings.host}:{settings.port}"), **arguments)
+        self.address = f"{settings.advertise or _reachable(settings.host)}:{self._server.port}"
+        self.budget = WorkerBudget.divide(settings.memory_bytes, settings.shuffle.memory_fraction)
+        store = _store(settings, self.budget, self.address, security)
+        self._worker: Worker = self._loop.submit(self._made(store)).result()
+        self._server.open(self._worker)
+        self._leases: Future[None] = self._loop.submit(self._worker.drivers.forget_the_silent())
+
+    async def _made(self, store: WorkerStore) -> Worker:
+        settings = self._settings
+        slots = Slots(self.address, settings.slots, settings.cores, store)
+        identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
+        return Worker(
+            identity,
+            settings.cores,
+            slots,
+            Drivers(slots, settings.lease_seconds),
+            store,
+            self.budget,
+            settings.shuffle.max_message_bytes,
+            self._loop,
+        )
+
+    def run_until(self, stop: threading.Event, hurry: threading.Event) -> None:
+        """Serve until `stop`, then drain until nothing is left, `hurry` or the end of the time for it."""
+        stop.wait()
+        self._loop.submit(self._drain()).result()
+        deadline = time.monotonic() + self._settings.drain_seconds
+        while time.monotonic() < deadline and not self._loop.submit(self._empty()).result():
+            if hurry.wait(_DRAIN_STEP_SECONDS):
+                return
+
+    def close(self) -> None:
+        """Stop serving. Calls that wait are answered; whatever runs is cancelled."""
+        self._leases.cancel()
+        shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
+        shutdown.start()
+        self._loop.close()
+        shutdown.join(_STOP_SECONDS)
+
+    async def _drain(self) -> None:
+        self._worker.slots.drain()
+        self._worker.drivers.wake()
+
+    async def _empty(self) -> bool:
+        slots = self._worker.slots
+        return not slots.running and not slots.reserved and not self._worker.store.held_bytes
+
+
+def serve(daemon: Daemon, parent: int | None = None) -> None:
+    """Run a daemon in this process until a signal or the end of `parent`, then end the process."""
+    stop, hurry = threading.Event(), threading.Event()
+
+    def signalled(number: int, frame: object) -> None:
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    signal.signal(signal.SIGTERM, signalled)
+    signal.signal(signal.SIGINT, signalled)
+    if parent is not None:
+        die_with(parent)
+    # Events are waited for in slices: a signal is handled on the main thread between two of them.
+    daemon.run_until(stop, hurry)
+    daemon.close()
+    # Threads of Flight and DataFusion may still be in the middle of a batch that nobody wants; an orderly end of the
+    # interpreter under them can abort the process.
+    os._exit(0)
+
+
+def die_with(parent: int) -> None:
+    """End this process, at once and without ceremony, when process `parent` ends."""
+    try:
+        watched = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os._exit(1)
+    if os.getppid() != parent:
+        os._exit(1)
+
+    def watch() -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(watched, selectors.EVENT_READ)
+            selector.select()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="volley-parent", daemon=True).start()
+
+
+def check_directories(directories: Sequence[Path]) -> None:
+    """ConfigError unless exchanged data can be written there."""
+    for directory in directories:
+        if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+            raise ConfigError(f"{directory} is not a directory that can be written to.")
+
+
+def _reachable(host: str) -> str:
+    if host in ("0.0.0.0", "::", ""):
+        raise ConfigError(f"{host or 'an empty host'} is no name that others can call.", hint="Give --advertise.")
+    return host
+
+
+def _store(settings: DaemonSettings, budget: WorkerBudget, address: str, security: Security) -> WorkerStore:
+    clients = Clients(security)
+    shuffle = settings.shuffle
+    return WorkerStore(
+        Location.here(address),
+        memory_limit_bytes=budget.shuffle_bytes,
+        spill_threshold=shuffle.spill_threshold,
+        spill_directories=settings.directories,
+        compression=shuffle.compression,
+        max_message_bytes=shuffle.max_message_bytes,
+        retry_attempts=shuffle.retry_attempts,
+        retry_delay_seconds=shuffle.retry_delay_seconds,
+        connect=lambda location: clients[location.address],
+    )

@@ -1,0 +1,173 @@
+"""The attempts of one worker: room for them, their runs, their rows on the way out.
+
+    reserve(attempt) -> start(spec) -> Attempt         one after the other, an attempt once
+    release(query)                                     ends and forgets all of a query
+
+Everything here lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+
+import pyarrow as pa
+
+from volley.errors import QueryError
+from volley.gate import ByteGate
+from volley.ids import AttemptId, QueryId
+from volley.shuffle.base import ShuffleStore
+from volley.stages.graph import result_schema
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
+from volley.worker.task import failure_of, run_task
+
+RESULT_BUFFER_BYTES = 64 * 2**20
+# A coordinator starts what it reserved at once; one that does not has gone.
+RESERVATION_SECONDS = 30.0
+# Enough to refuse the late messages of any query that may still send some.
+_REMEMBERED_QUERIES = 1024
+
+
+class Slots:
+    """Runs up to `limit` attempts at a time, each as wide as `cores`."""
+
+    def __init__(
+        self,
+        name: str,
+        limit: int,
+        cores: int,
+        store: ShuffleStore,
+        result_buffer_bytes: int = RESULT_BUFFER_BYTES,
+        reservation_seconds: float = RESERVATION_SECONDS,
+    ) -> None:
+        self.name = name
+        self.limit = limit
+        self._cores = cores
+        self._store = store
+        self._result_buffer_bytes = result_buffer_bytes
+        self._reservation_seconds = reservation_seconds
+        self._reserved: dict[AttemptId, float] = {}
+        self._attempts: dict[AttemptId, Attempt] = {}
+        self._released: OrderedDict[QueryId, None] = OrderedDict()
+        self._draining = False
+
+    @property
+    def running(self) -> int:
+        return sum(not attempt.ended for attempt in self._attempts.values())
+
+    @property
+    def reserved(self) -> int:
+        now = time.monotonic()
+        self._reserved = {attempt: until for attempt, until in self._reserved.items() if until > now}
+        return len(self._reserved)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def drain(self) -> None:
+        """Reserve nothing any more; what runs goes on."""
+        self._draining = True
+
+    def reserve(self, attempt: AttemptId) -> bool:
+        """Keep room for an attempt, for a while. False: none is left, or this attempt or its query had its turn."""
+        if self._draining or attempt in self._attempts or _query(attempt) in self._released:
+            return False
+        if self.reserved + self.running >= self.limit or attempt in self._reserved:
+            return False
+        self._reserved[attempt] = time.monotonic() + self._reservation_seconds
+        return True
+
+    def start(self, task: TaskSpec) -> Attempt:
+        """Run an attempt in its reserved room; QueryError when it has none, or no longer."""
+        if not self.reserved or task.attempt not in self._reserved:
+            raise QueryError(f"{task.attempt} has no room reserved on {self.name}.")
+        del self._reserved[task.attempt]
+        attempt = Attempt(task, self._store, self._cores, self._result_buffer_bytes)
+        self._attempts[task.attempt] = attempt
+        return attempt
+
+    def __getitem__(self, attempt: AttemptId) -> Attempt:
+        """An attempt that was started and whose query is not over; QueryError for any other."""
+        if attempt not in self._attempts:
+            raise QueryError(f"{attempt} is not on {self.name}.")
+        return self._attempts[attempt]
+
+    async def cancel(self, attempt: AttemptId) -> None:
+        """End an attempt, or give its room back. One that is not here has ended."""
+        self._reserved.pop(attempt, None)
+        if attempt in self._attempts:
+            await self._attempts[attempt].cancel()
+
+    async def release(self, query: QueryId) -> None:
+        """End what runs for the query, free all it holds, and refuse what may still come of it."""
+        self._released[query] = None
+        while len(self._released) > _REMEMBERED_QUERIES:
+            self._released.popitem(last=False)
+        self._reserved = {attempt: at for attempt, at in self._reserved.items() if _query(attempt) != query}
+        mine = [attempt for attempt in self._attempts if _query(attempt) == query]
+        await asyncio.gather(*(self._attempts.pop(attempt).cancel() for attempt in mine))
+        self._store.release(query)
+
+
+class Attempt:
+    """A `RunningTask` on the loop that started it."""
+
+    def __init__(self, task: TaskSpec, store: ShuffleStore, cores: int, result_buffer_bytes: int) -> None:
+        self._spec = task
+        self._gate = ByteGate(result_buffer_bytes)
+        self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(store, cores))
+        self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
+
+    @property
+    def attempt(self) -> AttemptId:
+        return self._spec.attempt
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches that a result task gives."""
+        return result_schema(self._spec.plan.output)
+
+    @property
+    def ended(self) -> bool:
+        return self._task.done()
+
+    @property
+    def outcome(self) -> TaskDone | TaskFailure:
+        """How it ended; only when it has."""
+        if self._task.cancelled():
+            return TaskFailure(self.attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled")
+        return self._task.result()
+
+    def on_end(self, callback: Callable[[Attempt], None]) -> None:
+        self._task.add_done_callback(lambda _: callback(self))
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        while (batch := await self._ready.get()) is not None:
+            yield batch
+            self._gate.leave(batch.nbytes)
+
+    async def done(self) -> TaskDone | TaskFailure:
+        await asyncio.wait([self._task])
+        return self.outcome
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, store: ShuffleStore, cores: int) -> TaskDone | TaskFailure:
+        try:
+            return await run_task(self._spec, store, cores, self._give)
+        except Exception as error:
+            return failure_of(self.attempt, error)
+
+    async def _give(self, batch: pa.RecordBatch) -> None:
+        await self._gate.enter(batch.nbytes)
+        self._ready.put_nowait(batch)
+
+
+def _query(attempt: AttemptId) -> QueryId:
+    return attempt.task.stage.query
