@@ -65,6 +65,7 @@ class TestBench:
             (["--scale", "0"], "--scale"),
             (["--set", "shuffle=1"], "spark.key=value"),
             (["--runs", "0"], "--runs"),
+            (["--engines", "spark", "--check"], "nothing to compare"),
         ],
     )
     def test_a_bad_option_is_refused(self, arguments: list[str], says: str) -> None:
@@ -139,7 +140,7 @@ class TestDoctor:
         assert "datafusion 99.0 is outside" in finding.found
 
     def test_little_memory_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("volley.cli.checks.memory_bytes", lambda: 2 << 30)
+        monkeypatch.setattr("volley.cli.checks.available_memory_bytes", lambda: 2 << 30)
         assert check_memory().status == "warning"
 
     def test_what_is_wrong_makes_the_command_fail(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,12 @@ ENDLESS = 10**15
 WORKERS = 3
 
 
+@pytest.fixture(autouse=True)
+def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+
+
 def numbers(count: int) -> Node:
     return Range(0, count, 1, (NUMBER,))
 

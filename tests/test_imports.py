@@ -39,6 +39,7 @@ ORDER = [
     "shuffle",
     "transport",
     "worker.daemon",
+    "cluster",
     "bridge",
     "observe",
     "query",

@@ -43,8 +43,9 @@ class _OtherProcess(ShuffleStoreContract):
     mapped = True
 
     @pytest.fixture(scope="class")
-    def holder(self, directory: Path, compression: str) -> Iterator[Holder]:
-        holder = Holder([directory], compression=compression, **self.options)
+    @classmethod
+    def holder(cls, directory: Path, compression: str) -> Iterator[Holder]:
+        holder = Holder([directory], compression=compression, **cls.options)
         yield holder
         holder.kill()
 

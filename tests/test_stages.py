@@ -101,6 +101,14 @@ JOINS = {
     "the same sub-query twice": (
         "with t as (select k, sum(v) s from a group by k) select * from t x join t y on x.s = y.s"
     ),
+    "union of tables that Spark has laid out by the group": (
+        "select k, count(*), sum(x) from (select /*+ repartition(3, k) */ k, v x from a"
+        " union all select /*+ repartition(3, k) */ k, w from b) group by k"
+    ),
+    "window over a union that Spark has laid out": (
+        "select k, x, count(*) over (partition by k) from (select /*+ repartition(3, k) */ k, v x from a"
+        " union all select /*+ repartition(3, k) */ k, w from b)"
+    ),
     "union then join": (
         "select * from (select k, v from a union all select k, w from b) u join one on u.k = one.k"
     ),

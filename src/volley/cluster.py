@@ -77,8 +77,15 @@ class LocalCluster:
         self.members: list[Member] = []
 
     def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Returns when all serve; leaves nothing behind when one does not."""
         try:
-            directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="volley-cluster-")))
+            directory = Path(
+                self._resources.enter_context(tempfile.TemporaryDirectory(prefix="volley-cluster-"))
+            )
             self.token_file = directory / "token"
             descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(descriptor, secrets.token_hex(32).encode())
@@ -88,7 +95,6 @@ class LocalCluster:
         except BaseException:
             self.close()
             raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -155,8 +161,15 @@ class LocalCluster:
         command += ["--token-file", str(self.token_file), *self._arguments]
         for key, value in self._worker_settings.items():
             command += ["--set", f"{key}={value}"]
-        log = tempfile.TemporaryFile()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with its member)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # Ctrl-C is for whoever started the cluster, who then ends it in order.
+            start_new_session=True,
+        )
         return process, log
 
 

@@ -100,7 +100,9 @@ def _addresses(text: str) -> tuple[str, ...]:
 _OF_WORKERS = "For `volley worker --set`."
 
 OPTIONS: tuple[Option, ...] = (
-    Option("enabled", "boolean", "true", "Off: this session runs on Spark as if Volley were not there.", _boolean),
+    Option(
+        "enabled", "boolean", "true", "Off: this session runs on Spark as if Volley were not there.", _boolean
+    ),
     Option(
         "fallback",
         "choice",
@@ -130,8 +132,12 @@ OPTIONS: tuple[Option, ...] = (
         "Holds the token that worker daemons ask for; without it, the environment variable VOLLEY_TOKEN does.",
         str,
     ),
-    Option("tls.caFile", "file", "", "Certificates (PEM) to trust. Set: connections to workers use TLS.", str),
-    Option("tls.certificateFile", "file", "", "This side's certificate (PEM), where workers ask for one.", str),
+    Option(
+        "tls.caFile", "file", "", "Certificates (PEM) to trust. Set: connections to workers use TLS.", str
+    ),
+    Option(
+        "tls.certificateFile", "file", "", "This side's certificate (PEM), where workers ask for one.", str
+    ),
     Option("tls.keyFile", "file", "", "The key (PEM) of that certificate.", str),
     Option(
         "local.workers",
@@ -196,7 +202,9 @@ OPTIONS: tuple[Option, ...] = (
         "Wait before the first of these; it doubles each time, with jitter and a cap. " + _OF_WORKERS,
         _at_least(0),
     ),
-    Option("task.attempts", "integer", "3", "How often a task may be tried before the query fails.", _at_least(1)),
+    Option(
+        "task.attempts", "integer", "3", "How often a task may be tried before the query fails.", _at_least(1)
+    ),
     Option(
         "timeoutSeconds",
         "number",

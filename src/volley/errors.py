@@ -7,6 +7,7 @@
     +-- CaptureError                 Spark's plan could not be read without guessing
     +-- QueryError                   a native query failed
         +-- TaskError                in a task of a stage, with its attempt
+        +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
         +-- NoWorkers                none of the worker daemons can be used
         +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
         +-- BlockMissing             exchanged data is not where the manifest says
@@ -70,6 +71,12 @@ class NoWorkers(QueryError):
 
 class HandshakeRefused(QueryError):
     code = "HANDSHAKE_REFUSED"
+
+
+class ResultInterrupted(QueryError):
+    """The rows that are out cannot be taken back; a client that has not used them yet may begin again."""
+
+    code = "RESULT_INTERRUPTED"
 
 
 class DataError(QueryError):

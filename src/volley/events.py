@@ -36,8 +36,11 @@ class QueryStarted(Event):
 
 @dataclass(frozen=True)
 class StageStarted(Event):
+    """`planned_tasks` is how many tasks the stage had before the sizes of its inputs were known."""
+
     stage: StageId
     tasks: int
+    planned_tasks: int
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,13 @@ class StageFinished(Event):
     rows: int
     size_bytes: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class StageRolledBack(Event):
+    """The stage begins again in the epoch of `stage`: what it had read is being computed differently."""
+
+    stage: StageId
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def available_cores() -> int:
     """Cores that the scheduler lets this process use; containers and taskset make them fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory_bytes() -> int:
+    """What this process may use: the machine's memory, or the control group's limit when that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(limit).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            total = min(total, int(text))
+    return total

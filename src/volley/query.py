@@ -16,8 +16,7 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from volley.bridge.result import NativeResult
 from volley.cancellation import CancellationToken
@@ -26,10 +25,12 @@ from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute
 from volley.errors import (
     CaptureError,
+    ConfigError,
     DataError,
     DeadlineExceeded,
     FallbackError,
     QueryCancelled,
+    ResultInterrupted,
     VolleyError,
 )
 from volley.events import EventLog
@@ -41,11 +42,14 @@ from volley.observe.stages import stage_reports
 from volley.observe.tasks import TaggedJobs
 from volley.plan.capture import capture
 from volley.plan.nodes import Node
+from volley.security import Security
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import make_stages
 from volley.stages.subqueries import with_results
 from volley.support.check import check
 from volley.support.reasons import Reason, Unsupported
+from volley.transport.base import Transport
+from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
 
 Answer = TypeVar("Answer")
@@ -58,17 +62,26 @@ def run(
     query = Query(frame.sparkSession, action)
     with TaggedJobs(query.spark, f"volley-{query.id}") as jobs:
         plan = query.native_plan(frame)
-        if plan is not None:
+        tries = query.config.task_attempts if plan is not None else 0
+        while plan is not None and tries:
+            tries -= 1
             try:
                 with query.executed(plan) as stream:
                     result = NativeResult(stream, plan.output)
                     answer = native(result)
                 query.finished("native", result.rows, jobs.tasks(), stream)
                 return answer
+            except ResultInterrupted as error:
+                # Nobody has seen an answer yet, so the rows that came in are simply dropped.
+                if not tries:
+                    raise
+                query.interrupted(error)
             except VolleyError as error:
                 query.replay(error)
+                break
         answer = spark()
         query.finished("spark", len(answer) if isinstance(answer, list) else 0, jobs.tasks())
+        query.allow_spark()
         return answer
 
 
@@ -170,13 +183,24 @@ class Query:
         Spark's own error is then the one the user sees, with its class, parameters and place in the SQL text. Where
         Spark does not fail (it may not evaluate what we did), its rows are the right ones.
         """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError):
+        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError):
             raise error
         if not isinstance(error, DataError):
             if self.config.fallback == "error":
                 raise error
             warnings.warn(f"Volley failed and Spark runs the query: {error}", stacklevel=4)
         self.reasons = (Unsupported(Reason.REPLAY, self.action, error.message),)
+
+    def allow_spark(self) -> None:
+        """Under fallback=error rows that Spark made after a native failure are refused, too."""
+        if self.config.fallback == "error":
+            raise FallbackError(
+                f"{self.action} had to be replayed on Spark: {'; '.join(map(str, self.reasons))}.",
+                hint="Set spark.volley.fallback=allow to accept that.",
+            )
+
+    def interrupted(self, error: ResultInterrupted) -> None:
+        warnings.warn(f"A worker was lost and the query begins again: {error}", stacklevel=4)
 
     def finished(self, engine: Any, rows: int, spark_tasks: int, result: ResultStream | None = None) -> None:
         ended = time.perf_counter()
@@ -211,14 +235,14 @@ class Query:
 
     def _start(self, plan: Node) -> ResultStream:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
-        workers = self.config.local_workers
+        transport = _transport(self.config)
         token = CancellationToken()
         with _lock:
             _running[self._session].add(token)
         token.on_fire(lambda: self._ended(token))
         return execute(
-            make_stages(plan, workers),
-            LocalTransport(workers, self.config.local_cores or available_cores(), MemoryStore),
+            make_stages(plan, len(transport.workers())),
+            transport,
             query=QueryId.new(),
             token=token,
             timeout_seconds=self.config.timeout_seconds,
@@ -240,6 +264,21 @@ class Query:
             )
         if self.config.fallback == "warn":
             warnings.warn(f"Spark runs this {self.action}: {text}", stacklevel=5)
+
+
+def _transport(config: Config) -> Transport:
+    """How this query reaches workers; NoWorkers when it reaches none."""
+    if config.transport == "local":
+        return LocalTransport(config.local_workers, config.local_cores or available_cores(), MemoryStore)
+    if not config.workers:
+        raise ConfigError(
+            "spark.volley.transport=flight needs spark.volley.workers.",
+            hint="Start some with `volley cluster`.",
+        )
+    security = Security.read(
+        config.token_file, config.tls_ca_file, config.tls_certificate_file, config.tls_key_file
+    )
+    return FlightTransport(shared_fleet(config.workers, security, config.worker_timeout_seconds))
 
 
 _lock = threading.Lock()

@@ -1,7 +1,7 @@
 """Who may talk to a daemon: a shared token on every call, TLS and mutual TLS around it.
 
-Secrets come from files or the environment and go into headers and TLS contexts; they are in no command line, no message,
-no `repr`. A peer that is refused is told that it is refused, and nothing else.
+Secrets come from files or the environment and go into headers and TLS contexts; they are in no command line, no
+message, no `repr`. A peer that is refused is told that it is refused, and nothing else.
 """
 
 from __future__ import annotations
@@ -53,9 +53,13 @@ class Security:
         """From files; without a token file the token is that of the environment, if it has one."""
         token = _token(Path(token_file)) if token_file else environment.get(TOKEN_VARIABLE) or None
         if token is not None and not token.isascii():
-            raise ConfigError("the token has letters outside ASCII.", hint="Make one with `openssl rand -hex 32`.")
+            raise ConfigError(
+                "the token has letters outside ASCII.", hint="Make one with `openssl rand -hex 32`."
+            )
         if bool(certificate_file) != bool(key_file):
-            raise ConfigError("a certificate and its key belong together.", hint="Give both files, or neither.")
+            raise ConfigError(
+                "a certificate and its key belong together.", hint="Give both files, or neither."
+            )
         if not ca_file and not certificate_file:
             return cls(token)
         return cls(token, Tls(_pem(ca_file), _pem(certificate_file), _pem(key_file)))

@@ -12,13 +12,14 @@ from functools import wraps
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from volley import query
+from volley.bridge.result import NativeResult
 from volley.config import PREFIX, Config
 from volley.errors import SessionError
 
@@ -33,7 +34,8 @@ def enable(spark: SparkSession) -> SparkSession:
 
     Raises SessionError for a session that has no plan to read (Spark Connect) and ConfigError for a bad option.
     """
-    if not isinstance(spark, SparkSession):
+    # Asked of the type, not by isinstance: a checker would take what follows for unreachable.
+    if not issubclass(type(spark), SparkSession):
         kind = f"{type(spark).__module__}.{type(spark).__qualname__}"
         hint = "Pass the SparkSession that your program uses."
         if kind.startswith("pyspark.sql.connect."):
@@ -76,7 +78,7 @@ def _collect_as_arrow(
     empty_list_if_zero_records: bool = True,
     prefers_large_var_types: bool = False,
 ) -> list[pa.RecordBatch]:
-    def native(result: query.NativeResult) -> list[pa.RecordBatch]:
+    def native(result: NativeResult) -> list[pa.RecordBatch]:
         # The schema that Spark's own Arrow has here: toArrow and toPandas build on it.
         schema = to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=prefers_large_var_types)
         batches = list(result.table(schema).to_batches())
@@ -109,7 +111,7 @@ def _is_empty(frame: DataFrame) -> bool:
     return query.run(
         first,
         "isEmpty",
-        native=lambda result: result.table().num_rows == 0,
+        native=lambda result: not result.table().num_rows,
         spark=lambda: bool(_originals["isEmpty"](frame)),
     )
 
@@ -132,12 +134,10 @@ def _to_local_iterator(frame: DataFrame, prefetchPartitions: bool = False) -> It
     )
 
 
-def _show_string(
-    frame: DataFrame, n: int = 20, truncate: bool | int = True, vertical: bool = False
-) -> str:
+def _show_string(frame: DataFrame, n: int = 20, truncate: bool | int = True, vertical: bool = False) -> str:
     original = _originals["_show_string"]
 
-    def native(result: query.NativeResult) -> str:
+    def native(result: NativeResult) -> str:
         # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
         table = result.table(to_arrow_schema(frame.schema, timezone="UTC"))
         shown = frame.sparkSession.createDataFrame(table, frame.schema)
@@ -175,9 +175,9 @@ def _install() -> None:
         if _originals:
             return
         for name, action in _ACTIONS.items():
-            original = getattr(DataFrame, name)
+            original = getattr(ClassicDataFrame, name)
             _originals[name] = original
-            setattr(DataFrame, name, _wrapped(original, action))
+            setattr(ClassicDataFrame, name, _wrapped(original, action))
 
 
 def _wrapped(original: Callable[..., Any], action: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from volley.machine import available_memory_bytes
+
 PACKAGES = ("volley-spark", "pyspark", "datafusion", "pyarrow")
 
 
@@ -20,7 +22,7 @@ def environment(spark: SparkSession, master: str, cores: int, settings: Mapping[
         "cores": cores,
         "settings": dict(settings),
         "machine_cores": os.cpu_count(),
-        "memory_bytes": memory_bytes(),
+        "memory_bytes": available_memory_bytes(),
         "processor": processor(),
         "python": platform.python_version(),
         "java": _java_version(spark),
@@ -31,19 +33,6 @@ def environment(spark: SparkSession, master: str, cores: int, settings: Mapping[
 def _java_version(spark: SparkSession) -> str:
     jvm: Any = spark.sparkContext._jvm
     return str(jvm.java.lang.System.getProperty("java.version"))
-
-
-def memory_bytes() -> int:
-    """What this process may use: the machine's memory, or the control group's limit when that is lower."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(limit).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdecimal():
-            total = min(total, int(text))
-    return total
 
 
 def processor() -> str:

@@ -15,8 +15,11 @@ from volley.bench.queries import parse_queries
 from volley.bench.run import Results, run_queries
 from volley.bench.table import results_table
 from volley.cli.console import generate_with_progress, new_console, parse_settings, progress_bar, step
-from volley.machine import available_cores
+from volley.cluster import LocalCluster
+from volley.machine import available_cores, available_memory_bytes
 
+# Options of workers rather than of sessions.
+SHUFFLE = "spark.volley.shuffle."
 ENGINES = ("volley", "spark", "datafusion")
 
 
@@ -73,6 +76,14 @@ def _engine_names(context: click.Context, parameter: click.Parameter, value: str
     help="Spark's master, local[n]; every engine gets n cores.",
 )
 @click.option(
+    "--cluster",
+    "workers",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Run Volley on so many worker daemons of this machine, started for it; 0: in this process.",
+)
+@click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark or Volley option; repeatable."
 )
 @click.option(
@@ -80,7 +91,9 @@ def _engine_names(context: click.Context, parameter: click.Parameter, value: str
     type=click.Path(file_okay=False, path_type=Path),
     help="Where TPC-H data is kept; otherwise the user's cache.",
 )
+@click.pass_context
 def tpch(
+    context: click.Context,
     scale: float,
     engines: tuple[str, ...],
     runs: int,
@@ -88,6 +101,7 @@ def tpch(
     check: bool,
     json_file: Path | None,
     master: str,
+    workers: int,
     settings: tuple[str, ...],
     data: Path | None,
 ) -> None:
@@ -97,13 +111,30 @@ def tpch(
     Examples:
       volley bench tpch --scale 1 --check --json results.json
       volley bench tpch --scale 0.1 --queries q01,q05 --set spark.volley.local.workers=3
+      volley bench tpch --scale 1 --cluster 2
     """
+    if check and "volley" not in engines:
+        raise click.BadParameter(
+            "there is nothing to compare without volley in --engines", param_hint="--check"
+        )
     console = new_console()
     chosen = parse_queries(queries)
     cores = cores_of(master)
     directory = generate_with_progress(console, scale, data)
+    chosen_settings = parse_settings(settings)
+    if workers:
+        with step(console, f"Starting {workers} workers ..."):
+            cluster = LocalCluster(
+                workers,
+                cores=max(1, cores // workers),
+                memory=f"{available_memory_bytes() // 2 // workers >> 20}m",
+                settings={key: value for key, value in chosen_settings.items() if key.startswith(SHUFFLE)},
+            )
+            # Taken down when the command ends, however it ends.
+            context.with_resource(cluster)
+        chosen_settings = cluster.settings | chosen_settings
     with step(console, "Starting Spark ..."):
-        spark = session(master, parse_settings(settings), directory)
+        spark = session(master, chosen_settings, directory)
         sides: dict[str, Engine] = {}
         for name in engines:
             match name:
@@ -113,7 +144,7 @@ def tpch(
                     sides[name] = Spark(spark)
                 case _:
                     sides[name] = DataFusion(directory, cores)
-    results = Results(scale, environment(spark, master, cores, parse_settings(settings)))
+    results = Results(scale, environment(spark, master, cores, chosen_settings))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress_bar(console, *columns) as bar:
         task = bar.add_task("", total=len(chosen) * len(engines) * (runs + 1))
@@ -125,8 +156,15 @@ def tpch(
         results.results.extend(run_queries(spark, list(sides.values()), chosen, runs, check, advance))
     spark.stop()
     console.print(results_table(results))
+    for result in results.results:
+        if result.engine == "volley" and not result.best.native:
+            console.print(
+                f"{result.query} ran on Spark: {'; '.join(result.best.reasons)}",
+                highlight=False,
+                markup=False,
+            )
     for result in results.differing:
-        console.print(f"[red]{result.query}[/] {result.difference}", highlight=False)
+        console.print(f"{result.query}: {result.difference}", style="red", highlight=False, markup=False)
     if json_file:
         json_file.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {json_file}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from volley.bench.environment import memory_bytes
+from volley.machine import available_memory_bytes
 
 _JAVA = 17
 _MEMORY_GIB = 4
@@ -88,7 +88,7 @@ def check_packages() -> Finding:
 
 
 def check_memory() -> Finding:
-    memory = memory_bytes()
+    memory = available_memory_bytes()
     found = f"{memory / _GIB:.1f} GiB"
     if memory < _MEMORY_GIB * _GIB:
         return Finding(

@@ -87,7 +87,7 @@ def demo(scale: float, data: Path | None) -> None:
     console.print(_timing_table(timings, cores))
     for timing in timings:
         if timing.problem:
-            console.print(f"[red]{timing.title}[/]: {timing.problem}", highlight=False)
+            console.print(f"{timing.title}: {timing.problem}", style="red", highlight=False, markup=False)
     sys.exit(1 if any(timing.problem for timing in timings) else 0)
 
 

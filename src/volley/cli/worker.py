@@ -13,9 +13,8 @@ import click
 
 from volley.cli.console import parse_settings
 from volley.config import Config, parse_bytes
-from volley.machine import available_cores
+from volley.machine import available_cores, available_memory_bytes
 from volley.security import Security
-from volley.worker.budget import available_memory_bytes
 from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings, check_directories, serve
 
 
@@ -28,9 +27,13 @@ def bytes_option(context: click.Context, parameter: click.Parameter, value: str 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0, the default, takes a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0, the default, takes a free one."
+)
 @click.option("--advertise", default="", help="Host that others reach this one by, when it is not --host.")
-@click.option("--cores", type=click.IntRange(min=1), help="Cores that a task uses; default: all of this machine.")
+@click.option(
+    "--cores", type=click.IntRange(min=1), help="Cores that a task uses; default: all of this machine."
+)
 @click.option("--tasks", type=click.IntRange(min=1), help="Tasks at once; default: as many as cores.")
 @click.option("--memory", callback=bytes_option, help="Such as 8g; default: 80% of what this machine has.")
 @click.option(
@@ -40,7 +43,9 @@ def bytes_option(context: click.Context, parameter: click.Parameter, value: str 
     type=click.Path(file_okay=False, path_type=Path),
     help="Where exchanged data that does not fit into memory goes; repeatable. Default: the temporary directory.",
 )
-@click.option("--token-file", default="", help="Holds the token to ask for; otherwise VOLLEY_TOKEN in the environment.")
+@click.option(
+    "--token-file", default="", help="Holds the token to ask for; otherwise VOLLEY_TOKEN in the environment."
+)
 @click.option("--tls-certificate", default="", help="This worker's certificate (PEM). Set: it speaks TLS.")
 @click.option("--tls-key", default="", help="The key of that certificate (PEM).")
 @click.option("--tls-ca", default="", help="Certificates (PEM) that vouch for other workers and for clients.")
@@ -54,7 +59,9 @@ def bytes_option(context: click.Context, parameter: click.Parameter, value: str 
     help="How long to finish what runs after SIGTERM.",
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print where it listens, and its budget, as one line of JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print where it listens, and its budget, as one line of JSON."
+)
 @click.option("--parent", type=int, hidden=True, help="End when this process does.")
 def worker(
     host: str,
@@ -106,7 +113,9 @@ def worker(
         Security.read(token_file, tls_ca, tls_certificate, tls_key),
     )
     if as_json:
-        click.echo(json.dumps({"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)}))
+        click.echo(
+            json.dumps({"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)})
+        )
     else:
         click.echo(f"worker {daemon.address}: {width} cores, {tasks or width} tasks at once")
         click.echo(f"memory {daemon.budget}")

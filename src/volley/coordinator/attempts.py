@@ -21,8 +21,12 @@ class Attempts:
         return attempt
 
     def may_retry(self, failure: TaskFailure) -> bool:
-        """Only what may pass is worth another attempt: bad data stays bad."""
-        return failure.failure.may_pass and self._made < self._limit
+        """Only what may pass is worth another attempt: bad data stays bad.
+
+        Lost input can be computed again if it is known whose output it was.
+        """
+        hopeless = failure.failure is Failure.LOST_INPUT and failure.lost is None
+        return failure.failure.may_pass and not hopeless and self._made < self._limit
 
 
 def error_of(failure: TaskFailure) -> QueryError:

@@ -1,11 +1,11 @@
-"""Which attempts count: of several at one task, the first that committed, for good."""
+"""Which attempts count: of several at one task, the first that committed, for as long as its output is there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from volley.ids import StageId
+from volley.ids import AttemptId, StageId
 from volley.shuffle.base import Block
 from volley.stages.layout import Read
 from volley.transport.messages import TaskDone
@@ -44,6 +44,22 @@ class Election:
             return False
         self._winners[task.task] = done
         return True
+
+    def winner(self, task: int) -> TaskDone | None:
+        return self._winners[task]
+
+    def missing(self) -> list[int]:
+        """The tasks without a winner."""
+        return [number for number, winner in enumerate(self._winners) if winner is None]
+
+    def forget(self, attempts: Set[AttemptId]) -> bool:
+        """Let these attempts no longer count, because their output is lost. Whether any of them did."""
+        lost = [
+            number for number, winner in enumerate(self._winners) if winner and winner.attempt in attempts
+        ]
+        for number in lost:
+            self._winners[number] = None
+        return bool(lost)
 
     @property
     def rows(self) -> int:

@@ -59,7 +59,9 @@ class Count:
 class Sum:
     def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
         return [
-            Accumulator(Total.SUM, call.arguments, _wide(call.arguments[0].type, _SAFE_DIGITS), where, distinct)
+            Accumulator(
+                Total.SUM, call.arguments, _wide(call.arguments[0].type, _SAFE_DIGITS), where, distinct
+            )
         ]
 
     def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:

@@ -1,10 +1,10 @@
 """Grouping: one DataFusion aggregate for the totals, then a projection for states or values.
 
-        results         what Spark projects on top
-           |
-        finish          state columns or values, from totals
-           |
-        aggregate       totals, each computed once
+results         what Spark projects on top
+   |
+finish          state columns or values, from totals
+   |
+aggregate       totals, each computed once
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     finished: list[Expr] = []
     for call, accumulators in zip(node.calls, asked, strict=True):
         finished += _finish(call, [columns[accumulator] for accumulator in accumulators])
-    named = [
-        expr.alias(column_name(buffer.id)) for expr, buffer in zip(finished, node.buffers, strict=True)
-    ]
+    named = [expr.alias(column_name(buffer.id)) for expr, buffer in zip(finished, node.buffers, strict=True)]
     frame = frame.select(*(col(column_name(attribute_of(key).id)) for key in keys), *named)
     results = {attribute_of(result).id: result for result in node.results}
     return frame.select(*(lower_expression(result) for result in results.values()))

@@ -34,8 +34,8 @@ def lower_expression(expression: Expression) -> Expr:
     match expression:
         case Attribute(id, _, _, _):
             return col(column_name(id))
-        case Literal(value, type):
-            return constant(value, to_arrow(type))
+        case Literal(value, data_type):
+            return constant(value, to_arrow(data_type))
         case Alias(id, _, child):
             return lower_expression(child).alias(column_name(id))
         case SortKey(child, _, _):

@@ -13,6 +13,7 @@ from volley.lower.aggregates import lower_aggregate
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.joins import lower_join
+from volley.lower.memory import OperatorMemory
 from volley.lower.null_checks import without_implied_null_checks
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct
@@ -50,12 +51,14 @@ _SETTINGS = {
 }
 
 
-def new_context(target_partitions: int) -> SessionContext:
-    """A session for one task or query: cheap to make, never shared."""
+def new_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
+    """A session for one task or query: cheap to make, never shared. Without `memory` it takes what it needs."""
     config = SessionConfig().with_target_partitions(target_partitions)
     for key, value in _SETTINGS.items():
         config = config.set(key, value)
-    return SessionContext(config)
+    if memory is None:
+        return SessionContext(config)
+    return SessionContext(memory.configured(config, target_partitions), memory.runtime())
 
 
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:

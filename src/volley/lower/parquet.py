@@ -6,9 +6,9 @@ old dates. So a file is looked at before it is read, and anything but the plain 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -70,9 +70,11 @@ def physical_names(file: DataFile, wanted: list[Attribute]) -> dict[int, str]:
 
 def _open(file: DataFile) -> Footer:
     try:
-        status = os.stat(file.path)
+        status = Path(file.path).stat()
         if status.st_size != file.size_bytes:
-            raise DataError(f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now.")
+            raise DataError(
+                f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now."
+            )
         return _footer(file.path, status.st_size, status.st_mtime_ns)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{file.path} cannot be read as Parquet: {error}") from error
@@ -120,7 +122,9 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
         found = found.value_type
     if wanted == TIMESTAMP:
         # Every INT96 value is an instant; an annotated INT64 is one only when it says so.
-        return pa.types.is_timestamp(found) and (int96 or (found.tz is not None and found.unit in ("us", "ms")))
+        return pa.types.is_timestamp(found) and (
+            int96 or (found.tz is not None and found.unit in ("us", "ms"))
+        )
     if int96:
         return False
     match wanted:

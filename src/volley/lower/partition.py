@@ -66,11 +66,15 @@ def partitioned_plan(
 
 def _fragment(plan: ExecutionPlan) -> ExecutionPlan | None:
     """The left input of the join; None when the optimizer left no join because one side has no rows."""
-    while not plan.display().startswith("HashJoinExec"):
+    while not plan.display().startswith(("HashJoinExec", "SortMergeJoinExec")):
         if len(plan.children()) != 1:
             return None
         plan = plan.children()[0]
-    return plan.children()[0]
+    left = plan.children()[0]
+    # A merging join sorts its inputs; nobody asked for an order of the partitions.
+    if plan.display().startswith("SortMergeJoinExec") and left.display().startswith("SortExec: expr="):
+        left = left.children()[0]
+    return left
 
 
 def _verify(plan: ExecutionPlan, names: Sequence[str], partitions: int) -> None:

@@ -3,13 +3,12 @@
 A task may read any subset of a table's files, while DataFusion reads one path. So the files are linked into a
 directory of the task's own, one folder for each tuple of partition values:
 
-    <scratch>/part=0/0.parquet -> /data/t/day=2024-01-01/a.parquet
-    <scratch>/part=1/1.parquet -> /data/t/day=2024-01-02/b.parquet
+    <scratch>/part=0/000000.parquet -> /data/t/day=2024-01-01/a.parquet
+    <scratch>/part=1/000001.parquet -> /data/t/day=2024-01-02/b.parquet
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +68,7 @@ def _link(files: Sequence[DataFile], partitions: list[tuple[Scalar, ...]], scope
             folders[values] = directory / f"{_PART}={number}"
             folders[values].mkdir()
     for number, file in enumerate(files):
-        os.symlink(os.path.abspath(file.path), folders[file.partition] / f"{number}.parquet")
+        (folders[file.partition] / f"{number:06}.parquet").symlink_to(Path(file.path).absolute())
     return f"{directory}/"
 
 

@@ -111,6 +111,24 @@ def null_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
     return f.when(expr == zero, typed_null(arrow_type)).otherwise(expr)
 
 
+# ------------------------------------------------------------------------------------------------- time
+
+MICROS_A_SECOND = 1_000_000
+MICROS_A_DAY = 86_400 * MICROS_A_SECOND
+
+
+def floor_divide(value: Expr, divisor: int) -> Expr:
+    """A long divided downwards: Arrow divides towards zero, and times before 1970 must go down."""
+    by, zero, one = (constant(number, pa.int64()) for number in (divisor, 0, 1))
+    return value / by - f.when(value % by < zero, one).otherwise(zero)
+
+
+def floor_to(value: Expr, size: int) -> Expr:
+    """The largest multiple of `size` that is not above the long; below 64 bits it fails."""
+    multiply = kernel("checked_multiply", pc.multiply_checked, pa.int64(), pa.int64(), pa.int64())
+    return multiply(floor_divide(value, size), constant(size, pa.int64()))
+
+
 # ---------------------------------------------------------------------------------------------- decimals
 
 
@@ -129,6 +147,23 @@ def at_scale(expression: Expression, lowered: Expr, scale: int) -> Expr:
     if scale <= written.scale or precision > 38:
         return lowered
     return constant(expression.value, pa.decimal128(precision, scale))
+
+
+def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> Expr:
+    """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it; or a failure.
+
+    That text lies within a few units in the last place of the value. If the ends of that interval round alike, so
+    does everything between, and Arrow's own rounding is right; otherwise the row is left to Spark.
+    """
+    arrow_type = to_arrow(data_type)
+
+    def rounded(factor: float) -> Expr:
+        value = expr * constant(factor, pa.float64())
+        return value.try_cast(arrow_type) if null_on_overflow else value.cast(arrow_type)
+
+    low, high = rounded(1 - 2.0**-50), rounded(1 + 2.0**-50)
+    agree = f.coalesce(low == high, low.is_null() & high.is_null())
+    return f.when(agree, low).otherwise(null_or_fail(expr, pa.float64(), arrow_type))
 
 
 def check_precision(expr: Expr, data_type: DecimalType) -> Expr:

@@ -88,7 +88,11 @@ class _Columns:
 
 def _lower_call(call: WindowCall, operands: _Columns, windows: _Columns) -> Expr:
     over = _Over(call, operands, windows)
-    return over.aggregate(call.function) if isinstance(call.function, AggregateCall) else over.function(call.function)
+    return (
+        over.aggregate(call.function)
+        if isinstance(call.function, AggregateCall)
+        else over.function(call.function)
+    )
 
 
 class _Over:
@@ -97,9 +101,7 @@ class _Over:
     def __init__(self, call: WindowCall, operands: _Columns, windows: _Columns) -> None:
         self._operands = operands
         self._windows = windows
-        keys = [
-            operands.add(sort_operand(lower_expression(key), key.type)) for key in call.partition_by
-        ]
+        keys = [operands.add(sort_operand(lower_expression(key), key.type)) for key in call.partition_by]
         self._partition = f"PARTITION BY {', '.join(keys)}" if keys else ""
         orders = [_order(key, operands.add(_order_operand(key, call.frame))) for key in call.order_by]
         self._order = f"ORDER BY {', '.join(orders)}" if orders else ""

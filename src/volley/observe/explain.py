@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql import DataFrame
 
 from volley.errors import CaptureError
 from volley.plan.capture import capture
@@ -133,5 +133,5 @@ def _summary(node: Node) -> str:
 
 
 def _names(columns: tuple[Attribute, ...] | tuple[Expression, ...]) -> str:
-    names = [getattr(column, "name", None) or getattr(column, "function", "?") for column in columns]
+    names = [str(getattr(column, "name", None) or getattr(column, "function", "?")) for column in columns]
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -14,15 +14,18 @@ from typing import TextIO
 
 from volley.events import Event, QueryFinished, QueryStarted, StageFinished, TaskFinished
 
-_FIRST_AFTER_SECONDS = 1.0
 _EVERY_SECONDS = 0.2
 
 
 class ProgressLine:
-    """A listener for an `EventLog`; draws from a thread that ends with the query."""
+    """A listener for an `EventLog`; draws from a thread that ends with the query.
 
-    def __init__(self, stream: TextIO) -> None:
+    Queries that end within `after_seconds` are never seen.
+    """
+
+    def __init__(self, stream: TextIO, after_seconds: float = 1.0) -> None:
         self._stream = stream
+        self._after_seconds = after_seconds
         self._over = threading.Event()
         self._stages = self._stages_done = self._tasks = self._tasks_done = self._rows = 0
 
@@ -47,7 +50,7 @@ class ProgressLine:
 
     def _draw(self) -> None:
         started = time.monotonic()
-        if self._over.wait(_FIRST_AFTER_SECONDS):
+        if self._over.wait(self._after_seconds):
             return
         while not self._over.wait(_EVERY_SECONDS):
             self._write(self.line(time.monotonic() - started))

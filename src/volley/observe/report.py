@@ -21,8 +21,11 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class StageReport:
+    """`planned_tasks` is what the stage would have had without the real sizes of its inputs."""
+
     stage: int
     tasks: int
+    planned_tasks: int
     attempts: int
     rows: int
     bytes: int
@@ -68,8 +71,9 @@ class QueryReport:
         ]
         lines += [f"  {reason}" for reason in self.reasons]
         lines += [
-            f"  stage {stage.stage}: {stage.tasks} tasks, {stage.rows:,} rows, "
-            f"{stage.bytes:,} bytes, {stage.seconds:.3f} s"
+            f"  stage {stage.stage}: {stage.tasks} tasks"
+            + (f" (planned {stage.planned_tasks})" if stage.tasks != stage.planned_tasks else "")
+            + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
             for stage in self.stages
         ]
         return "\n".join(lines)

@@ -10,14 +10,14 @@ from volley.observe.report import OperatorReport, StageReport
 
 def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     """One report a finished stage, in the order of their numbers; operators are summed over the tasks."""
-    tasks: dict[int, int] = {}
+    started: dict[int, StageStarted] = {}
     attempts: dict[int, int] = {}
     operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
     reports: dict[int, StageReport] = {}
     for event in events:
         match event:
             case StageStarted():
-                tasks[event.stage.stage] = event.tasks
+                started[event.stage.stage] = event
             case TaskStarted():
                 stage = event.attempt.task.stage.stage
                 attempts[stage] = attempts.get(stage, 0) + 1
@@ -27,7 +27,8 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                 stage = event.stage.stage
                 reports[stage] = StageReport(
                     stage=stage,
-                    tasks=tasks[stage],
+                    tasks=started[stage].tasks,
+                    planned_tasks=started[stage].planned_tasks,
                     attempts=attempts.get(stage, 0),
                     rows=event.rows,
                     bytes=event.size_bytes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from volley.errors import CaptureError
@@ -46,6 +46,8 @@ from volley.plan.types import (
 
 Json = dict[str, Any]
 TRUE = Literal(True, BOOLEAN)
+# Python's own would refuse more than 28 digits.
+_DECIMAL_CONTEXT = Context(prec=38)
 
 # Filters that only skip rows which a join above drops anyway; TRUE is a correct stand-in.
 _ONLY_PRUNING = ("DynamicPruningExpression", "BloomFilterMightContain")
@@ -194,7 +196,7 @@ def _internal(text: str, data_type: DataType) -> Scalar:
     if data_type in FRACTIONAL:
         return {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}.get(text) or float(text)
     if isinstance(data_type, DecimalType):
-        return Decimal(text).quantize(Decimal(1).scaleb(-data_type.scale))
+        return Decimal(text).quantize(Decimal(1).scaleb(-data_type.scale), context=_DECIMAL_CONTEXT)
     raise CaptureError(f"a literal of type {data_type} is not readable.")
 
 

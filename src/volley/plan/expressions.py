@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from volley.plan.types import BOOLEAN, DataType
 
@@ -201,13 +201,10 @@ def walk(expression: Expression) -> Iterator[Expression]:
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """A copy in which every part has been offered to `change`, children before their parents."""
     if not isinstance(expression, _LEAVES):
-        expression = replace(
-            expression,
-            **{
-                field.name: _transform_field(getattr(expression, field.name), change)
-                for field in fields(expression)
-            },
-        )
+        changes: dict[str, Any] = {
+            field.name: _transform_field(getattr(expression, field.name), change) for field in fields(expression)
+        }
+        expression = replace(expression, **changes)
     return change(expression)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from volley.plan.expressions import (
     AggregateCall,
@@ -389,7 +390,7 @@ def transform(node: Node, change: Callable[[Node], Node]) -> Node:
 
 def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> Node:
     """The node with each expression that it holds replaced by `change` of it; children stay."""
-    changes = {}
+    changes: dict[str, Any] = {}
     for field in fields(node):
         value = getattr(node, field.name)
         changed = _map_field(value, change)

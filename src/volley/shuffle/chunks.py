@@ -26,6 +26,8 @@ _FILE = struct.Struct("<QQQ?")
 _CHUNK = struct.Struct("<IQQQQ")
 _MAGIC = b"VIX1"
 _END_MARK_BYTES = 8
+# Not worth a copy.
+_SMALL_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Unsealer:
     def __init__(self, block: Block, index: Index) -> None:
         self._block = block
         self._index = index
-        schema = index.schema or pa.schema([])
+        self._schema = schema = index.schema or pa.schema([])
         order = _stored_order(schema)
         self._stored = schema if order is None else pa.schema([schema.field(i) for i in order])
         self._back = None if order is None else [order.index(i) for i in range(len(order))]
@@ -133,7 +135,9 @@ class Unsealer:
                 attempt=self._block.attempt,
             )
         batch = pa.ipc.read_record_batch(data, self._stored)
-        return batch if self._back is None else batch.select(self._back)
+        if self._back is None:
+            return batch
+        return pa.RecordBatch.from_arrays([batch.column(i) for i in self._back], schema=self._schema)
 
 
 def check_totals(block: Block, index: Index) -> None:
@@ -146,15 +150,17 @@ def slices(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
     """The batch in pieces of about `limit_bytes`; a single row may have more."""
     pieces = -(-batch.nbytes // limit_bytes)
     rows = max(1, -(-batch.num_rows // max(1, pieces)))
+    if rows >= batch.num_rows:
+        yield batch
+        return
     for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+        yield _without_views(batch.slice(start, rows))
 
 
 def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without what its buffers hold of other rows."""
-    columns = [_without_views(column) for column in batch.columns]
-    batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
+    """The batch without what its buffers hold of other rows; itself when that is little."""
+    batch = _without_views(batch)
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes + _SMALL_BYTES:
         return batch
     return pa.concat_batches([batch])
 
@@ -162,10 +168,15 @@ def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
-def _without_views(column: pa.Array) -> pa.Array:
-    # Arrow copies views with every byte that they could point to, whoever points there.
-    plain = _PLAIN.get(column.type)
-    return column if plain is None else column.cast(plain).cast(column.type)
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Views that point to nothing but their own bytes: Arrow copies them with all that they could point to."""
+    if not any(column.type in _PLAIN for column in batch.columns):
+        return batch
+    columns = [
+        column.cast(_PLAIN[column.type]).cast(column.type) if column.type in _PLAIN else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _stored_order(schema: pa.Schema) -> list[int] | None:

@@ -29,7 +29,8 @@ _FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
 @dataclass(frozen=True)
 class Patience:
     """How long to try: `attempts` more times after a failure, waiting longer each time and never exactly as long as
-    others do; a stream that gives nothing for `stall_seconds` has failed."""
+    others do. A call ends after `stall_seconds`; one that gave nothing in that time has failed, any other goes on in
+    the next call."""
 
     attempts: int
     delay_seconds: float
@@ -67,9 +68,9 @@ class Fetch:
         self._ready: deque[tuple[int, pa.RecordBatch]] = deque()
         self._ready_bytes = 0
         self._complete = 0  # blocks that have arrived in full
-        self._progress = 0  # rises with everything that arrives
         self._error: VolleyError | None = None
-        self._closed = False
+        self._closed = threading.Event()
+        self._asking = False
         self._stream: flight.FlightStreamReader | None = None
         self._thread = threading.Thread(target=self._run, name="volley-fetch", daemon=True)
         self._thread.start()
@@ -91,11 +92,13 @@ class Fetch:
         self._stop()
 
     def close(self) -> None:
-        """End it and let go of everything. The thread has ended when this returns."""
+        """End it and let go of everything."""
         self._stop()
-        if threading.current_thread() is not self._thread:
+        # A call that has not been answered yet cannot be broken off. It has nothing, and ends at its deadline.
+        if not self._asking:
             self._thread.join()
-        self._ready.clear()
+        with self._changed:
+            self._ready.clear()
 
     def _next(self, number: int) -> pa.RecordBatch | None:
         with self._changed:
@@ -109,16 +112,14 @@ class Fetch:
                     return None
                 if self._error is not None:
                     raise self._error
-                before = self._progress
-                if not self._changed.wait(self._patience.stall_seconds) and self._progress == before:
-                    self._give_up_stream()
+                self._changed.wait()
 
     # ---------------------------------------------------------------------------------- on the thread that fetches
 
     def _run(self) -> None:
         progress = _Progress(self._blocks)
         failures = 0
-        while not self._closed and not progress.finished:
+        while not self._closed.is_set() and not progress.finished:
             arrived = progress.chunks_arrived
             try:
                 self._read(progress)
@@ -126,24 +127,22 @@ class Fetch:
                 self._end(error)
                 return
             except (flight.FlightError, pa.ArrowException, OSError) as error:
-                if self._closed or progress.finished:
-                    break
-                # Whatever comes in between has earned the next attempt.
-                failures = 1 if progress.chunks_arrived > arrived else failures + 1
+                came = progress.chunks_arrived > arrived
+                if came and isinstance(error, flight.FlightTimedOutError):
+                    # Time is up for this call, perhaps because nobody took what came: ask for the rest.
+                    failures = 0
+                    continue
+                failures = 1 if came else failures + 1
                 if not self._may_go_on(error, progress, failures):
                     return
         self._end(None)
 
     def _read(self, progress: _Progress) -> None:
         """Ask for what is left, until the end or the first failure."""
-        client = self._connect(self._holder)
         request = BlockRequest(self._blocks[progress.block :], progress.chunk, self._codec)
-        stream = client.do_get(flight.Ticket(encode(request)))
-        with self._changed:
-            if self._closed:
-                stream.cancel()
-                return
-            self._stream = stream
+        stream = self._ask(request)
+        if stream is None:
+            return
         first = progress.block
         parts: list[pa.Buffer] = []
         try:
@@ -161,10 +160,32 @@ class Fetch:
                     if not self._arrived(progress, batch):
                         return
         finally:
+            # One that is dropped before its end waits for the other side to finish, and all of Python with it.
+            stream.cancel()
             with self._changed:
                 self._stream = None
         if not progress.finished:
             raise OSError(f"{self._holder.address} ended the stream early")
+
+    def _ask(self, request: BlockRequest) -> flight.FlightStreamReader | None:
+        """The answer, or None when nobody wants it any more."""
+        options = flight.FlightCallOptions(timeout=self._patience.stall_seconds)
+        with self._changed:
+            if self._closed.is_set():
+                return None
+            self._asking = True
+        stream = None
+        try:
+            stream = self._connect(self._holder).do_get(flight.Ticket(encode(request)), options)
+        finally:
+            with self._changed:
+                self._asking = False
+                self._stream = stream
+                unwanted = self._closed.is_set()
+        if unwanted:
+            stream.cancel()
+            return None
+        return stream
 
     def _check(self, header: Header, data: pa.Buffer, first: int) -> None:
         if header.kind in (Kind.MISSING, Kind.DAMAGED):
@@ -178,18 +199,22 @@ class Fetch:
             if batch is not None:
                 # A batch above the whole budget passes alone.
                 while (
-                    not self._closed and self._ready and self._ready_bytes + batch.nbytes > self._budget_bytes
+                    not self._closed.is_set()
+                    and self._ready
+                    and self._ready_bytes + batch.nbytes > self._budget_bytes
                 ):
                     self._changed.wait()
                 self._ready.append((progress.current, batch))
                 self._ready_bytes += batch.nbytes
             self._complete = progress.block
-            self._progress += 1
             self._changed.notify_all()
-            return not self._closed
+            return not self._closed.is_set()
 
     def _may_go_on(self, error: Exception, progress: _Progress, failures: int) -> bool:
         """Wait before another try; False when there is none, and who reads knows why."""
+        if self._closed.is_set() or progress.finished:
+            self._end(None)
+            return False
         block = self._blocks[progress.block]
         gone = self._holder.on_this_host and not self._holder.alive
         if failures > self._patience.attempts or gone or isinstance(error, _FINAL):
@@ -203,29 +228,24 @@ class Fetch:
             self._end(missing)
             return False
         with self._changed:
-            self._changed.wait_for(lambda: self._closed, timeout=self._patience.delay(failures))
+            self._changed.wait_for(self._closed.is_set, timeout=self._patience.delay(failures))
         return True
 
     def _end(self, error: VolleyError | None) -> None:
         with self._changed:
             self._error = self._error or error
-            self._closed = True
+            self._closed.set()
             self._changed.notify_all()
 
     # ----------------------------------------------------------------------------------------------- on any thread
 
     def _stop(self) -> None:
         with self._changed:
-            self._closed = True
+            self._closed.set()
             self._changed.notify_all()
             stream = self._stream
         if stream is not None:
             stream.cancel()
-
-    def _give_up_stream(self) -> None:
-        """The stream gave nothing for too long: break it, as a lost connection would."""
-        if self._stream is not None:
-            self._stream.cancel()
 
 
 class _Progress:

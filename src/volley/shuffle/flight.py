@@ -34,7 +34,7 @@ from volley.transport.codec import decode
 _REMEMBERED_QUERIES = 1024
 # Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
 _BUDGET_BYTES = 16 * 2**20
-_STALL_SECONDS = 60.0
+_STALL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class WorkerStore:
                 holder,
                 blocks,
                 self._connect,
-                codec=self._wire_codec(holder),
+                codec=self.codec_from(holder),
                 budget_bytes=self._fetch_budget_bytes,
                 patience=self._patience,
             )
@@ -204,19 +204,23 @@ class WorkerStore:
         return True
 
     def _read_near(self, block: Block) -> Iterator[pa.RecordBatch]:
-        index, files = self._open_own(block) if block.location == self._name else self._open_peer(block)
+        if block.location == self._name:
+            _, index, files = self._open_own(block)
+        else:
+            index, files = self._open_peer(block)
         check_totals(block, index)
         unsealer = Unsealer(block, index)
         for number in range(len(index.chunks)):
             yield unsealer.unseal(number, _bytes(block, index, number, files))
 
-    def _open_own(self, block: Block) -> tuple[Index, list[pa.NativeFile]]:
+    def _open_own(self, block: Block) -> tuple[bytes, Index, list[pa.NativeFile]]:
         with self._lock:
             sink = self._sinks.get(block.attempt)
         if sink is None:
             raise BlockMissing(f"{block} is not on {self._name}.", attempt=block.attempt)
-        index = Index.unpack(sink.committed(block).index, block)
-        return index, sink.open(index)
+        packed = sink.committed(block).index
+        index = Index.unpack(packed, block)
+        return packed, index, sink.open(index)
 
     def _open_peer(self, block: Block) -> tuple[Index, list[pa.NativeFile]]:
         holder = _holder(block)
@@ -235,14 +239,15 @@ class WorkerStore:
         request = decode(ticket)
         if not isinstance(request, BlockRequest):
             raise QueryError(f"{type(request).__name__} is not a request for blocks.")
-        return flight.GeneratorStream(SCHEMA, self._frames(request))
+        return flight.GeneratorStream(SCHEMA, self.frames(request))
 
-    def _frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """What `serve` sends; made as it is taken, so that a slow reader costs nothing."""
         number = 0
         try:
             for number, block in enumerate(request.blocks):
-                index, files = self._open_own(block)
-                yield frame(Header(Kind.INDEX, block=number), pa.py_buffer(index.pack()))
+                packed, index, files = self._open_own(block)
+                yield frame(Header(Kind.INDEX, block=number), pa.py_buffer(packed))
                 for chunk in range(0 if number else request.skip_chunks, len(index.chunks)):
                     name = index.files[index.chunks[chunk].file]
                     data = _bytes(block, index, chunk, files)
@@ -268,7 +273,7 @@ class WorkerStore:
     def _packed_codec(self) -> str:
         return "lz4" if self._compression == "auto" else self._compression
 
-    def _wire_codec(self, holder: Location) -> str:
+    def codec_from(self, holder: Location) -> str:
         return "none" if self._compression == "auto" and holder.on_this_host else self._packed_codec
 
     def _forget(self, attempt: AttemptId) -> None:

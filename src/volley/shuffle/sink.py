@@ -20,7 +20,8 @@ from volley.shuffle.segments import Segment, SpillFiles, memory_segment
 # Readers are twice as fast on batches of this size as on those of an operator (8,192 rows).
 CHUNK_ROWS = 128 * 1024
 CHUNK_BYTES = 4 * 2**20
-# What may wait, over all partitions of an attempt, for enough rows to make a chunk.
+# What may wait, over all partitions of an attempt, for enough rows to make a chunk; and what may wait even when there
+# is no memory left, because chunks of a few rows would cost more than they save.
 _WAITING_BYTES = 64 * 2**20
 _LEAST_WAITING_BYTES = 2**20
 
@@ -66,7 +67,6 @@ class WorkerSink:
         self._disk_codec = disk_codec
         self._chunk_bytes = chunk_bytes
         self._on_abort = on_abort
-        self._waiting_limit_bytes = max(_LEAST_WAITING_BYTES, min(_WAITING_BYTES, budget.limit_bytes // 4))
         self._lock = threading.Lock()
         self._partitions = [_Partition() for _ in range(partitions)]
         self._schema: pa.Schema | None = None
@@ -97,9 +97,7 @@ class WorkerSink:
             self._budget.hold(batch.nbytes)
             if waiting.waiting_rows >= CHUNK_ROWS or waiting.waiting_bytes >= self._chunk_bytes:
                 self._seal(waiting)
-            while self._waiting_bytes > self._waiting_limit_bytes or (
-                self._waiting_bytes and self._budget.is_full
-            ):
+            while self._waiting_bytes > self._waiting_limit():
                 self._seal(max(self._partitions, key=lambda item: item.waiting_bytes))
 
     def commit(self) -> tuple[Block, ...]:
@@ -162,6 +160,11 @@ class WorkerSink:
     def _check_open(self) -> None:
         if self._closed or self._committed is not None:
             raise BlockMissing(f"{self._attempt}: its output is closed.", attempt=self._attempt)
+
+    def _waiting_limit(self) -> int:
+        if self._budget.is_full:
+            return _LEAST_WAITING_BYTES
+        return max(_LEAST_WAITING_BYTES, min(_WAITING_BYTES, self._budget.limit_bytes // 4))
 
     def _seal(self, partition: _Partition) -> None:
         if not partition.waiting:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from volley.plan.expressions import AggregateMode, Alias, Expression, WindowCall
+from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -289,9 +290,8 @@ def _can_be_shared(node: Node) -> bool:
 
 
 def _partition_by(node: Window) -> Keys:
-    call = node.calls[0].child
-    assert isinstance(call, WindowCall)
-    return call.partition_by
+    """All calls of one node have the same partitions; a call may stand inside a larger expression."""
+    return next(part.partition_by for part in walk_expression(node.calls[0]) if isinstance(part, WindowCall))
 
 
 def _value(expression: Expression) -> Expression:

@@ -8,7 +8,15 @@ import pyarrow as pa
 
 from volley.errors import DataError
 from volley.plan import nodes
-from volley.plan.expressions import Call, Expression, InSubquery, Literal, ScalarSubquery, transform
+from volley.plan.expressions import (
+    Call,
+    Expression,
+    InSubquery,
+    Literal,
+    Scalar,
+    ScalarSubquery,
+    transform,
+)
 from volley.plan.nodes import Node, map_expressions
 from volley.plan.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, StructType
 
@@ -64,11 +72,11 @@ def _membership(value: Expression, table: pa.Table) -> Expression:
     return Call("In", (value, *(Literal(item, value.type) for item in values)), BOOLEAN)
 
 
-def _values(column: pa.Array, data_type: DataType) -> list[object]:
+def _values(column: pa.Array, data_type: DataType) -> list[Scalar]:
     """Python values in the form that literals have: dates as days, timestamps as microseconds."""
     if data_type == DATE:
         column = column.cast(pa.int32())
     if data_type in (TIMESTAMP, TIMESTAMP_NTZ):
         column = column.cast(pa.int64())
-    values: list[object] = column.to_pylist()
+    values: list[Scalar] = column.to_pylist()
     return values

@@ -16,7 +16,9 @@ def check_aggregate(node: Aggregate) -> Iterator[Unsupported]:
         yield from check_function(call.function, call.distinct)
         if call.function.function in ("First", "Last") and not _is_deterministic(node, call):
             yield Unsupported(
-                Reason.NONDETERMINISTIC, call.function.function, "which row is first depends on the partitions"
+                Reason.NONDETERMINISTIC,
+                call.function.function,
+                "which row is first depends on the partitions",
             )
 
 
@@ -91,5 +93,7 @@ def _numbers_branches(node: Expand, column: int) -> bool:
     for position, attribute in enumerate(node.output):
         if attribute.id == column:
             numbers = [projection[position] for projection in node.projections]
-            return all(isinstance(number, Literal) for number in numbers) and len(set(numbers)) == len(numbers)
+            return all(isinstance(number, Literal) for number in numbers) and len(set(numbers)) == len(
+                numbers
+            )
     return False

@@ -46,8 +46,6 @@ def _is_exact(source: DataType, target: DataType, mode: EvalMode) -> bool:
     if _is_number(source) or source == BOOLEAN:
         if target == STRING:
             return _prints_plainly(source, mode)
-        if source in FRACTIONAL and isinstance(target, DecimalType):
-            return False
         return _is_number(target) or target == BOOLEAN
     if source == STRING:
         return _is_number(target) or target in (BOOLEAN, DATE, BINARY)

@@ -8,6 +8,7 @@ from volley.plan.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     INTEGER,
     LONG,
     STRING,
@@ -101,9 +102,11 @@ def _round(call: Call) -> Unsupported | None:
     scale = literal_value(call.arguments[1])
     if not isinstance(scale, int) or scale < 0:
         return refuse(call, "a scale that is not a constant of at least 0", Reason.ARGUMENT_VALUE)
-    if not (decimal(call.arguments[0].type) or integral(call.arguments[0].type)):
-        return refuse(call, f"{call.arguments[0].type}: Spark rounds the decimal text of a float")
-    return None
+    if call.arguments[0].type == FLOAT:
+        return refuse(call, "float")
+    if call.arguments[0].type == DOUBLE and scale > 15:
+        return refuse(call, "a double to more than 15 digits", Reason.ARGUMENT_VALUE)
+    return arguments(number, _int)(call)
 
 
 def _like(call: Call) -> Unsupported | None:
@@ -147,7 +150,19 @@ def _trunc_date(call: Call) -> Unsupported | None:
     return arguments(_date, _string)(call)
 
 
-_TRUNCATIONS = frozenset({"year", "yyyy", "yy", "month", "mon", "mm", "week"})
+_TRUNCATIONS = frozenset({"year", "yyyy", "yy", "quarter", "month", "mon", "mm", "week"})
+
+
+def _trunc_timestamp(call: Call) -> Unsupported | None:
+    unit = literal_value(call.arguments[0])
+    if not isinstance(unit, str) or unit.lower() not in _TIME_TRUNCATIONS:
+        return refuse(
+            call, f"a unit other than {', '.join(sorted(_TIME_TRUNCATIONS))}", Reason.ARGUMENT_VALUE
+        )
+    return arguments(_string, one_of(TIMESTAMP))(call) or casts.in_utc(call)
+
+
+_TIME_TRUNCATIONS = frozenset({"year", "month", "week", "day", "dd", "hour", "minute", "second"})
 
 
 def _struct_field(call: Call) -> Unsupported | None:
@@ -229,7 +244,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "Sqrt": (arguments(one_of(DOUBLE)), "NaN for negative numbers."),
             "Floor": (arguments(number), "Numbers."),
             "Ceil": (arguments(number), "Numbers."),
-            "Round": (_round, "Decimals and integers, to a constant scale of at least 0."),
+            "Round": (_round, "Numbers but float, to a constant scale of at least 0."),
         },
     ),
     **_rules(
@@ -269,7 +284,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
         {
             "Cast": (
                 casts.check_cast,
-                "Between numbers (not float to decimal), booleans, dates and timestamps (in UTC); to text from "
+                "Between numbers, booleans, dates and timestamps (in UTC); to text from "
                 "integers, decimals, booleans and dates; from text to numbers, dates and booleans.",
             ),
         },
@@ -324,7 +339,8 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "DateFromUnixDate": (arguments(_int), ""),
             "AddMonths": (arguments(_date, _int), ""),
             "LastDay": (arguments(_date), ""),
-            "TruncDate": (_trunc_date, "To a constant unit: year, month or week."),
+            "TruncTimestamp": (_trunc_timestamp, "To a constant unit from year to second, in UTC."),
+            "TruncDate": (_trunc_date, "To a constant unit: year, quarter, month or week."),
         },
     ),
     **_rules(

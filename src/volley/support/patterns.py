@@ -8,9 +8,7 @@ _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 
 # A subset on purpose: no look-around, back-references, lazy or possessive quantifiers, counted repeats, flags or
 # Unicode classes. `^` only at the start and `$` only at the end, where their meaning is simple.
-_ATOM = (
-    r"(?:[A-Za-z0-9 _,:;@#%=<>~!'\"/-]|\.|\\[dDwWsS.\[\](){}*+?^$|\\/-]|\[\^?(?:[A-Za-z0-9_ ](?:-[A-Za-z0-9])?)+\])"
-)
+_ATOM = r"(?:[A-Za-z0-9 _,:;@#%=<>~!'\"/-]|\.|\\[dDwWsS.\[\](){}*+?^$|\\/-]|\[\^?(?:[A-Za-z0-9_ ](?:-[A-Za-z0-9])?)+\])"
 _SEQUENCE = rf"(?:{_ATOM}[*+?]?)+"
 _GROUP = rf"(?:\({_SEQUENCE}(?:\|{_SEQUENCE})*\)[*+?]?|{_ATOM}[*+?]?)+"
 _PORTABLE = re.compile(rf"\^?{_GROUP}(?:\|{_GROUP})*\$?")

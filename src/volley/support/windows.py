@@ -68,5 +68,14 @@ def _starts_at_first_row(frame: Frame) -> bool:
 
 def _check_constants(function: Call) -> Iterator[Unsupported]:
     position = {"NTile": 0, "Lag": 1, "Lead": 1, "NthValue": 1}.get(function.function)
-    if position is not None and not is_constant(function.arguments[position]):
+    if position is None:
+        return
+    if not is_constant(function.arguments[position]):
         yield Unsupported(Reason.WINDOW, function.function, "an argument that is not a constant")
+    elif _skips_nulls(function) and constant_of(function.arguments[position]) != 1:
+        yield Unsupported(Reason.WINDOW, function.function, "IGNORE NULLS with an offset other than 1")
+
+
+def _skips_nulls(function: Call) -> bool:
+    """Lag and lead past NULLs: DataFusion loses values when it looks further than one step."""
+    return function.function in ("Lag", "Lead") and function.option("ignoreNulls") is True

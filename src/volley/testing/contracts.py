@@ -9,7 +9,8 @@ class TestMemoryStore(ShuffleStoreContract):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -43,12 +44,22 @@ Value = TypeVar("Value")
 NUMBER = Attribute(1, "n", LONG, False)
 
 
-# A worker that outlives a test has seen the queries of those before it, so each story of a transport is a query of its own.
+# A worker that outlives a test has seen the queries of those before it: each story of a transport has its own.
 _QUERY = ContextVar("_QUERY", default="q")
 
 
 def attempt_id(task: int = 0, attempt: int = 0, stage: int = 0, query: str | None = None) -> AttemptId:
     return AttemptId(TaskId(StageId(QueryId(query or _QUERY.get()), stage), task), attempt)
+
+
+@contextmanager
+def in_a_query() -> Iterator[None]:
+    """A query of its own for the attempts that are named in this block."""
+    before = _QUERY.set(QueryId.new().value)
+    try:
+        yield
+    finally:
+        _QUERY.reset(before)
 
 
 def query_id() -> QueryId:
@@ -209,11 +220,8 @@ class TransportContract:
             finally:
                 await transport.release(query_id())
 
-        before = _QUERY.set(QueryId.new().value)
-        try:
+        with in_a_query():
             return asyncio.run(told())
-        finally:
-            _QUERY.reset(before)
 
     def test_workers_have_names_and_speak_the_protocol(
         self, make_transport: Callable[[int], Transport]
@@ -312,8 +320,9 @@ class TransportContract:
         async def story(transport: Transport) -> None:
             done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
             await transport.release(query_id())
+            other = QueryId.new()
             reader = TaskSpec(
-                attempt_id(stage=1, query="r"),
+                attempt_id(stage=1, query=other.value),
                 StageInput(0, (NUMBER,)),
                 None,
                 False,
@@ -323,7 +332,7 @@ class TransportContract:
             running = await started(transport, reader)
             assert await _rows(running) == []
             assert isinstance(await running.done(), TaskFailure)
-            await transport.release(QueryId("r"))
+            await transport.release(other)
 
         self.run(make_transport, story)
 

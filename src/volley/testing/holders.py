@@ -16,22 +16,33 @@ import pyarrow.flight as flight
 
 from volley import errors
 from volley.ids import AttemptId, QueryId
-from volley.shuffle.base import Block
+from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.flight import WorkerStore
+from volley.shuffle.frames import SCHEMA
 from volley.shuffle.location import Location
+from volley.transport.codec import decode
 
 MEMORY_BYTES = 256 * 2**20
 
 
+Frame = tuple[pa.RecordBatch, bytes]
+
+
 class BlockServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves one store on loopback. `store` is made for the address at which it listens."""
+    """Serves one store on loopback. `make_store` is given the place at which it listens.
+
+    What it sends passes through `frames`, for tests that want to meddle with it.
+    """
 
     def __init__(self, make_store: Callable[[Location], WorkerStore]) -> None:
         super().__init__("grpc+tcp://127.0.0.1:0")
         self.store = make_store(Location.here(f"grpc+tcp://127.0.0.1:{self.port}"))
 
+    def frames(self, request: BlockRequest) -> Iterator[Frame]:
+        return self.store.frames(request)
+
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        return self.store.serve(ticket.ticket)
+        return flight.GeneratorStream(SCHEMA, self.frames(decode(ticket.ticket)))
 
 
 def connect(holder: Location) -> flight.FlightClient:

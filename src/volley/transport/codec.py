@@ -25,7 +25,18 @@ from volley.splits import feed
 from volley.stages import graph
 from volley.transport import control, messages
 
-_MODULES: tuple[ModuleType, ...] = (ids, types, expressions, nodes, graph, feed, shuffle, events, messages, control)
+_MODULES: tuple[ModuleType, ...] = (
+    ids,
+    types,
+    expressions,
+    nodes,
+    graph,
+    feed,
+    shuffle,
+    events,
+    messages,
+    control,
+)
 
 
 def encode(message: Any) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pyarrow.flight as flight
@@ -108,10 +109,8 @@ class Peer:
         with self._lock:
             client = self._client
         if client is not None:
-            try:
+            with suppress(QueryError):
                 self._ask(client, "bye", encode(Bye(self._driver)), timeout_seconds=1.0)
-            except QueryError:
-                pass
         self._thread.join(self._timeout_seconds)
 
     def _run(self) -> None:
@@ -133,7 +132,9 @@ class Peer:
         client = self._security.connect(self.address)
         ours = Identity.of_this_process(self._driver)
         queries = tuple(query.value for query in self._live_queries())
-        reply = self._send(client, "hello", to_json(Hello(ours, self._driver, queries)), self._timeout_seconds)
+        reply = self._send(
+            client, "hello", to_json(Hello(ours, self._driver, queries)), self._timeout_seconds
+        )
         try:
             welcome = welcome_of(reply)
         except (ValueError, KeyError, TypeError):
@@ -173,7 +174,9 @@ class Peer:
             listener(self._lost(attempt, reason))
 
     def _lost(self, attempt: AttemptId, reason: str) -> TaskFailure:
-        return TaskFailure(attempt, Failure.WORKER, PeerLost.code, f"worker {self.address} was lost: {reason}")
+        return TaskFailure(
+            attempt, Failure.WORKER, PeerLost.code, f"worker {self.address} was lost: {reason}"
+        )
 
     def _ask(
         self, client: flight.FlightClient, action: str, body: bytes, timeout_seconds: float | None = None

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +51,7 @@ class FlightTransport:
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
         try:
-            answer = await self._call(self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt))
+            answer = await self.call(self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt))
         except QueryError:
             # It is gone, or has forgotten this driver; its own thread finds that out and says so.
             return False
@@ -59,7 +61,7 @@ class FlightTransport:
         peer = self._fleet[worker]
         running = FlightTask(self, peer, task, self._result_buffer_bytes)
         try:
-            await self._call(peer, "run", task)
+            await self.call(peer, "run", task)
         except PeerLost as error:
             running.fail(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
         except BaseException:
@@ -74,11 +76,10 @@ class FlightTransport:
         self._fleet.end(query)
         there = [peer for peer in self._fleet.peers if peer.up]
         # A worker that does not hear it now is told when it says hello again, or forgets us after its lease.
-        await asyncio.gather(
-            *(self._call(peer, "release", query) for peer in there), return_exceptions=True
-        )
+        await asyncio.gather(*(self.call(peer, "release", query) for peer in there), return_exceptions=True)
 
-    async def _call(self, peer: Peer, action: str, message: Any) -> Any:
+    async def call(self, peer: Peer, action: str, message: Any) -> Any:
+        """What the worker answers, without holding up the loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._fleet.threads, peer.call, action, message)
 
@@ -136,11 +137,9 @@ class FlightTask:
         self._rows.stop()
         if self._outcome.done() and isinstance(self._outcome.result(), TaskDone):
             return
-        try:
-            await self._transport._call(self._peer, "cancel", self._attempt)
-        except QueryError:
-            # Then it is gone, or has been told by our next hello.
-            pass
+        # A worker that is gone needs no cancelling, and one that comes back is told by our next hello.
+        with suppress(QueryError):
+            await self._transport.call(self._peer, "cancel", self._attempt)
         self.fail(TaskFailure(self._attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled"))
         self._peer.forget(self._attempt)
 
@@ -240,11 +239,9 @@ class _Rows:
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    try:
+    # When the loop is closed, whoever waited there is gone.
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *arguments)
-    except RuntimeError:
-        # The loop is closed: whoever waited there is gone.
-        pass
 
 
 # ------------------------------------------------------------------------------------------ fleets of this process
@@ -254,15 +251,16 @@ _fleets: dict[tuple[Any, ...], Fleet] = {}
 
 
 def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> Fleet:
-    """The fleet of this process for these workers; others that run nothing are let go."""
+    """The fleet of this process for these workers, all of them asked; others that run nothing are let go."""
     key = (tuple(addresses), security, timeout_seconds)
     with _lock:
         idle = [other for other, fleet in _fleets.items() if other != key and not fleet.live_queries()]
-        for other in idle:
-            _fleets.pop(other).close()
+        unused = [_fleets.pop(other) for other in idle]
         if key not in _fleets:
             _fleets[key] = Fleet(addresses, security, timeout_seconds)
         fleet = _fleets[key]
+    for other in unused:
+        other.close()
     fleet.wait()
     return fleet
 
@@ -271,6 +269,17 @@ def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: 
 def close_fleets() -> None:
     """Tell all workers that this driver is going."""
     with _lock:
-        for fleet in _fleets.values():
-            fleet.close()
+        closing = list(_fleets.values())
         _fleets.clear()
+    for fleet in closing:
+        fleet.close()
+
+
+def _forget_after_fork() -> None:
+    # Threads and connections do not survive a fork; a child that queries meets the workers itself.
+    global _lock
+    _lock = threading.Lock()
+    _fleets.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -70,15 +70,24 @@ class Failure(StrEnum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether another attempt may succeed; the others would fail again in the same way."""
-        return self is Failure.WORKER
+        """Whether another attempt may succeed; the others would fail again in the same way.
+
+        Input that is lost is computed again first.
+        """
+        return self in (Failure.WORKER, Failure.LOST_INPUT)
 
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """The attempt is over and has left nothing behind. `code` and `message` are those of the cause."""
+    """The attempt is over and has left nothing behind. `code` and `message` are those of the cause.
+
+    `lost` is the attempt whose output was not to be had, where that is the cause; `damaged` when it was there but
+    not what was written, so that nothing follows for what else its worker holds.
+    """
 
     attempt: AttemptId
     failure: Failure
     code: str
     message: str
+    lost: AttemptId | None = None
+    damaged: bool = False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 # Python, Arrow's own buffers, what is being sent and received: measured at 150-250 MB for a busy worker.
 _HEADROOM_FRACTION = 0.1
@@ -13,7 +11,7 @@ _HEADROOM_MIN_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class WorkerBudget:
-    """`shuffle_bytes` is for exchanged data, `operators_bytes` for joins, sorts and aggregates, the rest for neither."""
+    """`shuffle_bytes` is for exchanged data, `operators_bytes` for joins, sorts and aggregates."""
 
     total_bytes: int
     shuffle_bytes: int
@@ -23,7 +21,9 @@ class WorkerBudget:
     @classmethod
     def divide(cls, total_bytes: int, shuffle_fraction: float) -> WorkerBudget:
         shuffle = int(total_bytes * shuffle_fraction)
-        headroom = min(max(int(total_bytes * _HEADROOM_FRACTION), _HEADROOM_MIN_BYTES), (total_bytes - shuffle) // 2)
+        headroom = min(
+            max(int(total_bytes * _HEADROOM_FRACTION), _HEADROOM_MIN_BYTES), (total_bytes - shuffle) // 2
+        )
         return cls(total_bytes, shuffle, total_bytes - shuffle - headroom, headroom)
 
     def __str__(self) -> str:
@@ -40,18 +40,3 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     raise AssertionError
-
-
-def available_memory_bytes() -> int:
-    """What this process may use: the machine's memory, or less where a container says so."""
-    limit = Path("/sys/fs/cgroup/memory.max")
-    total = _machine_bytes()
-    try:
-        text = limit.read_text(encoding="ascii").strip()
-    except OSError:
-        return total
-    return total if text == "max" else min(total, int(text))
-
-
-def _machine_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

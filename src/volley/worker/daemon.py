@@ -129,8 +129,7 @@ class Daemon:
         self._worker.drivers.wake()
 
     async def _empty(self) -> bool:
-        slots = self._worker.slots
-        return not slots.running and not slots.reserved and not self._worker.store.held_bytes
+        return self._worker.slots.idle and not self._worker.store.held_bytes
 
 
 def serve(daemon: Daemon, parent: int | None = None) -> None:
@@ -181,7 +180,9 @@ def check_directories(directories: Sequence[Path]) -> None:
 
 def _reachable(host: str) -> str:
     if host in ("0.0.0.0", "::", ""):
-        raise ConfigError(f"{host or 'an empty host'} is no name that others can call.", hint="Give --advertise.")
+        raise ConfigError(
+            f"{host or 'an empty host'} is no name that others can call.", hint="Give --advertise."
+        )
     return host
 
 

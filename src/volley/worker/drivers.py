@@ -40,7 +40,7 @@ class Drivers:
         known = self._drivers.pop(name, None)
         if known:
             known.close()
-            for attempt in known.attempts:
+            for attempt in list(known.attempts):
                 await self._slots.cancel(attempt)
             for query in known.queries - queries:
                 await self._slots.release(query)
@@ -77,7 +77,7 @@ class Drivers:
         driver = self._drivers.pop(name, None)
         if driver:
             driver.close()
-            for query in driver.queries:
+            for query in list(driver.queries):
                 await self._slots.release(query)
 
     async def forget_the_silent(self) -> None:

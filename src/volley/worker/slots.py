@@ -18,6 +18,7 @@ import pyarrow as pa
 from volley.errors import QueryError
 from volley.gate import ByteGate
 from volley.ids import AttemptId, QueryId
+from volley.lower.memory import OperatorMemory
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
@@ -31,7 +32,7 @@ _REMEMBERED_QUERIES = 1024
 
 
 class Slots:
-    """Runs up to `limit` attempts at a time, each as wide as `cores`."""
+    """Runs up to `limit` attempts at a time, each as wide as `cores` and with `memory` for its operators."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Slots:
         cores: int,
         store: ShuffleStore,
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
+        memory: OperatorMemory | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
     ) -> None:
         self.name = name
@@ -47,6 +49,7 @@ class Slots:
         self._cores = cores
         self._store = store
         self._result_buffer_bytes = result_buffer_bytes
+        self._memory = memory
         self._reservation_seconds = reservation_seconds
         self._reserved: dict[AttemptId, float] = {}
         self._attempts: dict[AttemptId, Attempt] = {}
@@ -62,6 +65,11 @@ class Slots:
         now = time.monotonic()
         self._reserved = {attempt: until for attempt, until in self._reserved.items() if until > now}
         return len(self._reserved)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs or is about to, and nobody has still to take rows."""
+        return not self.reserved and not any(attempt.busy for attempt in self._attempts.values())
 
     @property
     def draining(self) -> bool:
@@ -85,7 +93,7 @@ class Slots:
         if not self.reserved or task.attempt not in self._reserved:
             raise QueryError(f"{task.attempt} has no room reserved on {self.name}.")
         del self._reserved[task.attempt]
-        attempt = Attempt(task, self._store, self._cores, self._result_buffer_bytes)
+        attempt = Attempt(task, self._store, self._cores, self._memory, self._result_buffer_bytes)
         self._attempts[task.attempt] = attempt
         return attempt
 
@@ -115,11 +123,18 @@ class Slots:
 class Attempt:
     """A `RunningTask` on the loop that started it."""
 
-    def __init__(self, task: TaskSpec, store: ShuffleStore, cores: int, result_buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        task: TaskSpec,
+        store: ShuffleStore,
+        cores: int,
+        memory: OperatorMemory | None,
+        result_buffer_bytes: int,
+    ) -> None:
         self._spec = task
         self._gate = ByteGate(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run(store, cores))
+        self._task = asyncio.create_task(self._run(store, cores, memory))
         self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
 
     @property
@@ -134,6 +149,11 @@ class Attempt:
     @property
     def ended(self) -> bool:
         return self._task.done()
+
+    @property
+    def busy(self) -> bool:
+        """It runs, or rows of it are not taken yet."""
+        return not self.ended or self._gate.held_bytes > 0
 
     @property
     def outcome(self) -> TaskDone | TaskFailure:
@@ -158,9 +178,11 @@ class Attempt:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, store: ShuffleStore, cores: int) -> TaskDone | TaskFailure:
+    async def _run(
+        self, store: ShuffleStore, cores: int, memory: OperatorMemory | None
+    ) -> TaskDone | TaskFailure:
         try:
-            return await run_task(self._spec, store, cores, self._give)
+            return await run_task(self._spec, store, cores, self._give, memory)
         except Exception as error:
             return failure_of(self.attempt, error)
 

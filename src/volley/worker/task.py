@@ -10,15 +10,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan, SessionContext
 
-from volley.errors import BlockMissing, DataError, QueryError, VolleyError
+from volley.errors import BlockDamaged, BlockMissing, DataError, QueryError, SpillDiskFull, VolleyError
 from volley.events import OperatorMetrics
 from volley.ids import AttemptId
+from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
 from volley.lower.operators import lower, new_context, root
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
@@ -35,15 +36,44 @@ Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 
 
 async def run_task(
-    task: TaskSpec, store: ShuffleStore, cores: int, give: Callable[[pa.RecordBatch], Awaitable[None]]
+    task: TaskSpec,
+    store: ShuffleStore,
+    cores: int,
+    give: Callable[[pa.RecordBatch], Awaitable[None]],
+    memory: OperatorMemory | None = None,
 ) -> TaskDone:
     """Run an attempt to its end. Rows go to the store, or to `give` for a task of the result stage.
 
     Raises what made it fail; then, and when it is cancelled, it has left nothing behind.
     """
+    gave = False
+
+    async def give_on(batch: pa.RecordBatch) -> None:
+        nonlocal gave
+        gave = True
+        await give(batch)
+
+    try:
+        return await _run_once(task, store, cores, give_on, memory)
+    except Exception as error:
+        # Rows that are out cannot be taken back.
+        if memory is None or gave or not is_exhausted(error) or not can_merge(task.plan):
+            raise
+    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True))
+
+
+async def _run_once(
+    task: TaskSpec,
+    store: ShuffleStore,
+    cores: int,
+    give: Callable[[pa.RecordBatch], Awaitable[None]],
+    memory: OperatorMemory | None,
+) -> TaskDone:
     started = time.perf_counter()
     with ExitStack() as resources:
-        planning = asyncio.get_running_loop().run_in_executor(None, _plan, task, store, cores, resources)
+        planning = asyncio.get_running_loop().run_in_executor(
+            None, _plan, task, store, cores, memory, resources
+        )
         try:
             running = await asyncio.shield(planning)
         except asyncio.CancelledError:
@@ -54,6 +84,11 @@ async def run_task(
             if task.output is None:
                 return await _stream(task, running, give, started)
             return await _store(task, task.output, running, store, started)
+        except Exception as error:
+            # DataFusion passes the errors of its inputs on as text; the one that was raised says what is lost.
+            if running.input_errors:
+                raise running.input_errors[0] from error
+            raise
         finally:
             running.drop()
 
@@ -111,31 +146,35 @@ def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
     elif isinstance(error, DataError | pa.ArrowException) or type(error) is Exception:
         # DataFusion raises bare exceptions; at this point they come from evaluating data or from opening a file.
         kind = Failure.DATA
-    elif isinstance(error, OSError | MemoryError):
+    elif isinstance(error, OSError | MemoryError | SpillDiskFull):
         kind = Failure.WORKER
     else:
         kind = Failure.INTERNAL
     code = error.code if isinstance(error, VolleyError) else type(error).__name__
-    return TaskFailure(attempt, kind, code, str(error))
+    lost = error.attempt if isinstance(error, BlockMissing) else None
+    return TaskFailure(attempt, kind, code, str(error), lost, isinstance(error, BlockDamaged))
 
 
 # ---------------------------------------------------------------------------------------------- planning
 
 
-def _plan(task: TaskSpec, store: ShuffleStore, cores: int, resources: ExitStack) -> _Running:
+def _plan(
+    task: TaskSpec, store: ShuffleStore, cores: int, memory: OperatorMemory | None, resources: ExitStack
+) -> _Running:
     output = task.output
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
     width = output.partitions if output is not None and hashed else cores
-    context = new_context(width)
+    context = new_context(width, memory)
     fragment = _with_units(task.plan, task.units)
-    frame = lower(fragment, context, partial(_input, task.inputs, store, cores), resources)
+    errors: list[BlockMissing] = []
+    frame = lower(fragment, context, partial(_input, task.inputs, store, cores, errors), resources)
     if output is None:
-        return _Running(context, _executable(root(frame, fragment), task))
+        return _Running(context, _executable(root(frame, fragment), task), errors)
     if not hashed:
-        return _Running(context, _executable(frame, task))
+        return _Running(context, _executable(frame, task), errors)
     plan = partitioned_plan(frame, context, output.keys, output.partitions)
-    return _Running(context, plan)
+    return _Running(context, plan, errors)
 
 
 def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
@@ -158,20 +197,31 @@ def _with_units(plan: Node, taken: tuple[Taken, ...]) -> Node:
     return fill(plan) if units else plan
 
 
-def _input(inputs: tuple[InputBlocks, ...], store: ShuffleStore, cores: int, node: StageInput) -> StreamTable:
+def _input(
+    inputs: tuple[InputBlocks, ...],
+    store: ShuffleStore,
+    cores: int,
+    errors: list[BlockMissing],
+    node: StageInput,
+) -> StreamTable:
     blocks = next(item.blocks for item in inputs if item.stage == node.stage)
     schema = arrow_schema(node.output)
     held = [block for block in blocks if block.rows]
     # Each stream of sorted rows stays whole; others are read by as many streams as there are cores.
     width = len(held) if node.sorted_by else min(cores, len(held))
-    return StreamTable(schema, [partial(_read, store, held[i::width], schema) for i in range(width)])
+    return StreamTable(schema, [partial(_read, store, held[i::width], schema, errors) for i in range(width)])
 
 
-def _read(store: ShuffleStore, blocks: list[Block], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for block in blocks:
-        for batch in store.read(block):
+def _read(
+    store: ShuffleStore, blocks: list[Block], schema: pa.Schema, errors: list[BlockMissing]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        for batch in store.read_many(blocks):
             # Columns correspond by position: a stage that serves several readers has one set of names.
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    except BlockMissing as error:
+        errors.append(error)
+        raise
 
 
 def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:
@@ -182,9 +232,15 @@ def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:
 
 
 class _Running:
-    """A planned fragment. `plan` is None when DataFusion proved that it has no rows."""
+    """A planned fragment. `plan` is None when DataFusion proved that it has no rows.
 
-    def __init__(self, context: SessionContext, plan: ExecutionPlan | None) -> None:
+    `input_errors` fills while it runs with what was missing of its inputs.
+    """
+
+    def __init__(
+        self, context: SessionContext, plan: ExecutionPlan | None, input_errors: list[BlockMissing]
+    ) -> None:
+        self.input_errors = input_errors
         self._context = context
         self._plan = plan
 

@@ -15,9 +15,9 @@ from datafusion import functions as f
 
 from volley.lower.functions import decimals
 from volley.lower.registry import in_ansi_mode, translates
-from volley.lower.semantics import constant, fail_on_zero, kernel, null_on_zero
-from volley.plan.expressions import Call, EvalMode
-from volley.plan.types import FRACTIONAL, INTEGRAL, LONG, DecimalType, to_arrow
+from volley.lower.semantics import constant, decimal_of_float, fail_on_zero, kernel, null_on_zero
+from volley.plan.expressions import Call, EvalMode, Literal
+from volley.plan.types import DOUBLE, FRACTIONAL, INTEGRAL, LONG, DecimalType, to_arrow
 
 _LONG_DIGITS = pa.decimal128(38, 0)
 _OPERATORS: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -176,7 +176,23 @@ def _whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:
     return function(value).cast(to_arrow(call.type))
 
 
-@translates("Round")
+def _rounds_double(call: Call) -> bool:
+    return call.type == DOUBLE
+
+
+@translates("Round", fails=_rounds_double)
 def round_(call: Call, arguments: list[Expr]) -> Expr:
-    # Integers to a scale of at least 0 are themselves; decimals are cast, which rounds half up.
-    return arguments[0].cast(to_arrow(call.type)) if isinstance(call.type, DecimalType) else arguments[0]
+    if isinstance(call.type, DecimalType):
+        return arguments[0].cast(to_arrow(call.type))
+    # Integers to a scale of at least 0 are themselves.
+    return _round_double(call, arguments[0]) if call.type == DOUBLE else arguments[0]
+
+
+def _round_double(call: Call, value: Expr) -> Expr:
+    """Through decimal, as Spark does it, and back with a single rounding. Beyond 2^53 a double has no fraction."""
+    scale = call.arguments[1]
+    assert isinstance(scale, Literal)
+    assert isinstance(scale.value, int)
+    whole = f.isnan(value) | (f.abs(value) >= constant(2.0**53, pa.float64()))
+    rounded = decimal_of_float(value, DecimalType(38, scale.value), null_on_overflow=False)
+    return f.when(whole, value).otherwise(rounded.cast(pa.string()).cast(pa.float64()))

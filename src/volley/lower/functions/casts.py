@@ -11,7 +11,15 @@ from datafusion import functions as f
 
 from volley.lower.functions import parsing
 from volley.lower.registry import translates
-from volley.lower.semantics import Kernel, constant, kernel
+from volley.lower.semantics import (
+    MICROS_A_DAY,
+    MICROS_A_SECOND,
+    Kernel,
+    constant,
+    decimal_of_float,
+    floor_divide,
+    kernel,
+)
 from volley.plan.expressions import Call, EvalMode
 from volley.plan.types import (
     BINARY,
@@ -77,6 +85,9 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
         return value.cast(pa.int8()).cast(arrow_type)
     if isinstance(source, DecimalType):
         return _from_decimal(call, value, source, target)
+    if source in FRACTIONAL and isinstance(target, DecimalType):
+        double = value if source == DOUBLE else value.cast(pa.float64())
+        return decimal_of_float(double, target, null_on_overflow=call.mode is not EvalMode.ANSI)
     if source in FRACTIONAL and target in INTEGRAL:
         return _whole_number(call.mode, value, source, target)
     if source in INTEGRAL and target in INTEGRAL and call.mode is EvalMode.LEGACY:
@@ -149,24 +160,13 @@ def _wrapping(arrow_type: pa.DataType) -> Kernel:
     return run
 
 
-_MICROS_A_SECOND = 1_000_000
-_MICROS_A_DAY = 86_400 * _MICROS_A_SECOND
-
-
-def _floor_divide(value: Expr, divisor: int) -> Expr:
-    """Arrow divides towards zero; times before 1970 must go down."""
-    by = constant(divisor, pa.int64())
-    zero, one = constant(0, pa.int64()), constant(1, pa.int64())
-    return value / by - f.when(value % by < zero, one).otherwise(zero)
-
-
 def _from_time(value: Expr, source: DataType, target: DataType) -> Expr:
     """Dates and timestamps, in UTC. What leaves the range of a timestamp fails in Spark in every mode."""
     if source == DATE:
         return value.cast(to_arrow(target))
     micros = value.cast(pa.int64())
     if target == DATE:
-        return _floor_divide(micros, _MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())
+        return floor_divide(micros, MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())
     if target == LONG:
-        return _floor_divide(micros, _MICROS_A_SECOND)
+        return floor_divide(micros, MICROS_A_SECOND)
     return micros.cast(to_arrow(target))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_ as or_operator
+
 from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import may_fail, translates
 from volley.lower.semantics import FALSE, TRUE, comparable
-from volley.plan.expressions import Call
+from volley.plan.expressions import Call, Literal
 
 
 def _operands(call: Call, arguments: list[Expr]) -> list[Expr]:
@@ -53,7 +56,10 @@ def greater_than_or_equal(call: Call, arguments: list[Expr]) -> Expr:
 @translates("In")
 def is_in(call: Call, arguments: list[Expr]) -> Expr:
     value, *candidates = _operands(call, arguments)
-    return f.in_list(value, candidates)
+    if all(isinstance(candidate, Literal) for candidate in call.arguments[1:]):
+        return f.in_list(value, candidates)
+    # DataFusion takes some lists for constant that are not, and answers NULL.
+    return reduce(or_operator, (value == candidate for candidate in candidates))
 
 
 @translates("And")

@@ -9,7 +9,15 @@ from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import always, translates
-from volley.lower.semantics import constant, null_only_where, typed_null
+from volley.lower.semantics import (
+    MICROS_A_DAY,
+    MICROS_A_SECOND,
+    constant,
+    floor_divide,
+    floor_to,
+    null_only_where,
+    typed_null,
+)
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import DATE
 
@@ -122,8 +130,33 @@ def _first_of_week(value: Expr) -> Expr:
     return _whole_day_before(value, since_monday)
 
 
+def _first_of_quarter(value: Expr) -> Expr:
+    # Through nanoseconds, which fails before 1677 and after 2262.
+    first = f.date_trunc("quarter", value).cast(pa.date32())
+    return null_only_where(first, value, DATE, DATE)
+
+
 _TRUNCATIONS: dict[str, Callable[[Expr], Expr]] = {
     **dict.fromkeys(("year", "yyyy", "yy"), _first_of_year),
     **dict.fromkeys(("month", "mon", "mm"), _first_of_month),
     "week": _first_of_week,
+    "quarter": _first_of_quarter,
 }
+
+
+@translates("TruncTimestamp", fails=always)
+def trunc_timestamp(call: Call, arguments: list[Expr]) -> Expr:
+    """In UTC every unit up to a week is a fixed number of microseconds; months and years go by the date."""
+    unit = call.arguments[0]
+    assert isinstance(unit, Literal)
+    assert isinstance(unit.value, str)
+    name, utc = unit.value.lower(), pa.timestamp("us", tz="UTC")
+    micros = arguments[1].cast(pa.int64())
+    if name in _SECONDS:
+        size = _SECONDS[name] * MICROS_A_SECOND
+        return floor_to(micros, size).cast(utc)
+    day = floor_divide(micros, MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())
+    return _TRUNCATIONS[name](day).cast(utc)
+
+
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "dd": 86_400}

@@ -24,7 +24,9 @@ def substring(call: Call, arguments: list[Expr]) -> Expr:
 
 
 def _at_least(expression: Expression, minimum: int) -> bool:
-    return isinstance(expression, Literal) and isinstance(expression.value, int) and expression.value >= minimum
+    return (
+        isinstance(expression, Literal) and isinstance(expression.value, int) and expression.value >= minimum
+    )
 
 
 @translates("Length")

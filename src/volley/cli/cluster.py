@@ -1,0 +1,98 @@
+"""`volley cluster`: worker daemons on this machine, for trying out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from volley.cli.console import new_console, parse_settings, step
+from volley.cluster import LocalCluster
+from volley.machine import available_memory_bytes
+from volley.transport.control import Health
+from volley.worker.budget import size
+
+_REFRESH_SECONDS = 1.0
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
+@click.option(
+    "--cores", type=click.IntRange(min=1), help="Cores of each; default: its share of this machine."
+)
+@click.option("--memory", help="Memory of each, such as 2g; default: its share of half of this machine's.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option; repeatable.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON when it is up, and nothing else."
+)
+def cluster(
+    workers: int, cores: int | None, memory: str | None, settings: tuple[str, ...], as_json: bool
+) -> None:
+    """A local cluster of worker daemons, for trying out.
+
+    Each worker is a process of its own. Ctrl-C or SIGTERM takes everything down.
+
+    Example: volley cluster --workers 3
+    """
+    console = new_console(stderr=as_json)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    share = memory or f"{available_memory_bytes() // 2 // workers >> 20}m"
+    running = LocalCluster(workers, cores=cores, memory=share, settings=parse_settings(settings))
+    with step(console, f"Starting {workers} workers ..."):
+        running.start()
+    with closing(running):
+        if as_json:
+            pids = [member.pid for member in running.members]
+            click.echo(json.dumps({"settings": running.settings, "pids": pids}))
+        else:
+            options = " ".join(f"--conf {key}={value}" for key, value in running.settings.items())
+            console.print(f"{workers} workers are up. To use them:\n", highlight=False)
+            console.print(f"  pyspark {options}\n", highlight=False, markup=False, soft_wrap=True)
+        _show(console, running, stop, quiet=as_json)
+    if not stop.is_set():
+        click.echo("all workers have ended", err=True)
+        sys.exit(1)
+
+
+def _show(console: Console, running: LocalCluster, stop: threading.Event, quiet: bool) -> None:
+    """Until somebody stops it or no worker is left. The table stays current on a terminal; elsewhere it is shown once."""
+    if not console.is_terminal:
+        if not quiet:
+            console.print(_table(running.addresses, running.health()))
+        while any(member.alive for member in running.members) and not stop.wait(_REFRESH_SECONDS):
+            pass
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while any(member.alive for member in running.members):
+            live.update(_table(running.addresses, running.health()), refresh=True)
+            if stop.wait(_REFRESH_SECONDS):
+                return
+
+
+def _table(addresses: Sequence[str], health: Sequence[Health | None]) -> Table:
+    table = Table("worker", "state", "tasks", "slots", "exchanged data", "of", "memory", "drivers")
+    for address, state in zip(addresses, health, strict=True):
+        if state is None:
+            table.add_row(address, "[red]gone[/]", "", "", "", "", "", "")
+        else:
+            table.add_row(
+                address,
+                state.status,
+                str(state.running),
+                str(state.slots),
+                size(state.held_bytes),
+                size(state.shuffle_limit_bytes),
+                size(state.memory_bytes),
+                str(state.drivers),
+            )
+    return table

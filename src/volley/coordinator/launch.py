@@ -1,0 +1,61 @@
+"""One attempt from its placement to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+from volley.coordinator.placement import Placement
+from volley.coordinator.result import ResultQueue
+from volley.events import EventLog, TaskFinished, TaskStarted
+from volley.ids import AttemptId
+from volley.transport.base import Transport
+from volley.transport.messages import TaskDone, TaskFailure, TaskSpec
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How an attempt ended, and where. `gave_rows`: some of its rows are with the client, who keeps them."""
+
+    outcome: TaskDone | TaskFailure
+    worker: str
+    gave_rows: bool
+
+
+class Launcher:
+    """Places attempts of one query on workers, starts them and waits for their end."""
+
+    def __init__(self, transport: Transport, events: EventLog, batches: ResultQueue) -> None:
+        self._transport = transport
+        self._placement = Placement(transport)
+        self._events = events
+        self._batches = batches
+
+    def present(self) -> frozenset[str]:
+        """The workers that can be reached now."""
+        return frozenset(worker.name for worker in self._transport.workers())
+
+    async def launch(
+        self, attempt: AttemptId, spec: Callable[[AttemptId], TaskSpec], avoid: Set[str]
+    ) -> Launched:
+        worker = await self._placement.place(attempt, avoid)
+        task = spec(attempt)
+        gave_rows = False
+        try:
+            running = await self._transport.start(worker, task)
+            self._events.record(TaskStarted(attempt, worker))
+            try:
+                if task.output is None:
+                    async for batch in running.batches():
+                        await self._batches.put(batch)
+                        gave_rows = True
+                outcome = await running.done()
+            finally:
+                await running.cancel()
+        finally:
+            self._placement.ended(worker)
+        if isinstance(outcome, TaskDone):
+            self._events.record(
+                TaskFinished(attempt, outcome.rows, outcome.size_bytes, outcome.seconds, outcome.operators)
+            )
+        return Launched(outcome, worker, gave_rows)

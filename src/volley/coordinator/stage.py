@@ -1,0 +1,238 @@
+"""One stage of a running query: which attempt of each task counts, and what happens when its output is lost.
+
+    output(task)       the winner of a task; computes it where there is none yet, or none any more
+    lose(...)          these winners count no more: their output is gone
+    roll_back()        no winner counts any more: they read what will be computed differently
+
+Readers ask for `output` whenever they start an attempt, so what was lost is computed again when, and only if, somebody
+needs it; what that computation reads is asked for in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from volley.coordinator.attempts import Attempts, error_of
+from volley.coordinator.launch import Launched, Launcher
+from volley.coordinator.manifest import Election
+from volley.errors import QueryError, ResultInterrupted
+from volley.events import EventLog, StageFinished, StageRolledBack, StageStarted, TaskFailed
+from volley.ids import AttemptId, StageId, TaskId
+from volley.plan.nodes import FileScan, Node, transform, walk
+from volley.splits.feed import Feed
+from volley.splits.files import FileSource
+from volley.stages.adapt import adapted_tasks
+from volley.stages.graph import Stage
+from volley.stages.layout import reads
+from volley.stages.repeatable import is_repeatable
+from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+
+
+class StageRun:
+    """Lives on one event loop. `producers` are the runs of the stages that it reads, by their numbers."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        id: StageId,
+        producers: Mapping[int, StageRun],
+        launcher: Launcher,
+        events: EventLog,
+        attempts_limit: int,
+    ) -> None:
+        self.stage = stage
+        self._producers = producers
+        self._readers: list[StageRun] = []
+        self._launcher = launcher
+        self._events = events
+        self._attempts_limit = attempts_limit
+        self._repeatable = is_repeatable(stage)
+        self._plan = _without_files(stage.plan)
+        scans = [node for node in walk(stage.plan) if isinstance(node, FileScan)]
+        self._feeds = [Feed(number, FileSource(scan), stage.tasks) for number, scan in enumerate(scans)]
+        self._made_by: dict[AttemptId, str] = {}
+        self._running: dict[int, asyncio.Task[TaskDone]] = {}
+        self._gave_rows = False
+        self.finished = asyncio.Event()
+        self._begin(id)
+        for producer in producers.values():
+            producer._readers.append(self)
+
+    def _begin(self, id: StageId) -> None:
+        """A new epoch: no task has a winner, and each has all its attempts before it."""
+        self._id = id
+        self._election = Election(id, self.stage.tasks)
+        self._attempts = [
+            Attempts(TaskId(id, number), self._attempts_limit) for number in range(self.stage.tasks)
+        ]
+
+    async def run(self) -> None:
+        """Until every task has a winner, or there are rows enough."""
+        for producer in self._producers.values():
+            await producer.finished.wait()
+        planned = self.stage.tasks
+        self._adapt()
+        started = time.monotonic()
+        self._events.record(StageStarted(self._id, self.stage.tasks, planned))
+        while missing := [] if self._has_enough() else self._election.missing():
+            await until((self._finish(task) for task in missing), self._has_enough)
+        await self._stop_running()
+        seconds = time.monotonic() - started
+        election = self._election
+        self._events.record(StageFinished(self._id, election.rows, election.size_bytes, seconds))
+        self.finished.set()
+
+    def _adapt(self) -> None:
+        """Give the stage as many tasks as there is work for, now that the sizes of its inputs are known."""
+        sizes = {number: producer._election.size_bytes for number, producer in self._producers.items()}
+        stages = {number: producer.stage for number, producer in self._producers.items()}
+        tasks = adapted_tasks(self.stage, stages, sizes)
+        if tasks != self.stage.tasks:
+            self.stage = replace(self.stage, tasks=tasks)
+            self._begin(self._id)
+
+    async def close(self) -> None:
+        await self._stop_running()
+
+    # ------------------------------------------------------------------------------------- outputs
+
+    async def output(self, task: int) -> TaskDone | None:
+        """The attempt that counts; None for a task that was never needed because others gave rows enough."""
+        while (winner := self._election.winner(task)) is None:
+            if self.finished.is_set() and self._has_enough():
+                return None
+            await self._compute(task)
+        return winner
+
+    def lose(self, attempt: AttemptId, alone: bool) -> None:
+        """The output of `attempt` is gone, and unless `alone` with it all that its worker had made."""
+        worker = self._made_by.get(attempt)
+        present = self._launcher.present()
+        lost = {
+            winner
+            for winner, maker in self._made_by.items()
+            if winner == attempt or maker not in present or (maker == worker and not alone)
+        }
+        if self._election.forget(lost) and not self._repeatable:
+            for reader in self._readers:
+                reader.roll_back()
+
+    def roll_back(self) -> None:
+        """What this stage has read will be computed differently: it and its readers begin again in a new epoch."""
+        untouched = not self._running and len(self._election.missing()) == self.stage.tasks
+        if untouched and not self._gave_rows:
+            return
+        if self._gave_rows:
+            raise ResultInterrupted(
+                f"{self._id}: exchanged data was lost that cannot be computed again with the same rows, "
+                "and the client has some of the old ones.",
+                hint="Run the query again.",
+            )
+        if self._id.epoch + 1 >= self._attempts_limit:
+            raise QueryError(
+                f"{self._id}: what it reads was lost and computed again {self._id.epoch + 1} times.",
+                hint="Workers are lost faster than this query can run.",
+            )
+        for running in self._running.values():
+            running.cancel()
+        self._begin(replace(self._id, epoch=self._id.epoch + 1))
+        self._events.record(StageRolledBack(self._id))
+        for reader in self._readers:
+            reader.roll_back()
+
+    # ------------------------------------------------------------------------------------ computing
+
+    async def _finish(self, task: int) -> None:
+        await self.output(task)
+
+    async def _compute(self, task: int) -> None:
+        """Join the computation of a task, or begin one. Returns without a winner when it was rolled back."""
+        running = self._running.get(task)
+        if running is None:
+            running = self._running[task] = asyncio.create_task(self._run_task(task))
+        await asyncio.wait([running])
+        if self._running.get(task) is running:
+            del self._running[task]
+        if not running.cancelled():
+            running.result()
+
+    async def _run_task(self, task: int) -> TaskDone:
+        attempts = self._attempts[task]
+        failed_on: set[str] = set()
+        while True:
+            inputs = await self._inputs(task)
+
+            def spec(attempt: AttemptId, inputs: tuple[InputBlocks, ...] = inputs) -> TaskSpec:
+                units = tuple(feed.take(attempt) for feed in self._feeds)
+                return TaskSpec(attempt, self._plan, self.stage.output, self.stage.ordered, inputs, units)
+
+            launched = await self._launcher.launch(attempts.next(), spec, failed_on)
+            self._gave_rows |= launched.gave_rows
+            outcome = launched.outcome
+            if isinstance(outcome, TaskDone):
+                self._made_by[outcome.attempt] = launched.worker
+                self._election.commit(outcome)
+                return outcome
+            self._failed(outcome, launched, attempts)
+            if outcome.failure is not Failure.LOST_INPUT:
+                failed_on.add(launched.worker)
+
+    def _failed(self, failure: TaskFailure, launched: Launched, attempts: Attempts) -> None:
+        """Make another attempt possible, or raise what ends the query."""
+        # Rows that the client has cannot be taken back, so an attempt that gave some is the last.
+        final = launched.gave_rows or not attempts.may_retry(failure)
+        self._events.record(TaskFailed(failure.attempt, failure.code, failure.message, final))
+        if final and launched.gave_rows and failure.failure.may_pass:
+            raise ResultInterrupted(f"{failure.attempt}: {failure.message}", hint="Run the query again.")
+        if final:
+            raise error_of(failure)
+        if failure.lost is not None:
+            producer = self._producers[failure.lost.task.stage.stage]
+            producer.lose(failure.lost, alone=failure.damaged)
+
+    async def _inputs(self, task: int) -> tuple[InputBlocks, ...]:
+        return tuple([await self._input(task, number) for number in dict.fromkeys(self._producers)])
+
+    async def _input(self, task: int, number: int) -> InputBlocks:
+        producer = self._producers[number]
+        assert producer.stage.output is not None
+        wanted = reads(producer.stage.output, producer.stage.tasks, task, self.stage.tasks)
+        for needed in sorted({read.producer for read in wanted}):
+            await producer.output(needed)
+        return InputBlocks(number, producer._election.manifest().take(wanted))
+
+    def _has_enough(self) -> bool:
+        wanted = self.stage.output.enough_rows if self.stage.output else None
+        return wanted is not None and self._election.rows >= wanted
+
+    async def _stop_running(self) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _without_files(plan: Node) -> Node:
+    """What a task is told of a scan: its files come as units, and a task need not know those of the others."""
+    return transform(plan, lambda node: replace(node, files=()) if isinstance(node, FileScan) else node)
+
+
+async def until(
+    works: Iterable[Coroutine[Any, Any, None]], enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Run all of `works` at once, until they are done, one fails or there is `enough`; then none runs any more."""
+    pending = {asyncio.create_task(work) for work in works}
+    everything = set(pending)
+    try:
+        while pending and not enough():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*everything, return_exceptions=True)

@@ -1,0 +1,54 @@
+"""What operators may hold in memory, and what they do past it.
+
+Sorts and aggregates write what does not fit to disk. A hash join cannot; a task that fails for want of memory is run again
+with joins that sort both sides and merge them, which can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from datafusion import RuntimeEnvBuilder, SessionConfig
+
+from volley.plan.nodes import Join, JoinKind, Node, walk
+
+# Of DataFusion: kept free in each sorting stream for the merge at its end. It must be there several times over.
+_SORT_RESERVE_BYTES = 10 * 2**20
+_SORT_RESERVES = 8
+# These give the same rows merged as hashed. Others, and any with a further condition, are not tried.
+_MERGED = (JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI)
+
+
+@dataclass(frozen=True)
+class OperatorMemory:
+    """For one task: at most `limit_bytes` at a time, more goes to files in `directories`."""
+
+    limit_bytes: int
+    directories: tuple[Path, ...]
+    merge_joins: bool = False
+
+    def runtime(self) -> RuntimeEnvBuilder:
+        paths = [str(directory) for directory in self.directories]
+        return RuntimeEnvBuilder().with_fair_spill_pool(self.limit_bytes).with_disk_manager_specified(*paths)
+
+    def configured(self, config: SessionConfig, target_partitions: int) -> SessionConfig:
+        reserve = min(_SORT_RESERVE_BYTES, self.limit_bytes // (_SORT_RESERVES * target_partitions))
+        config = config.set("datafusion.execution.sort_spill_reservation_bytes", str(reserve))
+        if self.merge_joins:
+            config = config.set("datafusion.optimizer.prefer_hash_join", "false")
+        return config
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether DataFusion gave up because the memory of the task was used up."""
+    return type(error) is Exception and "Resources exhausted" in str(error)
+
+
+def can_merge(plan: Node) -> bool:
+    """Whether the plan has joins, and all of them may be run by sorting and merging."""
+    joins = [node for node in walk(plan) if isinstance(node, Join)]
+    return bool(joins) and all(
+        join.kind in _MERGED and join.left_keys and join.condition is None and not join.null_aware
+        for join in joins
+    )

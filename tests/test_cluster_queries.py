@@ -1,0 +1,50 @@
+"""TPC-H over daemons: natively, without one Spark task, and with Spark's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import volley
+from volley.bench.queries import QUERIES, query_text
+from volley.cluster import LocalCluster
+from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
+from volley.transport.flight import close_fleets
+
+# A scan with an aggregate, joins across exchanges, a subquery, a semi-join, a limit over a sort.
+SOME = ("q01", "q03", "q05", "q11", "q18")
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, cores=1, memory="512m") as running:
+        yield running
+        close_fleets()
+
+
+@pytest.mark.parametrize("query", SOME)
+def test_rows_are_sparks(tpch: SparkSession, cluster: LocalCluster, query: str) -> None:
+    with conf(tpch, cluster.settings | SHUFFLED):
+        assert_same_rows(tpch, query_text(query))
+    assert all(health and not health.held_bytes for health in cluster.health()), "a query left data behind"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [query for query in QUERIES if query not in SOME])
+@pytest.mark.parametrize("settings", [SHUFFLED, {}], ids=["shuffle joins", "broadcast joins"])
+def test_every_query(tpch: SparkSession, cluster: LocalCluster, settings: dict[str, str], query: str) -> None:
+    with conf(tpch, cluster.settings | settings):
+        assert_same_rows(tpch, query_text(query))
+
+
+def test_tasks_are_spread_over_the_workers(tpch: SparkSession, cluster: LocalCluster) -> None:
+    with conf(tpch, cluster.settings):
+        tpch.sql(query_text("q03")).collect()
+    report = volley.last_query(tpch)
+    assert report is not None
+    assert report.engine == "native"
+    assert max(stage.tasks for stage in report.stages) == 3

@@ -1,0 +1,157 @@
+"""Exchanged data that is lost: it is computed again, only it, and nobody sees two versions of one result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from volley.cancellation import CancellationToken
+from volley.coordinator.run import execute
+from volley.errors import BlockDamaged, BlockMissing
+from volley.events import EventLog, StageRolledBack, TaskFailed, TaskFinished
+from volley.ids import AttemptId, QueryId
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import Aggregate, Exchange, Limit, Node, Partitioning, Range
+from volley.plan.types import LONG
+from volley.shuffle.base import Block
+from volley.shuffle.memory import MemoryStore
+from volley.stages.cut import cut
+from volley.stages.graph import Output, Stage
+from volley.stages.repeatable import is_repeatable
+from volley.transport.local import LocalTransport
+
+NUMBER = Attribute(1, "n", LONG, False)
+WORKERS = 3
+
+
+@dataclass
+class Losses:
+    """Which outputs are gone when they are read: those of `stage`, up to `count` times, each attempt once."""
+
+    stage: int
+    count: int
+    damaged: bool = False
+    lost: list[AttemptId] = field(default_factory=list)
+
+    def strike(self, block: Block) -> None:
+        if block.attempt.task.stage.stage != self.stage or block.attempt in self.lost:
+            return
+        if len(self.lost) < self.count:
+            self.lost.append(block.attempt)
+            kind = BlockDamaged if self.damaged else BlockMissing
+            raise kind(f"{block} is gone.", attempt=block.attempt)
+
+
+class LossyStore(MemoryStore):
+    """A real store in which some outputs are gone by the time they are read."""
+
+    def __init__(self, location: str, losses: Losses) -> None:
+        super().__init__(location)
+        self._losses = losses
+
+    def read(self, block: Block) -> Iterator[pa.RecordBatch]:
+        self._losses.strike(block)
+        return super().read(block)
+
+
+@pytest.fixture(autouse=True)
+def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+
+
+def numbers(count: int) -> Node:
+    return Range(0, count, 1, (NUMBER,))
+
+
+def exchanged(partitioning: Partitioning, child: Node) -> Node:
+    partitions = 1 if partitioning is Partitioning.SINGLE else WORKERS
+    keys = (NUMBER,) if partitioning is Partitioning.HASH else ()
+    return Exchange(partitioning, partitions, keys, (), child)
+
+
+def three_stages(first: Partitioning = Partitioning.HASH, child: Node | None = None) -> Node:
+    distinct = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(first, child or numbers(3000)))
+    return exchanged(Partitioning.SINGLE, distinct)
+
+
+def run(plan: Node, losses: Losses, attempts: int = 3) -> tuple[list[int], EventLog]:
+    transport = LocalTransport(WORKERS, 3, lambda location: LossyStore(location, losses))
+    log = EventLog()
+    stream = execute(
+        cut(plan, WORKERS),
+        transport,
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=attempts,
+        events=log,
+    )
+    rows = [value for batch in stream for value in batch.column(0).to_pylist()]
+    assert transport.held_bytes == 0
+    return sorted(rows), log
+
+
+def finished(log: EventLog) -> Counter[tuple[int, int]]:
+    """How often each task gave an output."""
+    done = (event.attempt.task for event in log.events if isinstance(event, TaskFinished))
+    return Counter((task.stage.stage, task.task) for task in done)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_lost_output_is_computed_again_and_nothing_else(damaged: bool) -> None:
+    losses = Losses(stage=1, count=1, damaged=damaged)
+    rows, log = run(three_stages(), losses)
+    assert rows == list(range(3000))
+    (lost,) = losses.lost
+    expected = Counter({(0, 0): 1, (1, 0): 1, (1, 1): 1, (1, 2): 1, (2, 0): 1})
+    expected[(1, lost.task.task)] += 1
+    assert finished(log) == expected
+
+
+def test_what_a_lost_output_was_made_of_is_not_computed_again_while_it_is_there() -> None:
+    losses = Losses(stage=1, count=WORKERS)
+    rows, log = run(three_stages(), losses, attempts=WORKERS + 1)
+    assert rows == list(range(3000))
+    assert finished(log)[(0, 0)] == 1
+
+
+def test_the_first_stage_is_computed_again_for_its_readers() -> None:
+    rows, log = run(three_stages(), Losses(stage=0, count=1))
+    assert rows == list(range(3000))
+    assert finished(log)[(0, 0)] == 2
+    assert not [event for event in log.events if isinstance(event, StageRolledBack)]
+
+
+def test_attempts_are_limited_and_the_cause_is_named() -> None:
+    with pytest.raises(BlockMissing, match="is gone"):
+        run(three_stages(), Losses(stage=1, count=100), attempts=2)
+
+
+def test_readers_of_what_cannot_be_repeated_begin_again() -> None:
+    """Round robin deals by arrival: an output that is made again may hold other rows in each partition."""
+    rows, log = run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=1))
+    assert rows == list(range(3000))
+    rolled_back = [event.stage for event in log.events if isinstance(event, StageRolledBack)]
+    assert [(stage.stage, stage.epoch) for stage in rolled_back] == [(1, 1)]
+    last = [event.attempt.task.stage for event in log.events if isinstance(event, TaskFinished)]
+    assert {stage.epoch for stage in last if stage.stage == 1} >= {1}
+    assert [event for event in log.events if isinstance(event, TaskFailed)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "partitioning", "repeatable"),
+    [
+        (numbers(3), Partitioning.HASH, True),
+        (numbers(3), Partitioning.ROUND_ROBIN, False),
+        (Limit(1, 0, True, numbers(3)), Partitioning.HASH, False),
+        (Aggregate((NUMBER,), (), (), (NUMBER,), numbers(3)), Partitioning.SINGLE, True),
+    ],
+)
+def test_what_can_be_repeated(plan: Node, partitioning: Partitioning, repeatable: bool) -> None:
+    stage = Stage(0, plan, 1, Output(partitioning, 1, ()))
+    assert is_repeatable(stage) is repeatable
