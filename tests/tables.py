@@ -51,7 +51,8 @@ def rows(count: int, seed: int) -> pa.Table:
         "ts": lambda: _TIME + datetime.timedelta(hours=chance.randint(0, 20)),
     }
     columns = {
-        name: [None if chance.random() < 0.2 else make() for _ in range(count)] for name, make in makers.items()
+        name: [None if chance.random() < 0.2 else make() for _ in range(count)]
+        for name, make in makers.items()
     }
     return pa.table({"id": range(count), **columns}, schema=SCHEMA)
 

@@ -108,7 +108,10 @@ OVERFLOWS = ("sum(9223372036854775807L + k - k)", "sum(cast(l as decimal(38, 0))
 def test_overflow_is_sparks_error(tables: SparkSession, call: str) -> None:
     with pytest.raises(ArithmeticException) as raised:
         tables.sql(f"select {call} from t").collect()
-    assert raised.value.getCondition() in ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION")
+    assert raised.value.getCondition() in (
+        "ARITHMETIC_OVERFLOW",
+        "NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION",
+    )
     assert volley.last_query(tables) is not None
 
 

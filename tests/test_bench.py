@@ -17,6 +17,7 @@ from volley.bench.data import TABLES, GenerationFailed, cache_directory, tpch_da
 from volley.bench.engines import DataFusion, Run, Spark, Volley, cores_of
 from volley.bench.queries import QUERIES, parse_queries, query_text
 from volley.bench.run import Result, Results, run_queries
+from volley.bench.shuffle import SPARK, measure_spark
 from volley.bench.table import results_table
 from volley.errors import ConfigError, VolleyError
 
@@ -201,3 +202,9 @@ class TestFigures:
         assert results.ratio_to_spark("q01") is None
         assert results.geometric_mean(results.ratio_to_spark) is None
         assert "to Spark" not in [column.header for column in results_table(results).columns]
+
+
+def test_sparks_shuffle_stands_beside_ours(spark: SparkSession) -> None:
+    exchange = measure_spark(spark, 1000, 2, 1, nothing)
+    assert (exchange.way, exchange.rows) == (SPARK, 1000)
+    assert exchange.seconds > 0

@@ -27,7 +27,9 @@ def run(*arguments: str, timeout_seconds: int = 240) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["bench"], ["bench", "tpch"], ["config"], ["demo"], ["doctor"]], ids=" ".join
+    "command",
+    [[], ["bench"], ["bench", "tpch"], ["bench", "shuffle"], ["config"], ["demo"], ["doctor"]],
+    ids=" ".join,
 )
 def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     result = CliRunner().invoke(cli, [*command, "--help"])

@@ -48,11 +48,17 @@ def test_members_are_processes_that_end_with_the_block_in_any_state() -> None:
         assert health_of(cluster.addresses[0], Security("wrong")) is None
         config = Config.read(cluster.settings)
         assert (config.transport, list(config.workers)) == ("flight", cluster.addresses)
+        listed = ",".join(cluster.addresses)
+        arguments = ["status", listed, "--json", "--token-file", str(cluster.token_file)]
+        shown = json.loads(CliRunner().invoke(cli, arguments).output)
+        assert [shown[address]["status"] for address in cluster.addresses] == ["serving", "serving"]
+        first = ["status", cluster.addresses[0], "--drain", "--token-file", str(cluster.token_file)]
+        assert "draining" in CliRunner().invoke(cli, first, env={"COLUMNS": "200"}).output
         # One is dead, one cannot hear: both must be gone afterwards.
         os.kill(pids[0], signal.SIGKILL)
         os.kill(pids[1], signal.SIGSTOP)
         cluster.members[0].process.wait()
-        assert cluster.health()[0] is None
+        assert CliRunner().invoke(cli, first).exit_code == 1
     assert not any(is_running(pid) for pid in pids)
     assert not cluster.token_file.parent.exists()
 
@@ -103,7 +109,7 @@ class TestCommand:
         assert process.returncode == 1
         assert "all workers have ended" in errors
 
-    @pytest.mark.parametrize("command", ["worker", "cluster"])
+    @pytest.mark.parametrize("command", ["worker", "cluster", "status"])
     def test_help_has_an_example(self, command: str) -> None:
         result = CliRunner().invoke(cli, [command, "--help"])
         assert result.exit_code == 0

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 import volley
 from volley.bench.queries import QUERIES, query_text
 from volley.cluster import LocalCluster
+from volley.errors import ConfigError, NoWorkers
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
@@ -39,6 +40,46 @@ def test_rows_are_sparks(tpch: SparkSession, cluster: LocalCluster, query: str) 
 def test_every_query(tpch: SparkSession, cluster: LocalCluster, settings: dict[str, str], query: str) -> None:
     with conf(tpch, cluster.settings | settings):
         assert_same_rows(tpch, query_text(query))
+
+
+@pytest.fixture(scope="module", params=["none", "lz4", "zstd"])
+def spilling(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Everything that is exchanged goes to disk."""
+    settings = {
+        "spark.volley.shuffle.spillThreshold": "0",
+        "spark.volley.shuffle.compression": request.param,
+    }
+    with LocalCluster(3, cores=1, memory="512m", settings=settings) as running:
+        yield running
+        close_fleets()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_query_when_every_exchange_is_on_disk(
+    tpch: SparkSession, spilling: LocalCluster, query: str
+) -> None:
+    with conf(tpch, spilling.settings | SHUFFLED):
+        assert_same_rows(tpch, query_text(query))
+
+
+def test_without_a_worker_spark_runs_the_query_and_says_why(tpch: SparkSession) -> None:
+    nobody = {"spark.volley.transport": "flight", "spark.volley.workers": "127.0.0.1:1"}
+    with conf(tpch, nobody), pytest.warns(UserWarning, match=r"NO_WORKERS.*127\.0\.0\.1:1"):
+        assert tpch.sql("select 1 as one").collect()[0].one == 1
+    report = volley.last_query(tpch)
+    assert report is not None
+    assert report.engine == "spark"
+    with conf(tpch, nobody | {"spark.volley.fallback": "error"}), pytest.raises(NoWorkers):
+        tpch.sql("select 1 as one").collect()
+
+
+def test_flight_without_addresses_is_an_error(tpch: SparkSession) -> None:
+    with (
+        conf(tpch, {"spark.volley.transport": "flight"}),
+        pytest.raises(ConfigError, match=r"volley\.workers"),
+    ):
+        tpch.sql("select 1 as one").collect()
 
 
 def test_tasks_are_spread_over_the_workers(tpch: SparkSession, cluster: LocalCluster) -> None:

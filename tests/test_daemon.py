@@ -80,19 +80,22 @@ class Caller:
         return news.outcomes[0]
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    settings = DaemonSettings(
-        host="127.0.0.1",
-        port=0,
+def settings_of(directory: Path, host: str = "127.0.0.1", port: int = 0) -> DaemonSettings:
+    return DaemonSettings(
+        host=host,
+        port=port,
         cores=1,
         slots=1,
         memory_bytes=256 << 20,
-        directories=(tmp_path,),
+        directories=(directory,),
         shuffle=ShuffleSettings.of(Config.read({})),
         lease_seconds=2.0,
     )
-    daemon = Daemon(settings, PLAIN)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(settings_of(tmp_path), PLAIN)
     yield daemon
     daemon.close()
 
@@ -178,6 +181,17 @@ class TestCalls:
         assert caller.ask("reserve", Reserve(caller.name, attempt_id(1))) == Answer(False)
         assert isinstance(caller.outcome().end, TaskDone)
         assert caller.ask("watch", Watch(caller.name, 1, 0.05)).draining
+
+    def test_a_port_that_is_taken_is_an_error(self, daemon: Daemon, tmp_path: Path) -> None:
+        taken = int(daemon.address.rpartition(":")[2])
+        with pytest.raises(ConfigError, match="cannot be listened on"):
+            Daemon(settings_of(tmp_path, port=taken), PLAIN)
+
+    def test_another_name_for_loopback_works(self, tmp_path: Path) -> None:
+        daemon = Daemon(settings_of(tmp_path, host="::1"), PLAIN)
+        assert daemon.address.startswith("[::1]:")
+        assert health(daemon).status == "serving"
+        daemon.close()
 
 
 class TestDrivers:
@@ -357,7 +371,7 @@ class TestCommand:
             assert hurried.wait(20) == 0
             killed.kill()
             killed.wait()
-            assert list(tmp_path.iterdir()) == []
+            eventually(lambda: list(tmp_path.iterdir()) == [])
         finally:
             for process in workers:
                 process.kill()

@@ -89,7 +89,9 @@ _COMPARISONS = [
 _ARITHMETIC = [
     "a + b", "a - b", "a * b", "a / b", "a % b", "pmod(a, b)", "-a", "+a", "abs(a)", "try_add(a, b)",
     "try_subtract(a, b)", "try_multiply(a, b)", "try_divide(a, b)", "try_mod(a, b)", "a + 1", "1 - a", "2 * a",
-    "b <> 0 and a / b > 1", "b = 0 or a % b = 1", "ceil(a)", "floor(a)", "round(a)", "sqrt(a)", "signum(a)",
+    "b <> 0 and a / b > 1", "b = 0 or a % b = 1", "if(b = 0, false, a % b = 1)",
+    "case when b <> 0 then a % b = 1 end", "coalesce(if(b = 0, true, null), a % b = 1)", "if(b = 0, 0D, a / b)",
+    "ceil(a)", "floor(a)", "round(a)", "sqrt(a)", "signum(a)",
 ]  # fmt: skip
 _BITS = ["a & b", "a | b", "a ^ b", "~a"]
 _SHIFTS = [
@@ -241,4 +243,5 @@ def test_native_values_are_catalysts(
             if verdict.refusal:
                 pytest.skip(str(verdict.refusal))
             assert not verdict.wrong, verdict.wrong[0]
+            assert not verdict.eager, "all rows together fail, and none of them alone"
             assert verdict.equal, "not one row had the same value on both sides"

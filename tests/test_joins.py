@@ -92,4 +92,7 @@ def test_exists_as_a_value(tables: SparkSession) -> None:
 def test_with_real_exchanges(tables: SparkSession, condition: str) -> None:
     tables.conf.set("spark.volley.local.workers", "3")
     tables.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    assert_same_rows(tables, f"select a.k, count(*) from t a join (select * from t where {condition}) b on a.k = b.k group by a.k")
+    assert_same_rows(
+        tables,
+        f"select a.k, count(*) from t a join (select * from t where {condition}) b on a.k = b.k group by a.k",
+    )

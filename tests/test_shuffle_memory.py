@@ -76,6 +76,18 @@ class TestBudget:
         assert most <= 9 * MEGABYTE + small.nbytes
         assert sum(block.rows for block in sink.commit()) == 20_000_000
 
+    def test_many_outputs_at_once_share_the_limit(self, tmp_path: Path) -> None:
+        store = store_in(tmp_path, memory_limit_bytes=64 * MEGABYTE)
+        sinks = [store.sink(attempt_id(task), 64) for task in range(8)]
+        small = megabytes(1).slice(0, 8192)
+        most = 0
+        for number in range(300):
+            for sink in sinks:
+                sink.write(number % 64, small)
+            most = max(most, store.memory_bytes)
+        assert most <= (64 + len(sinks)) * MEGABYTE + small.nbytes
+        assert sum(block.rows for sink in sinks for block in sink.commit()) == 300 * 8 * 8192
+
     def test_room_comes_back(self, tmp_path: Path) -> None:
         store = store_in(tmp_path, memory_limit_bytes=20 * MEGABYTE)
         for query in ("a", "b", "c"):
@@ -157,9 +169,9 @@ class TestBatches:
             assert read.equals(rows)
 
     def test_decimals_lie_where_the_engine_can_use_them(self, tmp_path: Path) -> None:
-        # A column of odd length in front, or its NULLs, must not push them off a multiple of 16 bytes.
-        numbers = pa.array([Decimal(number) for number in range(1001)], pa.decimal128(20, 2))
-        rows = pa.record_batch({"flag": pa.array([True, None] * 500 + [True]), "a": numbers, "b": numbers})
+        # A column in front whose bytes are a multiple of 8 and not of 16 must not push them aside.
+        numbers = pa.array([Decimal(number) for number in range(1000)], pa.decimal128(20, 2))
+        rows = pa.record_batch({"byte": pa.array([1] * 1000, pa.int8()), "a": numbers, "b": numbers})
         (read,) = (store := store_in(tmp_path)).read(written(store, rows))
         assert read.equals(rows)
         assert [read.column(name).buffers()[1].address % 16 for name in ("a", "b")] == [0, 0]

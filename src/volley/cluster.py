@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import pyarrow.flight as flight
 
@@ -24,7 +24,7 @@ from volley.errors import VolleyError
 from volley.machine import available_cores
 from volley.security import Security
 from volley.transport.codec import decode, encode
-from volley.transport.control import AskHealth, Health
+from volley.transport.control import Answer, AskHealth, Drain, Health
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -175,16 +175,25 @@ class LocalCluster:
 
 def health_of(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> Health | None:
     """What the daemon at `address` says of itself; None when it does not answer."""
+    answer = _ask(address, security, "health", AskHealth(), timeout_seconds)
+    return answer if isinstance(answer, Health) else None
+
+
+def drain(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> bool:
+    """Tell the daemon at `address` to take nothing new; whether it heard."""
+    return isinstance(_ask(address, security, "drain", Drain(), timeout_seconds), Answer)
+
+
+def _ask(address: str, security: Security, action: str, message: Any, timeout_seconds: float) -> Any:
     client = security.connect(address)
     try:
-        action = flight.Action("health", encode(AskHealth()))
-        (reply,) = client.do_action(action, flight.FlightCallOptions(timeout=timeout_seconds))
-        answer = decode(reply.body.to_pybytes())
+        options = flight.FlightCallOptions(timeout=timeout_seconds)
+        (reply,) = client.do_action(flight.Action(action, encode(message)), options)
+        return decode(reply.body.to_pybytes())
     except (flight.FlightError, OSError, VolleyError):
         return None
     finally:
         client.close()
-    return answer if isinstance(answer, Health) else None
 
 
 def _address(process: subprocess.Popen[bytes], log: IO[bytes], deadline: float) -> str:

@@ -88,7 +88,8 @@ def _port(text: str) -> int:
     return value
 
 
-def _addresses(text: str) -> tuple[str, ...]:
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """host:port,... as a tuple, each once."""
     addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for address in addresses:
         if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):\d{1,5}", address):
@@ -117,7 +118,9 @@ OPTIONS: tuple[Option, ...] = (
         "How a task reaches a worker: local (in this process) or flight (worker daemons).",
         _choice("local", "flight"),
     ),
-    Option("workers", "addresses", "", "The worker daemons of transport flight, host:port,...", _addresses),
+    Option(
+        "workers", "addresses", "", "The worker daemons of transport flight, host:port,...", parse_addresses
+    ),
     Option(
         "worker.timeoutSeconds",
         "number",

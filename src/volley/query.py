@@ -225,7 +225,8 @@ class Query:
 
     def passed_on(self, rows: Iterator[Any]) -> Iterator[Any]:
         count = 0
-        for count, row in enumerate(rows, start=1):
+        for row in rows:
+            count += 1
             yield row
         self.finished("spark", count, 0)
 

@@ -13,7 +13,10 @@ from volley.bench.engines import DataFusion, Engine, Spark, Volley, cores_of, se
 from volley.bench.environment import environment
 from volley.bench.queries import parse_queries
 from volley.bench.run import Results, run_queries
+from volley.bench.shuffle import SPARK, WAYS, measure, measure_spark, shuffle_table
+from volley.bench.spark import start_spark
 from volley.bench.table import results_table
+from volley.bench.writers import Way
 from volley.cli.console import generate_with_progress, new_console, parse_settings, progress_bar, step
 from volley.cluster import LocalCluster
 from volley.machine import available_cores, available_memory_bytes
@@ -169,3 +172,67 @@ def tpch(
         json_file.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {json_file}")
     sys.exit(1 if results.differing else 0)
+
+
+@bench.command()
+@click.option(
+    "--rows", type=click.IntRange(min=1), default=6_000_000, show_default=True, help="About 60 bytes each."
+)
+@click.option(
+    "--partitions", type=click.IntRange(min=1), default=16, show_default=True, help="Of the exchange."
+)
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    default=available_cores(),
+    show_default=True,
+    help="On either side.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Timed exchanges of each way, after one warm-up; the best counts.",
+)
+@click.option("--spark", "with_spark", is_flag=True, help="Spark's own shuffle of the same rows too.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the results here as JSON.",
+)
+def shuffle(
+    rows: int, partitions: int, cores: int, runs: int, with_spark: bool, json_file: Path | None
+) -> None:
+    """A hash exchange: in this process, on this host, over TCP, with each compression.
+
+    \b
+    Example:
+      volley bench shuffle --rows 1000000 --spark --json shuffle.json
+    """
+    console = new_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with progress_bar(console, *columns) as bar:
+        task = bar.add_task("", total=(len(WAYS) + with_spark) * (runs + 1))
+
+        def advance(way: Way, run: int) -> None:
+            description = f"{way.distance}, {way.medium}" + ("" if way == SPARK else f", {way.compression}")
+            bar.update(task, description=description, advance=1)
+
+        exchanges = list(measure(rows, partitions, cores, runs, WAYS, advance))
+        if with_spark:
+            spark = start_spark("volley bench shuffle", f"local[{cores}]", {})
+            exchanges.append(measure_spark(spark, rows, partitions, runs, advance))
+            spark.stop()
+    console.print(shuffle_table(exchanges))
+    if json_file:
+        results = {
+            "rows": rows,
+            "partitions": partitions,
+            "cores": cores,
+            "runs": runs,
+            "exchanges": [exchange.to_dict() for exchange in exchanges],
+        }
+        json_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        console.print(f"Written to {json_file}")

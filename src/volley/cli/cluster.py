@@ -6,19 +6,16 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import closing
 
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from volley.cli.console import new_console, parse_settings, step
+from volley.cli.health import health_table
 from volley.cluster import LocalCluster
 from volley.machine import available_memory_bytes
-from volley.transport.control import Health
-from volley.worker.budget import size
 
 _REFRESH_SECONDS = 1.0
 
@@ -65,34 +62,15 @@ def cluster(
 
 
 def _show(console: Console, running: LocalCluster, stop: threading.Event, quiet: bool) -> None:
-    """Until somebody stops it or no worker is left. The table stays current on a terminal; elsewhere it is shown once."""
+    """Until somebody stops it or no worker is left. On a terminal the table stays current."""
     if not console.is_terminal:
         if not quiet:
-            console.print(_table(running.addresses, running.health()))
+            console.print(health_table(running.addresses, running.health()))
         while any(member.alive for member in running.members) and not stop.wait(_REFRESH_SECONDS):
             pass
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while any(member.alive for member in running.members):
-            live.update(_table(running.addresses, running.health()), refresh=True)
+            live.update(health_table(running.addresses, running.health()), refresh=True)
             if stop.wait(_REFRESH_SECONDS):
                 return
-
-
-def _table(addresses: Sequence[str], health: Sequence[Health | None]) -> Table:
-    table = Table("worker", "state", "tasks", "slots", "exchanged data", "of", "memory", "drivers")
-    for address, state in zip(addresses, health, strict=True):
-        if state is None:
-            table.add_row(address, "[red]gone[/]", "", "", "", "", "", "")
-        else:
-            table.add_row(
-                address,
-                state.status,
-                str(state.running),
-                str(state.slots),
-                size(state.held_bytes),
-                size(state.shuffle_limit_bytes),
-                size(state.memory_bytes),
-                str(state.drivers),
-            )
-    return table

@@ -15,6 +15,7 @@ _COMMANDS = {
     "config": "Every option: name, type, default, meaning.",
     "demo": "A short PySpark pipeline, Volley next to Spark.",
     "doctor": "Check this machine, and say how to mend what is wrong.",
+    "status": "How worker daemons are.",
     "worker": "A daemon that runs tasks of queries.",
 }
 

@@ -69,7 +69,7 @@ class Sum:
 
     def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
         total = self.value(call, totals)
-        return [total, total.is_null()] if isinstance(call.type, DecimalType) else [total]
+        return [total, total.is_null()] if state_width(call) == 2 else [total]
 
     def value(self, call: Call, totals: list[Expr]) -> Expr:
         return totals[0].cast(to_arrow(call.type))
@@ -184,11 +184,16 @@ def state_width(call: Call) -> int:
         case "Average" | "First" | "Last":
             return 2
         case "Sum":
-            return 2 if isinstance(call.type, DecimalType) else 1
+            # Where Spark's sum may become NULL by overflow, a flag tells that from the sum of no rows.
+            return 2 if isinstance(call.type, DecimalType) or _is_try_of_integers(call) else 1
         case "StddevSamp" | "StddevPop" | "VarianceSamp" | "VariancePop":
             return 3
         case _:
             return 1
+
+
+def _is_try_of_integers(call: Call) -> bool:
+    return call.mode is EvalMode.TRY and call.type == LONG
 
 
 AGGREGATES: dict[str, AggregateFunction] = {

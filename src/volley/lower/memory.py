@@ -1,7 +1,7 @@
 """What operators may hold in memory, and what they do past it.
 
-Sorts and aggregates write what does not fit to disk. A hash join cannot; a task that fails for want of memory is run again
-with joins that sort both sides and merge them, which can.
+Sorts and aggregates write what does not fit to disk. A hash join cannot; a task that fails for want of memory is run
+again with joins that sort both sides and merge them, which can.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ It must never let pass a value that Spark would not give.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache
 
@@ -37,6 +37,27 @@ def typed_null(arrow_type: pa.DataType) -> Expr:
 
 TRUE = constant(True, pa.bool_())
 FALSE = constant(False, pa.bool_())
+
+
+# ---------------------------------------------------------------------------------------------- branches
+
+
+def case(branches: Sequence[tuple[Expr, Expr]], otherwise: Expr, *, lazy_boolean: bool = False) -> Expr:
+    """CASE. Its branches are evaluated only for their own rows, unless it is boolean.
+
+    DataFusion turns a boolean CASE into AND and OR, and evaluates both sides of those for every row. Where a branch
+    may fail, `lazy_boolean` hides the booleans from it.
+    """
+
+    def branch(value: Expr) -> Expr:
+        return value.cast(pa.int8()) if lazy_boolean else value
+
+    (condition, value), *more = branches
+    builder = f.when(condition, branch(value))
+    for condition, value in more:
+        builder = builder.when(condition, branch(value))
+    whole = builder.otherwise(branch(otherwise))
+    return whole.cast(pa.bool_()) if lazy_boolean else whole
 
 
 # ------------------------------------------------------------------------------------------------ floats

@@ -95,7 +95,7 @@ class Fetch:
         """End it and let go of everything."""
         self._stop()
         # A call that has not been answered yet cannot be broken off. It has nothing, and ends at its deadline.
-        if not self._asking:
+        if not self._asking and threading.current_thread() is not self._thread:
             self._thread.join()
         with self._changed:
             self._ready.clear()
@@ -123,7 +123,7 @@ class Fetch:
             arrived = progress.chunks_arrived
             try:
                 self._read(progress)
-            except VolleyError as error:
+            except BlockMissing as error:
                 self._end(error)
                 return
             except (flight.FlightError, pa.ArrowException, OSError) as error:
@@ -135,6 +135,10 @@ class Fetch:
                 failures = 1 if came else failures + 1
                 if not self._may_go_on(error, progress, failures):
                     return
+            except Exception as error:
+                # Whatever it is, whoever waits must hear of it.
+                self._end(self._unreadable(progress, str(error), error))
+                return
         self._end(None)
 
     def _read(self, progress: _Progress) -> None:
@@ -215,21 +219,23 @@ class Fetch:
         if self._closed.is_set() or progress.finished:
             self._end(None)
             return False
-        block = self._blocks[progress.block]
-        gone = self._holder.on_this_host and not self._holder.alive
-        if failures > self._patience.attempts or gone or isinstance(error, _FINAL):
-            missing = BlockMissing(
-                f"{block} could not be read from {self._holder.address}"
-                + (", whose process has ended" if gone else f" in {failures} tries")
-                + f": {_first_line(error)}.",
-                attempt=block.attempt,
-            )
-            missing.__cause__ = error
-            self._end(missing)
+        if self._holder.on_this_host and not self._holder.alive:
+            self._end(self._unreadable(progress, "its process has ended", error))
+            return False
+        if failures > self._patience.attempts or isinstance(error, _FINAL):
+            self._end(self._unreadable(progress, f"{failures} tries failed, {_first_line(error)}", error))
             return False
         with self._changed:
             self._changed.wait_for(self._closed.is_set, timeout=self._patience.delay(failures))
         return True
+
+    def _unreadable(self, progress: _Progress, why: str, cause: Exception) -> BlockMissing:
+        block = self._blocks[min(progress.block, len(self._blocks) - 1)]
+        missing = BlockMissing(
+            f"{block} cannot be read from {self._holder.address}: {why}.", attempt=block.attempt
+        )
+        missing.__cause__ = cause
+        return missing
 
     def _end(self, error: VolleyError | None) -> None:
         with self._changed:

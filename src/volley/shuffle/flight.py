@@ -79,7 +79,8 @@ class WorkerStore:
         self._connect = connect
         self._fetch_budget_bytes = fetch_budget_bytes
         self._map_same_host = map_same_host
-        self._lock = threading.Lock()
+        # An abandoned reader may be cleaned up on any thread, in the middle of anything.
+        self._lock = threading.RLock()
         self._sinks: dict[AttemptId, WorkerSink] = {}
         self._fetches: dict[Fetch, frozenset[QueryId]] = {}
         self._released: OrderedDict[QueryId, None] = OrderedDict()
@@ -111,7 +112,7 @@ class WorkerStore:
                 self._released.popitem(last=False)
             mine = [attempt for attempt in self._sinks if _query(attempt) == query]
             sinks = [self._sinks.pop(attempt) for attempt in mine]
-            fetches = [fetch for fetch, queries in self._fetches.items() if query in queries]
+            fetches = [fetch for fetch, queries in list(self._fetches.items()) if query in queries]
         for sink in sinks:
             sink.close()
         for fetch in fetches:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from volley.plan.expressions import AggregateCall, Attribute, Call, Expression, Literal, attribute_of
+from volley.plan.expressions import (
+    AggregateCall,
+    AggregateMode,
+    Attribute,
+    Call,
+    Expression,
+    Literal,
+    attribute_of,
+)
 from volley.plan.nodes import Aggregate, Exchange, Expand, Node, walk
 from volley.plan.types import FRACTIONAL, INTEGRAL, NULL, DataType, DecimalType, SimpleType
 from volley.support.operators import AGGREGATES, UNSPLITTABLE
@@ -14,6 +22,9 @@ from volley.support.reasons import Reason, Unsupported
 def check_aggregate(node: Aggregate) -> Iterator[Unsupported]:
     for call in node.calls:
         yield from check_function(call.function, call.distinct)
+        if call.function.function in UNSPLITTABLE and call.mode is AggregateMode.PARTIAL_MERGE:
+            # Spark merges its states step by step here; ours stay in one step over the rows.
+            yield Unsupported(Reason.AGGREGATE, call.function.function, "beside a distinct aggregate")
         if call.function.function in ("First", "Last") and not _is_deterministic(node, call):
             yield Unsupported(
                 Reason.NONDETERMINISTIC,

@@ -84,12 +84,8 @@ def _arithmetic(call: Call) -> Unsupported | None:
     return with_mode(all_of(same(number), _branches(0)))(call)
 
 
-def _remainder(call: Call) -> Unsupported | None:
-    return with_mode(all_of(same(number), _branches(0)))(call)
-
-
 def _pmod(call: Call) -> Unsupported | None:
-    return _remainder(call) or (refuse(call, "decimals") if decimal(call.type) else None)
+    return refuse(call, "decimals") if decimal(call.type) else _arithmetic(call)
 
 
 def _signed(call: Call) -> Unsupported | None:
@@ -235,7 +231,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
                 with_mode(same(lambda t: t == LONG or decimal(t), alike=False)),
                 "Longs and decimals.",
             ),
-            "Remainder": (_remainder, "Numbers."),
+            "Remainder": (_arithmetic, "Numbers."),
             "Pmod": (_pmod, "Integers and floats."),
             "UnaryMinus": (_signed, "Numbers."),
             "UnaryPositive": (arguments(number), "Numbers."),

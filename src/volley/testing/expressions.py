@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from volley.lower.expressions import column_name, lower_expression
 from volley.plan.capture import capture
-from volley.plan.expressions import Expression, attribute_of
+from volley.plan.expressions import Expression, attribute_of, references
 from volley.plan.nodes import Project
 from volley.plan.types import to_arrow
 from volley.support.expressions import check_expression
@@ -39,13 +39,15 @@ class Verdict:
     """How the engines compare on one expression.
 
     `refusal`: it is not native, and nothing was compared. `alarms`: rows that failed natively and not in Spark, which
-    costs time and never a row. `wrong`: rows with another value, or without the failure that Spark has.
+    costs time and never a row. `eager`: the rows failed together and none did alone, so that something was evaluated
+    on rows it is not for. `wrong`: rows with another value, or without the failure that Spark has.
     """
 
     expression: str
     refusal: Unsupported | None = None
     equal: int = 0
     alarms: int = 0
+    eager: bool = False
     wrong: tuple[str, ...] = ()
 
 
@@ -85,7 +87,9 @@ def _attempted(spark: SparkSession, frame: DataFrame, count: int) -> DataFrame:
     wrapped = []
     for i in range(count):
         alias = plan.projectList().apply(i)
-        struct = catalyst.CreateNamedStruct(to_seq([field_name, alias.child()]))
+        # Nullable, or Arrow refuses a NULL struct around a value that is never NULL.
+        value = catalyst.KnownNullable(alias.child())
+        struct = catalyst.CreateNamedStruct(to_seq([field_name, value]))
         wrapped.append(alias.withNewChildren(to_seq([catalyst.TryEval(struct)])))
     attempted = plan.copy(to_seq(wrapped), plan.child())
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, attempted), spark)
@@ -95,10 +99,12 @@ def _compare(text: str, captured: Expression, table: pa.Table, attempts: pa.Chun
     refusal = next(iter(check_expression(captured)), None)
     if refusal:
         return Verdict(text, refusal)
+    unknown = {column_name(id) for id in references(captured)} - set(table.column_names)
+    assert not unknown, f"{text} is not computed in one projection"
     struct = attempts.combine_chunks()
     failed = struct.is_null().to_pylist()
     theirs = _plain(struct.field("value"))
-    ours = _evaluate(lower_expression(captured), to_arrow(captured.type), table)
+    ours, together = _evaluate(lower_expression(captured), to_arrow(captured.type), table)
     equal = alarms = 0
     wrong: list[str] = []
     for row, (value, spark_failed) in enumerate(zip(ours, failed, strict=True)):
@@ -110,24 +116,27 @@ def _compare(text: str, captured: Expression, table: pa.Table, attempts: pa.Chun
             wrong.append(f"{text} of {_row(table, row)}: Spark {spark_value}, native {value!r}")
         else:
             equal += 1
-    return Verdict(text, None, equal, alarms, tuple(wrong))
+    eager = not together and all(value is not FAILED for value in ours)
+    return Verdict(text, None, equal, alarms, eager, tuple(wrong))
 
 
 FAILED = object()
 
 
-def _evaluate(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any]:
-    """The native values; where the rows together fail, each half is tried by itself."""
+def _evaluate(expr: Expr, wanted: pa.DataType, table: pa.Table) -> tuple[list[Any], bool]:
+    """The native values, and whether all rows could be computed together; otherwise each half is tried by itself."""
     try:
         frame = SessionContext().from_arrow(table)
         column = frame.select(expr.alias("value")).to_arrow_table().column(0).combine_chunks()
     except Exception:  # a failure of any kind sends the query to Spark
         if table.num_rows <= 1:
-            return [FAILED] * table.num_rows
+            return [FAILED] * table.num_rows, False
         half = table.num_rows // 2
-        return _evaluate(expr, wanted, table.slice(0, half)) + _evaluate(expr, wanted, table.slice(half))
+        first, _ = _evaluate(expr, wanted, table.slice(0, half))
+        second, _ = _evaluate(expr, wanted, table.slice(half))
+        return first + second, False
     assert column.type == wanted, f"{column.type} in place of {wanted}"
-    return _plain(column)
+    return _plain(column), True
 
 
 def _plain(column: pa.Array) -> list[Any]:

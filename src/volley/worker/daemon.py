@@ -4,7 +4,8 @@
     SIGTERM   drain: refuse new attempts, finish those that run, keep blocks until their queries are over
     stop      when nothing is left, at the second signal, or when the time for draining is up
 
-Exchanged data is in unnamed files, so however the process ends, nothing of it stays behind.
+Exchanged data is in unnamed files, and what operators spill is removed by somebody else, so however the process ends,
+nothing of it stays behind.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.flight as flight
+
 from volley.config import Config
 from volley.errors import ConfigError
 from volley.loop import LoopThread
+from volley.lower.memory import OperatorMemory
 from volley.security import Clients, Security
 from volley.shuffle.flight import WorkerStore
 from volley.shuffle.location import Location
 from volley.transport.handshake import Identity
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
+from volley.worker.scratch import Scratch
 from volley.worker.server import Worker, WorkerServer
 from volley.worker.slots import Slots
 
@@ -82,19 +88,22 @@ class Daemon:
     def __init__(self, settings: DaemonSettings, security: Security) -> None:
         security.check_listening(settings.host, settings.insecure)
         self._settings = settings
+        name = settings.advertise or _reachable(settings.host)
+        self._server = _listening(settings, security)
+        self.address = _address(name, self._server.port)
         self._loop = LoopThread()
-        arguments = security.server_arguments(settings.require_client_certificate)
-        self._server = WorkerServer(security.uri(f"{settings.host}:{settings.port}"), **arguments)
-        self.address = f"{settings.advertise or _reachable(settings.host)}:{self._server.port}"
         self.budget = WorkerBudget.divide(settings.memory_bytes, settings.shuffle.memory_fraction)
         store = _store(settings, self.budget, self.address, security)
+        self._scratch = Scratch(settings.directories)
         self._worker: Worker = self._loop.submit(self._made(store)).result()
         self._server.open(self._worker)
         self._leases: Future[None] = self._loop.submit(self._worker.drivers.forget_the_silent())
 
     async def _made(self, store: WorkerStore) -> Worker:
         settings = self._settings
-        slots = Slots(self.address, settings.slots, settings.cores, store)
+        # A share for each, so that what one task can do does not depend on its neighbours.
+        memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self._scratch.directories)
+        slots = Slots(self.address, settings.slots, settings.cores, store, memory=memory)
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
             identity,
@@ -123,6 +132,7 @@ class Daemon:
         shutdown.start()
         self._loop.close()
         shutdown.join(_STOP_SECONDS)
+        self._scratch.close()
 
     async def _drain(self) -> None:
         self._worker.slots.drain()
@@ -176,6 +186,21 @@ def check_directories(directories: Sequence[Path]) -> None:
     for directory in directories:
         if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
             raise ConfigError(f"{directory} is not a directory that can be written to.")
+
+
+def _listening(settings: DaemonSettings, security: Security) -> WorkerServer:
+    address = _address(settings.host, settings.port)
+    arguments = security.server_arguments(settings.require_client_certificate)
+    try:
+        return WorkerServer(security.uri(address), **arguments)
+    except (pa.ArrowException, flight.FlightError, OSError) as error:
+        raise ConfigError(
+            f"{address} cannot be listened on: {error}.", hint="Is the port taken, is the certificate good?"
+        ) from error
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _reachable(host: str) -> str:

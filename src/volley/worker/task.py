@@ -167,7 +167,7 @@ def _plan(
     width = output.partitions if output is not None and hashed else cores
     context = new_context(width, memory)
     fragment = _with_units(task.plan, task.units)
-    errors: list[BlockMissing] = []
+    errors: list[Exception] = []
     frame = lower(fragment, context, partial(_input, task.inputs, store, cores, errors), resources)
     if output is None:
         return _Running(context, _executable(root(frame, fragment), task), errors)
@@ -201,7 +201,7 @@ def _input(
     inputs: tuple[InputBlocks, ...],
     store: ShuffleStore,
     cores: int,
-    errors: list[BlockMissing],
+    errors: list[Exception],
     node: StageInput,
 ) -> StreamTable:
     blocks = next(item.blocks for item in inputs if item.stage == node.stage)
@@ -213,13 +213,13 @@ def _input(
 
 
 def _read(
-    store: ShuffleStore, blocks: list[Block], schema: pa.Schema, errors: list[BlockMissing]
+    store: ShuffleStore, blocks: list[Block], schema: pa.Schema, errors: list[Exception]
 ) -> Iterator[pa.RecordBatch]:
     try:
         for batch in store.read_many(blocks):
             # Columns correspond by position: a stage that serves several readers has one set of names.
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-    except BlockMissing as error:
+    except (VolleyError, OSError) as error:
         errors.append(error)
         raise
 
@@ -234,11 +234,11 @@ def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:
 class _Running:
     """A planned fragment. `plan` is None when DataFusion proved that it has no rows.
 
-    `input_errors` fills while it runs with what was missing of its inputs.
+    `input_errors` fills while it runs with what went wrong in reading its inputs.
     """
 
     def __init__(
-        self, context: SessionContext, plan: ExecutionPlan | None, input_errors: list[BlockMissing]
+        self, context: SessionContext, plan: ExecutionPlan | None, input_errors: list[Exception]
     ) -> None:
         self.input_errors = input_errors
         self._context = context

@@ -9,7 +9,7 @@ from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import may_fail, translates
-from volley.lower.semantics import FALSE, TRUE, comparable
+from volley.lower.semantics import FALSE, TRUE, case, comparable
 from volley.plan.expressions import Call, Literal
 
 
@@ -67,7 +67,7 @@ def and_(call: Call, arguments: list[Expr]) -> Expr:
     left, right = arguments
     if may_fail(call.arguments[1]):
         # DataFusion may evaluate both sides of AND for every row; CASE keeps `b <> 0 AND a / b > 1` from failing.
-        return f.when(~left, FALSE).otherwise(left & right)
+        return case([(~left, FALSE)], left & right, lazy_boolean=True)
     return left & right
 
 
@@ -75,7 +75,7 @@ def and_(call: Call, arguments: list[Expr]) -> Expr:
 def or_(call: Call, arguments: list[Expr]) -> Expr:
     left, right = arguments
     if may_fail(call.arguments[1]):
-        return f.when(left, TRUE).otherwise(left | right)
+        return case([(left, TRUE)], left | right, lazy_boolean=True)
     return left | right
 
 

@@ -5,31 +5,37 @@ from __future__ import annotations
 from datafusion import Expr
 from datafusion import functions as f
 
-from volley.lower.registry import translates
-from volley.lower.semantics import canonical_float, typed_null
+from volley.lower.registry import may_fail, translates
+from volley.lower.semantics import canonical_float, case, typed_null
 from volley.plan.expressions import Call
-from volley.plan.types import FRACTIONAL, to_arrow
+from volley.plan.types import BOOLEAN, FRACTIONAL, to_arrow
+
+
+def _lazy_boolean(call: Call) -> bool:
+    return call.type == BOOLEAN and any(map(may_fail, call.arguments))
 
 
 @translates("CaseWhen")
 def case_when(call: Call, arguments: list[Expr]) -> Expr:
-    pairs = len(arguments) // 2
-    builder = f.when(arguments[0], arguments[1])
-    for index in range(1, pairs):
-        builder = builder.when(arguments[2 * index], arguments[2 * index + 1])
-    has_else = len(arguments) % 2 == 1
-    return builder.otherwise(arguments[-1] if has_else else typed_null(to_arrow(call.type)))
+    pairs = list(zip(arguments[::2], arguments[1::2], strict=False))
+    otherwise = arguments[-1] if len(arguments) % 2 else typed_null(to_arrow(call.type))
+    return case(pairs, otherwise, lazy_boolean=_lazy_boolean(call))
 
 
 @translates("If")
 def if_(call: Call, arguments: list[Expr]) -> Expr:
     condition, then, otherwise = arguments
-    return f.when(condition, then).otherwise(otherwise)
+    return case([(condition, then)], otherwise, lazy_boolean=_lazy_boolean(call))
 
 
 @translates("Coalesce")
 def coalesce(call: Call, arguments: list[Expr]) -> Expr:
-    return f.coalesce(*arguments) if len(arguments) > 1 else arguments[0]
+    if len(arguments) == 1:
+        return arguments[0]
+    if not _lazy_boolean(call):
+        return f.coalesce(*arguments)
+    *firsts, last = arguments
+    return case([(value.is_not_null(), value) for value in firsts], last, lazy_boolean=True)
 
 
 @translates("Greatest")

@@ -1,0 +1,134 @@
+"""A hash exchange, measured: rows are partitioned, written to a store, and read back by whoever is how far away.
+
+    in-process    handed over as references                         the writer is this process
+    same host     memory or disk of another process, mapped or read
+    TCP           memory of another process, over Flight            loopback: without the delay of a network
+    spark         Spark's shuffle of the same rows
+
+Writing includes reading the input, hashing and partitioning it; reading includes the check of every checksum. The two
+follow each other, as the stages of a query do, and the rates are those of both together.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from rich.table import Table
+
+from volley.bench.writers import COLUMNS, Way, Writer, make_rows, writers
+from volley.shuffle.base import Block, ShuffleStore
+
+WAYS = (
+    Way("in-process", "memory", "none"),
+    Way("same host", "memory", "none"),
+    *(Way("same host", "disk", compression) for compression in ("none", "lz4", "zstd")),
+    *(Way("TCP", "memory", compression) for compression in ("none", "lz4", "zstd")),
+)
+SPARK = Way("spark", "disk", "lz4")
+
+Progress = Callable[[Way, int], None]
+"""Told what is about to run, and which run of it that is; 0 warms up."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The best exchange of one way. Spark does not tell its writing from its reading."""
+
+    way: Way
+    rows: int
+    size_bytes: int
+    seconds: float
+    write_seconds: float | None = None
+    read_seconds: float | None = None
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        return self.size_bytes / self.seconds / 1e9
+
+    def to_dict(self) -> dict[str, Any]:
+        rates = {"rows_per_second": self.rows_per_second, "gigabytes_per_second": self.gigabytes_per_second}
+        return asdict(self) | rates
+
+
+def measure(
+    rows: int, partitions: int, cores: int, runs: int, ways: Sequence[Way], progress: Progress
+) -> Iterator[Exchange]:
+    """Each way in turn: `runs` exchanges after one to warm up."""
+    with writers(rows, partitions, cores) as (here, there), tempfile.TemporaryDirectory() as directory:
+        for way in ways:
+            writer = here if way.distance == "in-process" else there
+            done = []
+            for run in range(runs + 1):
+                progress(way, run)
+                done.append(_exchange(way, writer, Path(directory), cores))
+            yield min(done[1:], key=lambda exchange: exchange.seconds)
+
+
+def measure_spark(spark: SparkSession, rows: int, partitions: int, runs: int, progress: Progress) -> Exchange:
+    """The same rows out of Spark's own cache, through its shuffle, to nowhere."""
+    table = make_rows(rows)
+    with tempfile.TemporaryDirectory() as directory:
+        pq.write_table(table.rename_columns([column.name for column in COLUMNS]), f"{directory}/rows.parquet")
+        frame = spark.read.parquet(directory).cache()
+        if frame.count() != rows:
+            raise AssertionError("Spark has other rows")
+        done = []
+        for run in range(runs + 1):
+            progress(SPARK, run)
+            started = time.perf_counter()
+            frame.repartition(partitions, COLUMNS[0].name).write.format("noop").mode("overwrite").save()
+            done.append(time.perf_counter() - started)
+        frame.unpersist(blocking=True)
+    return Exchange(SPARK, rows, table.nbytes, min(done[1:]))
+
+
+def shuffle_table(exchanges: Sequence[Exchange]) -> Table:
+    table = Table(
+        title=f"A hash exchange of {exchanges[0].rows:,} rows, {exchanges[0].size_bytes / 1e6:,.0f} MB",
+        caption="Rates are of writing and reading together, one after the other.",
+        caption_justify="left",
+    )
+    for name in ("way", "medium", "compression"):
+        table.add_column(name)
+    for name in ("write s", "read s", "total s", "million rows/s", "GB/s"):
+        table.add_column(name, justify="right")
+    for exchange in exchanges:
+        way = exchange.way
+        seconds = (exchange.write_seconds, exchange.read_seconds, exchange.seconds)
+        table.add_row(
+            *(way.distance, way.medium, way.compression),
+            *("" if value is None else f"{value:.3f}" for value in seconds),
+            f"{exchange.rows_per_second / 1e6:.2f}",
+            f"{exchange.gigabytes_per_second:.2f}",
+        )
+    return table
+
+
+def _exchange(way: Way, writer: Writer, directory: Path, cores: int) -> Exchange:
+    written = writer.write(way, directory)
+    store = writer.reader(way, directory)
+    started = time.perf_counter()
+    with ThreadPoolExecutor(cores) as readers:
+        rows = sum(readers.map(lambda i: _read(store, written.blocks[i::cores]), range(cores)))
+    read_seconds = time.perf_counter() - started
+    writer.free()
+    if rows != written.rows:
+        raise AssertionError(f"{written.rows} rows were written and {rows} read")
+    size_bytes = sum(block.size_bytes for block in written.blocks)
+    return Exchange(way, rows, size_bytes, written.seconds + read_seconds, written.seconds, read_seconds)
+
+
+def _read(store: ShuffleStore, blocks: Sequence[Block]) -> int:
+    return sum(batch.num_rows for batch in store.read_many(blocks))

@@ -1,0 +1,63 @@
+"""`volley status`: how worker daemons are, and the word to drain them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from volley.cli.console import new_console
+from volley.cli.health import health_table
+from volley.cluster import drain, health_of
+from volley.config import parse_addresses
+from volley.security import Security
+
+
+def _addresses(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    try:
+        return parse_addresses(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command()
+@click.argument("workers", callback=_addresses)
+@click.option(
+    "--drain", "draining", is_flag=True, help="Tell them to take nothing new; SIGTERM then ends them."
+)
+@click.option(
+    "--token-file", default="", help="Holds their token; otherwise VOLLEY_TOKEN in the environment."
+)
+@click.option("--tls-certificate", default="", help="This side's certificate (PEM), where they ask for one.")
+@click.option("--tls-key", default="", help="The key of that certificate (PEM).")
+@click.option("--tls-ca", default="", help="Certificates (PEM) to trust. Set: they speak TLS.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def status(
+    workers: tuple[str, ...],
+    draining: bool,
+    token_file: str,
+    tls_certificate: str,
+    tls_key: str,
+    tls_ca: str,
+    as_json: bool,
+) -> None:
+    """How the worker daemons at WORKERS (host:port,...) are. Status 1 when one does not answer.
+
+    Example: volley status 127.0.0.1:7070,127.0.0.1:7071
+    """
+    security = Security.read(token_file, tls_ca, tls_certificate, tls_key)
+    if draining:
+        for address in workers:
+            drain(address, security)
+    found = [health_of(address, security) for address in workers]
+    if as_json:
+        answers = {
+            address: asdict(health) if health else None
+            for address, health in zip(workers, found, strict=True)
+        }
+        click.echo(json.dumps(answers, indent=2))
+    else:
+        new_console().print(health_table(workers, found))
+    sys.exit(0 if all(found) else 1)

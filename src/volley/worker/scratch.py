@@ -1,0 +1,36 @@
+"""Room on disk for what operators spill.
+
+DataFusion gives its files names, so a process that is killed would leave them behind. A shell that does nothing but
+wait for the end of this process removes them then.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+# The pipe ends when the last process that could write to it has ended.
+_REMOVE_AT_THE_END = 'cat >/dev/null; exec rm -rf -- "$@"'
+
+
+class Scratch:
+    """A directory of its own in each of `parents`, gone soon after `close` or the end of this process."""
+
+    def __init__(self, parents: Sequence[Path]) -> None:
+        self.directories = tuple(
+            Path(tempfile.mkdtemp(prefix="volley-worker-", dir=parent.resolve())) for parent in parents
+        )
+        self._remover = subprocess.Popen(
+            ["/bin/sh", "-c", _REMOVE_AT_THE_END, "volley-scratch", *map(str, self.directories)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Signals to the group of the worker are not for it.
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Remove them now."""
+        self._remover.communicate()
