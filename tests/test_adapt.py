@@ -55,9 +55,7 @@ def test_files_keep_their_tasks() -> None:
     assert adapted_tasks(reader(plan), {0: producer(0, Partitioning.HASH)}, {0: 0}) == 4
 
 
-@given(
-    partitions=st.integers(1, 12), planned=st.integers(1, 12), size=st.integers(0, 100 * BYTES_A_TASK)
-)
+@given(partitions=st.integers(1, 12), planned=st.integers(1, 12), size=st.integers(0, 100 * BYTES_A_TASK))
 def test_merged_tasks_still_read_everything_once_and_alike(partitions: int, planned: int, size: int) -> None:
     left = producer(0, Partitioning.HASH, partitions)
     right = producer(1, Partitioning.HASH, partitions)

@@ -118,7 +118,8 @@ def test_a_long_in_list_is_an_in_list(numbers: SparkSession) -> None:
 
 
 def test_literals_have_their_internal_form(spark: SparkSession) -> None:
-    with conf(spark, {"spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"}):
+    rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+    with conf(spark, {"spark.sql.optimizer.excludedRules": rule}):
         plan = plan_of(
             spark.sql(
                 "select date'1970-01-02' d, timestamp'1970-01-01 00:00:01' t, 1.50 x, true b, 'null' s, "
@@ -134,7 +135,9 @@ def test_literals_have_their_internal_form(spark: SparkSession) -> None:
 def test_files_sizes_and_partition_values(numbers: SparkSession, tmp_path: Path) -> None:
     target = str(tmp_path / "by day")
     with conf(numbers, {"spark.volley.enabled": "false"}):
-        frame = numbers.sql("select a, date'2024-01-01' as day, concat('x=', s) as tag from numbers where a < 2")
+        frame = numbers.sql(
+            "select a, date'2024-01-01' as day, concat('x=', s) as tag from numbers where a < 2"
+        )
         frame.write.partitionBy("day", "tag").parquet(target)
     plan = plan_of(numbers.read.parquet(target).filter("tag = 'x=1'"))
     (scan,) = find(plan, FileScan)
@@ -171,9 +174,12 @@ def test_an_offset_counts_inside_the_limit(numbers: SparkSession) -> None:
 
 
 def test_modes_of_aggregates(numbers: SparkSession) -> None:
-    plan = plan_of(numbers.sql("select b, count(distinct s), sum(a) filter (where a > 1) from numbers group by b"))
+    plan = plan_of(
+        numbers.sql("select b, count(distinct s), sum(a) filter (where a > 1) from numbers group by b")
+    )
     aggregates = [part for part in parts(plan) if isinstance(part, AggregateCall)]
-    assert {call.mode for call in aggregates} >= {AggregateMode.FINAL, AggregateMode.PARTIAL, AggregateMode.PARTIAL_MERGE}
+    modes = {call.mode for call in aggregates}
+    assert modes >= {AggregateMode.FINAL, AggregateMode.PARTIAL, AggregateMode.PARTIAL_MERGE}
     assert any(call.distinct for call in aggregates)
     assert any(call.filter is not None for call in aggregates)
 

@@ -97,9 +97,7 @@ class TestCommand:
         process.kill()
         process.communicate()
         eventually(lambda: not any(is_running(pid) for pid in pids))
-        # Nobody was left to remove it.
-        token_file.unlink()
-        token_file.parent.rmdir()
+        eventually(lambda: not token_file.parent.exists())
 
     def test_it_ends_when_no_worker_is_left(self) -> None:
         process, pids, _ = self.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -23,11 +26,13 @@ from volley.cluster import health_of
 from volley.config import Config
 from volley.errors import ConfigError, QueryError
 from volley.ids import QueryId
-from volley.plan.nodes import Partitioning
+from volley.plan.nodes import DataFile, FileScan, Partitioning, Union
 from volley.security import Security
 from volley.shuffle.memory import MemoryStore
+from volley.splits.feed import Taken
+from volley.splits.files import FileSource
 from volley.stages.graph import Output
-from volley.testing.contracts import attempt_id, batch_of, numbers, result_task, stage_task
+from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, result_task, stage_task
 from volley.transport.codec import decode, encode
 from volley.transport.control import (
     RESULT_TICKET,
@@ -246,6 +251,16 @@ class TestDrivers:
         assert caller.ask("watch", Watch(caller.name, 0, 0.1)).outcomes == ()
 
 
+def _endless_scan(file: Path) -> Any:
+    """A task that has begun to read `file` and does not end."""
+    status = file.stat()
+    data = DataFile(str(file), status.st_size, status.st_mtime_ns // 1_000_000)
+    scan = FileScan("parquet", (data,), (NUMBER,), (), ())
+    units = tuple(unit.payload for unit in FileSource(scan).units())
+    task = stage_task(Union((NUMBER,), (numbers(10**15), scan)), SINGLE, 0)
+    return replace(task, units=(Taken(0, units),))
+
+
 def _of_query(task: Any, query: str) -> Any:
     attempt = task.attempt
     stage = replace(attempt.task.stage, query=QueryId(query))
@@ -356,22 +371,31 @@ class TestCommand:
             process.communicate()
 
     def test_a_second_signal_ends_it_at_once_and_killing_leaves_nothing(self, tmp_path: Path) -> None:
-        workers = [self.start("--json", "--dir", str(tmp_path)) for _ in range(2)]
+        spill, temporary = tmp_path / "spill", tmp_path / "temporary"
+        spill.mkdir()
+        temporary.mkdir()
+        file = tmp_path / "numbers.parquet"
+        pq.write_table(pa.table({"n": [1, 2, 3]}), file)
+        scanning = _endless_scan(file)
+        environment = os.environ | {"TMPDIR": str(temporary)}
+        workers = [self.start("--json", "--dir", str(spill), env=environment) for _ in range(2)]
         try:
             callers = []
             for process in workers:
                 assert process.stdout is not None
                 callers.append(Caller(json.loads(process.stdout.readline())["address"]))
                 callers[-1].hello()
-                callers[-1].run(stage_task(numbers(10**15), SINGLE, 0))
+                callers[-1].run(scanning)
             hurried, killed = workers
+            # The scan has made its links, which are files too.
+            eventually(lambda: len(list(spill.rglob("*.parquet"))) == 2)
             hurried.terminate()
             eventually(lambda: callers[0].ask("watch", Watch("driver", 0, 0.05)).draining)
             hurried.terminate()
             assert hurried.wait(20) == 0
             killed.kill()
             killed.wait()
-            eventually(lambda: list(tmp_path.iterdir()) == [])
+            eventually(lambda: [*spill.iterdir(), *temporary.iterdir()] == [])
         finally:
             for process in workers:
                 process.kill()

@@ -133,6 +133,12 @@ _TIMES = [
 ]  # fmt: skip
 
 
+_STRUCTS = [
+    "r.a", "r.b", "r is null", "r is not null", "coalesce(r.a, 7)", "named_struct('a', i, 'b', r.b)", "struct(i, r)",
+    "if(i = 1, r, null)",
+]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Corpus:
     """One table and the expressions to evaluate on it."""
@@ -182,6 +188,12 @@ def _timed() -> pa.Table:
     return pa.table({"t": left.cast(utc), "v": right.cast(utc), "z": right.cast(local)})
 
 
+def _structs() -> pa.Table:
+    rows = [{"a": 1, "b": "x"}, None, {"a": None, "b": "y"}]
+    struct = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    return pa.table({"i": pa.array([1, None, 3], pa.int32()), "r": pa.array(rows, struct)})
+
+
 def _texts() -> pa.Table:
     s, u = zip(*itertools.product(_TEXTS, ["", "a", "abc", "é", "😀", "%", " ", None]), strict=True)
     return pa.table({"s": pa.array(s), "u": pa.array(u)})
@@ -222,6 +234,7 @@ def _corpora() -> list[Corpus]:
         Corpus("text", texts, from_text),
         Corpus("date", _dated(), _DATES),
         Corpus("timestamp", _timed(), _TIMES),
+        Corpus("struct", _structs(), _STRUCTS),
     ]
     return corpora
 

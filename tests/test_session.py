@@ -65,7 +65,9 @@ def test_an_action_answers_as_spark_does(people: SparkSession, action: str) -> N
     assert (report.engine, report.spark_tasks, report.reasons) == ("native", 0, ())
 
 
-@pytest.mark.parametrize("action", ["collect", "toArrow", "count", "tail", "isEmpty", "toLocalIterator", "show"])
+@pytest.mark.parametrize(
+    "action", ["collect", "toArrow", "count", "tail", "isEmpty", "toLocalIterator", "show"]
+)
 def test_an_action_on_nothing(people: SparkSession, action: str) -> None:
     def nothing() -> DataFrame:
         return people.table("people").where("id < 0")
@@ -176,7 +178,10 @@ def test_a_connect_session_is_refused(spark: SparkSession) -> None:
 
 
 def test_options_are_checked(spark: SparkSession) -> None:
-    with conf(spark, {"spark.volley.local.workers": "many"}), pytest.raises(ConfigError, match=r"local\.workers"):
+    with (
+        conf(spark, {"spark.volley.local.workers": "many"}),
+        pytest.raises(ConfigError, match=r"local\.workers"),
+    ):
         spark.range(3).collect()
     with conf(spark, {"spark.volley.fallbak": "allow"}), pytest.raises(ConfigError, match="fallbak"):
         spark.range(3).collect()
@@ -187,9 +192,15 @@ def test_fallback_policies(spark: SparkSession) -> None:
         return spark.range(3).select(F.monotonically_increasing_id().alias("m"))
 
     assert len(unsupported().collect()) == 3
-    with conf(spark, {"spark.volley.fallback": "warn"}), pytest.warns(UserWarning, match="MonotonicallyIncreasing"):
+    with (
+        conf(spark, {"spark.volley.fallback": "warn"}),
+        pytest.warns(UserWarning, match="MonotonicallyIncreasing"),
+    ):
         unsupported().collect()
-    with conf(spark, {"spark.volley.fallback": "error"}), pytest.raises(FallbackError, match="MonotonicallyIncreasing"):
+    with (
+        conf(spark, {"spark.volley.fallback": "error"}),
+        pytest.raises(FallbackError, match="MonotonicallyIncreasing"),
+    ):
         unsupported().collect()
 
 

@@ -25,6 +25,7 @@ from volley.machine import available_cores
 from volley.security import Security
 from volley.transport.codec import decode, encode
 from volley.transport.control import Answer, AskHealth, Drain, Health
+from volley.worker.scratch import Scratch
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -83,9 +84,9 @@ class LocalCluster:
     def start(self) -> None:
         """Returns when all serve; leaves nothing behind when one does not."""
         try:
-            directory = Path(
-                self._resources.enter_context(tempfile.TemporaryDirectory(prefix="volley-cluster-"))
-            )
+            scratch = Scratch((Path(tempfile.gettempdir()),), prefix="volley-cluster-")
+            self._resources.callback(scratch.close)
+            (directory,) = scratch.directories
             self.token_file = directory / "token"
             descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(descriptor, secrets.token_hex(32).encode())

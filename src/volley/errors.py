@@ -1,21 +1,21 @@
 """Everything Volley raises.
 
-    VolleyError                      code, what happened, what to do next
-    +-- ConfigError                  an option has a value it cannot have
-    +-- SessionError                 this Spark session cannot be enabled
-    +-- FallbackError                spark.volley.fallback=error and something is not native
-    +-- CaptureError                 Spark's plan could not be read without guessing
-    +-- QueryError                   a native query failed
-        +-- TaskError                in a task of a stage, with its attempt
-        +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
-        +-- NoWorkers                none of the worker daemons can be used
-        +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
-        +-- BlockMissing             exchanged data is not where the manifest says
-        |   +-- BlockDamaged         it is there, and is not what was written
-        +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
-        +-- DataError                the data or an input file is at fault; Spark is asked for its own error
-        +-- QueryCancelled           somebody cancelled it
-        +-- DeadlineExceeded         a wait took longer than it may
+VolleyError                      code, what happened, what to do next
++-- ConfigError                  an option has a value it cannot have
++-- SessionError                 this Spark session cannot be enabled
++-- FallbackError                spark.volley.fallback=error and something is not native
++-- CaptureError                 Spark's plan could not be read without guessing
++-- QueryError                   a native query failed
+    +-- TaskError                in a task of a stage, with its attempt
+    +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
+    +-- NoWorkers                none of the worker daemons can be used
+    +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
+    +-- BlockMissing             exchanged data is not where the manifest says
+    |   +-- BlockDamaged         it is there, and is not what was written
+    +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
+    +-- DataError                the data or an input file is at fault; Spark is asked for its own error
+    +-- QueryCancelled           somebody cancelled it
+    +-- DeadlineExceeded         a wait took longer than it may
 """
 
 from __future__ import annotations

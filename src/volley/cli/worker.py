@@ -112,11 +112,13 @@ def worker(
         ),
         Security.read(token_file, tls_ca, tls_certificate, tls_key),
     )
-    if as_json:
-        click.echo(
-            json.dumps({"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)})
-        )
-    else:
-        click.echo(f"worker {daemon.address}: {width} cores, {tasks or width} tasks at once")
-        click.echo(f"memory {daemon.budget}")
-    serve(daemon, parent)
+
+    def announce() -> None:
+        if as_json:
+            ready = {"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)}
+            click.echo(json.dumps(ready))
+        else:
+            click.echo(f"worker {daemon.address}: {width} cores, {tasks or width} tasks at once")
+            click.echo(f"memory {daemon.budget}")
+
+    serve(daemon, announce, parent)

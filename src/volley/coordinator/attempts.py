@@ -14,6 +14,7 @@ class Attempts:
         self._task = task
         self._limit = limit
         self._made = 0
+        self._lost_inputs = 0
 
     def next(self) -> AttemptId:
         attempt = AttemptId(self._task, self._made)
@@ -25,8 +26,11 @@ class Attempts:
 
         Lost input can be computed again if it is known whose output it was.
         """
-        hopeless = failure.failure is Failure.LOST_INPUT and failure.lost is None
-        return failure.failure.may_pass and not hopeless and self._made < self._limit
+        if failure.failure is Failure.LOST_INPUT:
+            # Not this task's failure: counted apart, so that the loss of one worker does not use up its attempts.
+            self._lost_inputs += 1
+            return failure.lost is not None and self._lost_inputs < self._limit
+        return failure.failure.may_pass and self._made - self._lost_inputs < self._limit
 
 
 def error_of(failure: TaskFailure) -> QueryError:

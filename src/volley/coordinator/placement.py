@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Set
+from contextlib import suppress
 
 from volley.errors import QueryError
 from volley.ids import AttemptId
 from volley.transport.base import Transport
 from volley.transport.messages import WorkerInfo
+
+_LOOK_AGAIN_SECONDS = 0.1
 
 
 class Placement:
@@ -32,7 +35,9 @@ class Placement:
                 if await self._transport.reserve(name, attempt):
                     self._running[name] += 1
                     return name
-            await self._room.wait()
+            # Room is also made by other queries and by workers that join: look again soon.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._room.wait(), _LOOK_AGAIN_SECONDS)
 
     def ended(self, worker: str) -> None:
         """An attempt that was placed on `worker` has ended."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -108,14 +108,17 @@ class StageRun:
             await self._compute(task)
         return winner
 
-    def lose(self, attempt: AttemptId, alone: bool) -> None:
-        """The output of `attempt` is gone, and unless `alone` with it all that its worker had made."""
-        worker = self._made_by.get(attempt)
+    def maker(self, attempt: AttemptId) -> str | None:
+        """The worker that computed a winner."""
+        return self._made_by.get(attempt)
+
+    def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
+        """The output of these attempts is gone, and that of all that `worker`, or any absent one, had made."""
         present = self._launcher.present()
         lost = {
             winner
             for winner, maker in self._made_by.items()
-            if winner == attempt or maker not in present or (maker == worker and not alone)
+            if winner in attempts or maker == worker or maker not in present
         }
         if self._election.forget(lost) and not self._repeatable:
             for reader in self._readers:
@@ -191,8 +194,12 @@ class StageRun:
         if final:
             raise error_of(failure)
         if failure.lost is not None:
-            producer = self._producers[failure.lost.task.stage.stage]
-            producer.lose(failure.lost, alone=failure.damaged)
+            owner = self._producers[failure.lost.task.stage.stage]
+            worker = None if failure.damaged else owner.maker(failure.lost)
+            owner.lose({failure.lost})
+            # One attempt must not be spent on each input that the same worker held.
+            for producer in self._producers.values():
+                producer.lose(worker=worker)
 
     async def _inputs(self, task: int) -> tuple[InputBlocks, ...]:
         return tuple([await self._input(task, number) for number in dict.fromkeys(self._producers)])

@@ -39,33 +39,34 @@ from volley.plan.types import (
 class Footer:
     """The top-level columns of a file, and whether its dates are in the old hybrid calendar."""
 
-    columns: tuple[tuple[str, pa.DataType], ...]
+    columns: tuple[pa.Field, ...]
     int96: frozenset[str]
     legacy_calendar: bool
 
 
-def physical_names(file: DataFile, wanted: list[Attribute]) -> dict[int, str]:
-    """Where each wanted column is in this file: its name there by attribute id; absent columns are left out.
+def physical_columns(file: DataFile, wanted: list[Attribute]) -> dict[int, pa.Field]:
+    """What each wanted column is in this file, by attribute id; absent columns are left out.
 
     Raises DataError when the file is missing, changed or broken, or holds a column in a form that Spark would
     not read as the type of the plan.
     """
     footer = _open(file)
-    by_name: dict[str, list[tuple[str, pa.DataType]]] = {}
-    for name, found in footer.columns:
-        by_name.setdefault(name.lower(), []).append((name, found))
-    names = {}
+    by_name: dict[str, list[pa.Field]] = {}
+    for column in footer.columns:
+        by_name.setdefault(column.name.lower(), []).append(column)
+    columns = {}
     for attribute in wanted:
         candidates = by_name.get(attribute.name.lower(), [])
         if len(candidates) > 1:
             raise DataError(f"{file.path}: several columns are called {attribute.name}, but for case.")
-        for name, found in candidates:
-            if not _readable(found, attribute.type, name in footer.int96):
-                raise DataError(f"{file.path}: column {name} is {found}, the plan expects {attribute.type}.")
+        for column in candidates:
+            what = f"{file.path}: column {column.name}"
+            if not _readable(column.type, attribute.type, column.name in footer.int96):
+                raise DataError(f"{what} is {column.type}, the plan expects {attribute.type}.")
             if footer.legacy_calendar and _has_dates(attribute.type):
-                raise DataError(f"{file.path}: column {name} has dates in the calendar of Spark 2.")
-            names[attribute.id] = name
-    return names
+                raise DataError(f"{what} has dates in the calendar of Spark 2.")
+            columns[attribute.id] = column
+    return columns
 
 
 def _open(file: DataFile) -> Footer:
@@ -88,7 +89,7 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> Footer:
     leaves = [schema.column(index) for index in range(len(schema.names))]
     tags = metadata.metadata or {}
     return Footer(
-        columns=tuple((field.name, field.type) for field in schema.to_arrow_schema()),
+        columns=tuple(schema.to_arrow_schema()),
         int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
         legacy_calendar=_written_with_legacy_calendar(tags),
     )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan, SessionContext, col
+from datafusion import functions as f
 
 from volley.errors import QueryError
 from volley.lower.expressions import column_name, lower_expression
@@ -39,18 +40,44 @@ def partitioned_plan(
     The context's target must be `partitions`. Batches start with the columns of `frame`; keys that are not columns
     of it follow. All outputs must be polled together: one that nobody reads stops the others.
     """
+    plan, names = _hashed(frame, context, keys, hidden=False)
+    if plan is None or _is_laid_out(plan, names, partitions):
+        return plan
+    plan, names = _hashed(frame, context, keys, hidden=True)
+    if plan is None or _is_laid_out(plan, names, partitions):
+        return plan
+    raise QueryError(
+        f"DataFusion laid rows out by {plan.output_partitioning} instead of hash({', '.join(names)}) "
+        f"into {partitions}.",
+        hint="This is a defect in Volley; set spark.volley.local.workers to 1 to go round it.",
+    )
+
+
+def _hashed(
+    frame: DataFrame, context: SessionContext, keys: Sequence[Expression], hidden: bool
+) -> tuple[ExecutionPlan | None, list[str]]:
+    """The fragment under the join, and the names of its keys.
+
+    After a join on a = b DataFusion may say b where a was asked for. `hidden` keys are columns of their own, behind a
+    function that gives back what it got, so that it knows no other name for them.
+    """
     columns = frame.schema().names
-    names = [column_name(key.id) if isinstance(key, Attribute) else f"k{i}" for i, key in enumerate(keys)]
+    plain = [isinstance(key, Attribute) and not hidden for key in keys]
+    names = [
+        column_name(key.id) if isinstance(key, Attribute) and is_column else f"k{number}"
+        for number, (key, is_column) in enumerate(zip(keys, plain, strict=True))
+    ]
     computed = [
-        lower_expression(key).alias(name)
-        for key, name in zip(keys, names, strict=True)
-        if not isinstance(key, Attribute)
+        (f.greatest(lower_expression(key)) if hidden else lower_expression(key)).alias(name)
+        for key, name, is_column in zip(keys, names, plain, strict=True)
+        if not is_column
     ]
     keyed = frame.select(*(col(name) for name in columns), *computed) if computed else frame
     schema = keyed.schema()
     nothing = pa.schema([pa.field(f"n{i}", schema.field(name).type) for i, name in enumerate(names)])
-    context.register_dataset(_EMPTY, StreamTable(nothing, []))
-    joined = keyed.join(context.table(_EMPTY), left_on=names, right_on=nothing.names, how="full")
+    empty = f"{_EMPTY}_{'hidden' if hidden else 'plain'}"
+    context.register_dataset(empty, StreamTable(nothing, []))
+    joined = keyed.join(context.table(empty), left_on=names, right_on=nothing.names, how="full")
 
     plan = _fragment(joined.execution_plan())
     if plan is not None and plan.output_partitioning.scheme != "Hash":
@@ -59,9 +86,7 @@ def partitioned_plan(
         # A frame keeps the settings that it was made under.
         joined = context.create_dataframe_from_logical_plan(joined.logical_plan())
         plan = _fragment(joined.execution_plan())
-    if plan is not None:
-        _verify(plan, names, partitions)
-    return plan
+    return plan, names
 
 
 def _fragment(plan: ExecutionPlan) -> ExecutionPlan | None:
@@ -77,12 +102,8 @@ def _fragment(plan: ExecutionPlan) -> ExecutionPlan | None:
     return left
 
 
-def _verify(plan: ExecutionPlan, names: Sequence[str], partitions: int) -> None:
+def _is_laid_out(plan: ExecutionPlan, names: Sequence[str], partitions: int) -> bool:
     """Rows in the wrong partition are lost rows in a join: trust nothing, compare scheme, keys, order and count."""
     layout = plan.output_partitioning
     keys = [str(key).rpartition("@")[0] for key in layout.hash_expressions or ()]
-    if layout.scheme != "Hash" or keys != list(names) or plan.partition_count != partitions:
-        raise QueryError(
-            f"DataFusion laid rows out by {layout} instead of hash({', '.join(names)}) into {partitions}.",
-            hint="This is a defect in Volley; set spark.volley.local.workers to 1 to go round it.",
-        )
+    return layout.scheme == "Hash" and keys == list(names) and plan.partition_count == partitions

@@ -18,7 +18,7 @@ from datafusion import DataFrame, Expr, col, literal
 
 from volley.errors import DataError
 from volley.lower.expressions import column_name
-from volley.lower.parquet import physical_names
+from volley.lower.parquet import physical_columns
 from volley.lower.scope import Scope, arrow_schema, distinct
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan
@@ -33,14 +33,18 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
         return scope.context.from_arrow(arrow_schema(node.output).empty_table())
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
-    names = _names_in_files(node.files, columns)
-    schema = pa.schema([pa.field(names[column.id], _carried(column.type)) for column in columns])
+    fields = _fields(node.files, columns)
     partitions = list(dict.fromkeys(file.partition for file in node.files))
     directory = _link(node.files, partitions, scope)
     frame = scope.context.read_parquet(
-        directory, schema=schema, table_partition_cols=[(_PART, pa.int32())] if len(partitions) > 1 else None
+        directory,
+        schema=pa.schema(fields),
+        table_partition_cols=[(_PART, pa.int32())] if len(partitions) > 1 else None,
     )
-    data = [_quoted(names[column.id]).alias(column_name(column.id)) for column in columns]
+    data = [
+        _quoted(field.name).alias(column_name(column.id))
+        for field, column in zip(fields, columns, strict=True)
+    ]
     if not node.partition_columns:
         return frame.select(*data)
     if len(partitions) == 1:
@@ -50,14 +54,19 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     )
 
 
-def _names_in_files(files: Sequence[DataFile], columns: list[Attribute]) -> dict[int, str]:
-    """One name for each column, the same in every file that has it."""
-    names: dict[int, str] = {}
-    for file in files:
-        for column, name in physical_names(file, columns).items():
-            if names.setdefault(column, name) != name:
-                raise DataError(f"{file.path}: {name} is written {names[column]} in other files of the scan.")
-    return {column.id: names.get(column.id, column.name) for column in columns}
+def _fields(files: Sequence[DataFile], columns: list[Attribute]) -> list[pa.Field]:
+    """The columns as the files have them: by one name in every file, and without NULL if no file can have one."""
+    found = [physical_columns(file, columns) for file in files]
+    fields = []
+    for column in columns:
+        here = [physical[column.id] for physical in found if column.id in physical]
+        names = {field.name for field in here} or {column.name}
+        if len(names) > 1:
+            raise DataError(f"the files of a scan call one column {' and '.join(sorted(names))}.")
+        # Knowing that there is no NULL saves DataFusion checks, and Spark's own null checks vanish.
+        nullable = len(here) < len(files) or any(field.nullable for field in here)
+        fields.append(pa.field(names.pop(), _carried(column.type), nullable))
+    return fields
 
 
 def _link(files: Sequence[DataFile], partitions: list[tuple[Scalar, ...]], scope: Scope) -> str:

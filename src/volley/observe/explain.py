@@ -122,9 +122,8 @@ def _summary(node: Node) -> str:
         case Exchange(partitioning, _, keys, _, _):
             return f"Exchange {partitioning}" + (f" by [{_names(keys)}]" if keys else "")
         case Join(kind, left_keys, _, condition, _, _, _, null_aware, _):
-            return (
-                f"Join {kind}{' null-aware' if null_aware else ''} on {len(left_keys)} keys"
-                + (" and a condition" if condition is not None else "")
+            return f"Join {kind}{' null-aware' if null_aware else ''} on {len(left_keys)} keys" + (
+                " and a condition" if condition is not None else ""
             )
         case Unknown(name, detail, _, _):
             return f"{name} {detail}".rstrip()

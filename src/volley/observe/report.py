@@ -59,7 +59,8 @@ class QueryReport:
         return asdict(self) | {
             "native": self.native,
             "reasons": [
-                {"reason": str(item.reason), "what": item.what, "detail": item.detail} for item in self.reasons
+                {"reason": str(item.reason), "what": item.what, "detail": item.detail}
+                for item in self.reasons
             ],
         }
 

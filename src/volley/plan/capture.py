@@ -110,7 +110,9 @@ class _PlanDecoder:
                 found[name] = tuple(decoded)
         return found
 
-    def _flattened(self, index: int, entry: Json, fields: dict[str, list[list[Json]]]) -> dict[str, list[list[Json]]]:
+    def _flattened(
+        self, index: int, entry: Json, fields: dict[str, list[list[Json]]]
+    ) -> dict[str, list[list[Json]]]:
         """Expand's projections, which plan JSON sometimes drops: ask for the JSON of each expression instead."""
         name = short_name(entry["class"])
         if name != "ExpandExec":

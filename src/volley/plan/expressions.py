@@ -160,15 +160,7 @@ class InSubquery:
 
 
 Expression = (
-    Attribute
-    | Literal
-    | Alias
-    | Call
-    | AggregateCall
-    | SortKey
-    | WindowCall
-    | ScalarSubquery
-    | InSubquery
+    Attribute | Literal | Alias | Call | AggregateCall | SortKey | WindowCall | ScalarSubquery | InSubquery
 )
 
 _LEAVES = (Attribute, Literal, ScalarSubquery)
@@ -202,7 +194,8 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     """A copy in which every part has been offered to `change`, children before their parents."""
     if not isinstance(expression, _LEAVES):
         changes: dict[str, Any] = {
-            field.name: _transform_field(getattr(expression, field.name), change) for field in fields(expression)
+            field.name: _transform_field(getattr(expression, field.name), change)
+            for field in fields(expression)
         }
         expression = replace(expression, **changes)
     return change(expression)

@@ -181,7 +181,9 @@ def _partition_value(text: str, data_type: DataType) -> Scalar:
     """A value from the text of its internal form. A string `null` cannot be told from NULL, so it is refused."""
     if text == "null":
         if data_type == STRING:
-            raise CaptureError("a partition is named null, or has no value: Spark's text for both is the same.")
+            raise CaptureError(
+                "a partition is named null, or has no value: Spark's text for both is the same."
+            )
         return None
     if data_type == STRING:
         return text

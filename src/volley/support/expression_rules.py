@@ -162,8 +162,11 @@ _TIME_TRUNCATIONS = frozenset({"year", "month", "week", "day", "dd", "hour", "mi
 
 
 def _struct_field(call: Call) -> Unsupported | None:
-    if not isinstance(call.arguments[0].type, StructType) or not isinstance(call.option("ordinal"), int):
+    struct = call.arguments[0].type
+    if not isinstance(struct, StructType) or not isinstance(call.option("ordinal"), int):
         return refuse(call, "a field that is not known by its position")
+    if len({field.name for field in struct.fields}) != len(struct.fields):
+        return refuse(call, "a struct with two fields of one name")
     return None
 
 

@@ -14,9 +14,10 @@ import asyncio
 import os
 import selectors
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,7 @@ class Daemon:
         self._loop = LoopThread()
         self.budget = WorkerBudget.divide(settings.memory_bytes, settings.shuffle.memory_fraction)
         store = _store(settings, self.budget, self.address, security)
-        self._scratch = Scratch(settings.directories)
+        self.scratch = Scratch(settings.directories)
         self._worker: Worker = self._loop.submit(self._made(store)).result()
         self._server.open(self._worker)
         self._leases: Future[None] = self._loop.submit(self._worker.drivers.forget_the_silent())
@@ -102,7 +103,7 @@ class Daemon:
     async def _made(self, store: WorkerStore) -> Worker:
         settings = self._settings
         # A share for each, so that what one task can do does not depend on its neighbours.
-        memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self._scratch.directories)
+        memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self.scratch.directories)
         slots = Slots(self.address, settings.slots, settings.cores, store, memory=memory)
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
@@ -132,7 +133,7 @@ class Daemon:
         shutdown.start()
         self._loop.close()
         shutdown.join(_STOP_SECONDS)
-        self._scratch.close()
+        self.scratch.close()
 
     async def _drain(self) -> None:
         self._worker.slots.drain()
@@ -142,8 +143,13 @@ class Daemon:
         return self._worker.slots.idle and not self._worker.store.held_bytes
 
 
-def serve(daemon: Daemon, parent: int | None = None) -> None:
-    """Run a daemon in this process until a signal or the end of `parent`, then end the process."""
+def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = None) -> None:
+    """Run a daemon in this process until a signal or the end of `parent`, then end the process.
+
+    `announce` tells others where it is, when it is ready for them.
+    """
+    # Whatever anybody in this process puts into temporary files is removed with it.
+    tempfile.tempdir = str(daemon.scratch.directories[0])
     stop, hurry = threading.Event(), threading.Event()
 
     def signalled(number: int, frame: object) -> None:
@@ -155,6 +161,7 @@ def serve(daemon: Daemon, parent: int | None = None) -> None:
     signal.signal(signal.SIGINT, signalled)
     if parent is not None:
         die_with(parent)
+    announce()
     # Events are waited for in slices: a signal is handled on the main thread between two of them.
     daemon.run_until(stop, hurry)
     daemon.close()

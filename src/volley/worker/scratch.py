@@ -1,7 +1,7 @@
-"""Room on disk for what operators spill.
+"""Directories that end with this process.
 
-DataFusion gives its files names, so a process that is killed would leave them behind. A shell that does nothing but
-wait for the end of this process removes them then.
+DataFusion gives the files that operators spill names, so a process that is killed would leave them behind. A shell that
+does nothing but wait for the end of this process removes them then.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _REMOVE_AT_THE_END = 'cat >/dev/null; exec rm -rf -- "$@"'
 class Scratch:
     """A directory of its own in each of `parents`, gone soon after `close` or the end of this process."""
 
-    def __init__(self, parents: Sequence[Path]) -> None:
+    def __init__(self, parents: Sequence[Path], prefix: str = "volley-worker-") -> None:
         self.directories = tuple(
-            Path(tempfile.mkdtemp(prefix="volley-worker-", dir=parent.resolve())) for parent in parents
+            Path(tempfile.mkdtemp(prefix=prefix, dir=parent.resolve())) for parent in parents
         )
         self._remover = subprocess.Popen(
             ["/bin/sh", "-c", _REMOVE_AT_THE_END, "volley-scratch", *map(str, self.directories)],

@@ -6,6 +6,7 @@ from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import translates
+from volley.lower.semantics import typed_null
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import StructType, to_arrow
 
@@ -23,4 +24,6 @@ def get_struct_field(call: Call, arguments: list[Expr]) -> Expr:
     ordinal = call.option("ordinal")
     assert isinstance(struct, StructType)
     assert isinstance(ordinal, int)
-    return f.get_field(arguments[0], struct.fields[ordinal].name)
+    # DataFusion gives whatever lies below a NULL struct.
+    value = f.get_field(arguments[0], struct.fields[ordinal].name)
+    return f.when(arguments[0].is_null(), typed_null(to_arrow(call.type))).otherwise(value)
