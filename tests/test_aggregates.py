@@ -36,6 +36,7 @@ CALLS = (
 QUERIES = (
     "select f, count(*) from t group by f",
     "select g, f, count(*) from t group by g, f",
+    "select f, min(f), max(f), min(g), max(g) from t group by f",
     "select distinct k, s from t",
     "select distinct f from t",
     "select k from t group by k",
@@ -87,6 +88,12 @@ def test_across_tasks(tables: SparkSession, calls: str) -> None:
     """Three workers: states travel between the halves of each aggregate."""
     tables.conf.set("spark.volley.local.workers", "3")
     assert_same_rows(tables, f"select s, {calls} from t group by s")
+
+
+@pytest.mark.parametrize("query", QUERIES[:8])
+def test_queries_across_tasks(tables: SparkSession, query: str) -> None:
+    tables.conf.set("spark.volley.local.workers", "3")
+    assert_same_rows(tables, query)
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -206,7 +206,15 @@ def _corpora() -> list[Corpus]:
         expressions = [*_COMPARISONS, *_ARITHMETIC, *_BITS, *shifts, *_casts(*_NUMBER_TYPES)]
         corpora.append(Corpus(name, _pairs(arrow_type, values), expressions))
     for name, (arrow_type, values) in _FLOATS.items():
-        expressions = [*_COMPARISONS, *_ARITHMETIC, "isnan(a)", "nanvl(a, b)", *_casts(*_NUMBER_TYPES)]
+        lists = ["a in (1.5D, -2.5D, double('NaN'))", f"a in ({', '.join(f'{n}.5D' for n in range(12))})"]
+        expressions = [
+            *_COMPARISONS,
+            *_ARITHMETIC,
+            *lists,
+            "isnan(a)",
+            "nanvl(a, b)",
+            *_casts(*_NUMBER_TYPES),
+        ]
         corpora.append(Corpus(name, _pairs(arrow_type, values), expressions))
     for left, right in _DECIMAL_TYPES:
         expressions = [

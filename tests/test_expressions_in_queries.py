@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +24,10 @@ def numbers(spark: SparkSession, tmp_path: Path) -> SparkSession:
             "b": pa.array([2, 0, 0, None, 1], pa.int64()),
             "x": pa.array([0.0, -0.0, float("nan"), None, 1.5]),
             "s": pa.array(["12", "abc", None, "", "7"]),
+            "p": pa.array(
+                [Decimal("1.25"), Decimal("-99999.99"), None, Decimal("0.01"), Decimal("2.50")],
+                pa.decimal128(7, 2),
+            ),
         }
     )
     pq.write_table(table, tmp_path / "numbers.parquet")
@@ -39,6 +44,9 @@ def numbers(spark: SparkSession, tmp_path: Path) -> SparkSession:
         "select x = 0.0D as zero, x > 1.0D as large, isnan(x) as nan from numbers",
         "select upper(s), length(s), s like '%b%', try_cast(s as int) from numbers where s <> ''",
         "select try_add(a, b), try_divide(a, b) from numbers",
+        # Spark sums small decimals as longs, averages them as doubles, and makes decimals of both.
+        "select sum(p), avg(p), b from numbers group by b",
+        "select a, sum(p) over (partition by b) as total from numbers",
     ],
 )
 def test_rows(numbers: SparkSession, query: str) -> None:
@@ -76,4 +84,6 @@ def test_data_that_only_spark_can_answer_is_replayed(numbers: SparkSession) -> N
     query = "select try_cast(concat(' ', s) as int) from numbers"
     assert_same_rows(numbers, query, native=False)
     numbers.sql(query).collect()
-    assert volley.last_query(numbers).engine == "spark"
+    report = volley.last_query(numbers)
+    assert report is not None
+    assert report.engine == "spark"

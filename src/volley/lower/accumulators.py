@@ -7,10 +7,10 @@ that two functions that need the same total (sum(x) and avg(x)) share one, and t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 import pyarrow as pa
-from datafusion import Expr, lit
+from datafusion import Expr, lit, literal
 from datafusion import functions as f
 from datafusion.common import NullTreatment
 
@@ -23,8 +23,9 @@ class Total(StrEnum):
     SUM = "sum"
     MIN = "min"
     MAX = "max"
-    # 1 if there is a NaN: Spark orders it above every number, so min and max run without it.
-    NAN = "nan"
+    # Of what kind the extreme float is: see `FloatRank`.
+    MIN_RANK = "min rank"
+    MAX_RANK = "max rank"
     FIRST = "first"
     LAST = "last"
     STDDEV_SAMP = "stddev_samp"
@@ -33,12 +34,25 @@ class Total(StrEnum):
     VAR_POP = "var_pop"
 
 
+class FloatRank(IntEnum):
+    """Kinds of floats in Spark's order, in which NaN is the largest.
+
+    DataFusion's grouped min starts from the largest finite number and would never reach infinity (its max never
+    minus infinity), and it has no place for NaN. So those are left out of the total and found by their rank.
+    """
+
+    LOWEST = 0
+    NUMBER = 1
+    HIGHEST = 2
+    NAN = 3
+
+
 @dataclass(frozen=True)
 class Accumulator:
     """One total over the rows where `where` holds (all rows, if None).
 
     `cast_to` is the type in which the argument is added up; a value that it cannot hold is an error, which is
-    how sums are kept from overflowing unseen. `numbers_only` leaves NaN out.
+    how sums are kept from overflowing unseen. `numbers_only` takes only floats of `FloatRank.NUMBER`.
     """
 
     total: Total
@@ -62,11 +76,11 @@ class Accumulator:
                 present = present & lower_expression(argument).is_not_null()
             return f.when(present, lit(1)).end()
         value = lower_expression(self.arguments[0])
-        if self.total is Total.NAN:
-            return value.isnan().cast(pa.int8())
+        if self.total in (Total.MIN_RANK, Total.MAX_RANK):
+            return _rank(value)
         if self.cast_to is not None:
             value = value.cast(self.cast_to)
-        return f.when(~value.isnan(), value).end() if self.numbers_only else value
+        return f.when(_rank(value) == _int8(FloatRank.NUMBER), value).end() if self.numbers_only else value
 
     def grouped(self) -> Expr:
         """The total as a DataFusion aggregate."""
@@ -77,11 +91,9 @@ class Accumulator:
                 return f.count(value, distinct=self.distinct, filter=where)
             case Total.SUM:
                 return f.sum(value, distinct=self.distinct, filter=where)
-            case Total.MIN:
+            case Total.MIN | Total.MIN_RANK:
                 return f.min(value, filter=where)
-            case Total.MAX:
-                return f.max(value, filter=where)
-            case Total.NAN:
+            case Total.MAX | Total.MAX_RANK:
                 return f.max(value, filter=where)
             case Total.FIRST:
                 return f.first_value(value, filter=where, null_treatment=NullTreatment.IGNORE_NULLS)
@@ -99,4 +111,19 @@ class Accumulator:
     @property
     def sql_function(self) -> str:
         """The name of the aggregate in a window."""
-        return {Total.NAN: "max", Total.STDDEV_SAMP: "stddev"}.get(self.total, str(self.total))
+        names = {Total.MIN_RANK: "min", Total.MAX_RANK: "max", Total.STDDEV_SAMP: "stddev"}
+        return names.get(self.total, str(self.total))
+
+
+def _rank(value: Expr) -> Expr:
+    return (
+        f.when(value.isnan(), _int8(FloatRank.NAN))
+        .when(value == lit(float("inf")), _int8(FloatRank.HIGHEST))
+        .when(value == lit(float("-inf")), _int8(FloatRank.LOWEST))
+        .when(value.is_not_null(), _int8(FloatRank.NUMBER))
+        .end()
+    )
+
+
+def _int8(value: int) -> Expr:
+    return literal(pa.scalar(int(value), pa.int8()))

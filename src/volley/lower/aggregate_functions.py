@@ -12,7 +12,7 @@ import pyarrow as pa
 from datafusion import Expr, lit, literal
 from datafusion import functions as f
 
-from volley.lower.accumulators import Accumulator, Total
+from volley.lower.accumulators import Accumulator, FloatRank, Total
 from volley.lower.functions import decimals
 from volley.plan.expressions import Attribute, Call, EvalMode, Expression, Literal
 from volley.plan.types import DOUBLE, FRACTIONAL, LONG, DataType, DecimalType, to_arrow
@@ -107,6 +107,9 @@ class Average:
         return quotient.cast(narrow).cast(to_arrow(call.type))
 
 
+_RANKS = {Total.MIN: Total.MIN_RANK, Total.MAX: Total.MAX_RANK}
+
+
 class Extreme:
     """Min and max. NaN is Spark's largest number."""
 
@@ -125,18 +128,20 @@ class Extreme:
     def value(self, call: Call, totals: list[Expr]) -> Expr:
         if call.type not in FRACTIONAL:
             return totals[0]
-        number, has_nan = totals[0], totals[1] == literal(pa.scalar(1, pa.int8()))
-        nan = literal(pa.scalar(float("nan"), to_arrow(call.type)))
-        if self._total is Total.MAX:
-            return f.when(has_nan, nan).otherwise(number)
-        return f.when(number.is_null() & has_nan, nan).otherwise(number)
+        number, rank = totals
+        special = {FloatRank.NAN: "nan", FloatRank.HIGHEST: "inf", FloatRank.LOWEST: "-inf"}
+        choice = f.case(rank)
+        for kind, text in special.items():
+            constant = literal(pa.scalar(float(text), to_arrow(call.type)))
+            choice = choice.when(literal(pa.scalar(int(kind), pa.int8())), constant)
+        return choice.otherwise(number)
 
     def _totals(self, arguments: tuple[Expression, ...], where: Expression | None) -> list[Accumulator]:
         if arguments[0].type not in FRACTIONAL:
             return [Accumulator(self._total, arguments, where=where)]
         return [
             Accumulator(self._total, arguments, where=where, numbers_only=True),
-            Accumulator(Total.NAN, arguments, where=where),
+            Accumulator(_RANKS[self._total], arguments, where=where),
         ]
 
 

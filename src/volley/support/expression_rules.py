@@ -56,6 +56,14 @@ _date = one_of(DATE)
 _int = one_of(INTEGER)
 
 
+def _in(call: Call) -> Unsupported | None:
+    candidates = [literal_value(candidate) for candidate in call.arguments[1:]]
+    if fractional(call.arguments[0].type) and any(isinstance(c, float) and c == 0 for c in candidates):
+        # Spark keeps a long list as a Java set, where -0.0 is not 0.0; a short one compares, and there it is.
+        return refuse(call, "zero in a list of floats", Reason.ARGUMENT_VALUE)
+    return _compared(call)
+
+
 def _case_when(call: Call) -> Unsupported | None:
     values = [*call.arguments[1::2], *(call.arguments[-1:] if len(call.arguments) % 2 else ())]
     if any(value.type != call.type for value in values):
@@ -195,7 +203,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "LessThanOrEqual": (_compared, _ANY_ORDERED),
             "GreaterThan": (_compared, _ANY_ORDERED),
             "GreaterThanOrEqual": (_compared, _ANY_ORDERED),
-            "In": (_compared, _ANY_ORDERED),
+            "In": (_in, _ANY_ORDERED + " No constant zero among floats."),
             "And": (arguments(_boolean, _boolean), "The right side is not evaluated where the left decides."),
             "Or": (arguments(_boolean, _boolean), "The right side is not evaluated where the left decides."),
             "Not": (arguments(_boolean), ""),
