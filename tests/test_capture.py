@@ -75,7 +75,8 @@ def numbers(spark: SparkSession, tmp_path: Path) -> SparkSession:
 @pytest.mark.parametrize("adaptive", ["true", "false"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_operator_of_tpch_has_a_form(tpch: SparkSession, name: str, adaptive: str) -> None:
-    with conf(tpch, {"spark.sql.adaptive.enabled": adaptive}):
+    # With code generation Spark wraps its operators, as it does outside of tests.
+    with conf(tpch, {"spark.sql.adaptive.enabled": adaptive, "spark.sql.codegen.wholeStage": "true"}):
         plan = plan_of(tpch.sql(query_text(name)))
     assert not find(plan, Unknown)
     assert find(plan, FileScan)

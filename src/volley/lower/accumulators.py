@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import reduce
+from operator import and_
 
 import pyarrow as pa
 from datafusion import Expr, lit, literal
@@ -65,22 +67,24 @@ class Accumulator:
     def operand(self) -> Expr:
         """What is added up, row by row, without regard to `where`."""
         if self.total is Total.COUNT:
-            # Counted are the rows in which no argument is NULL.
-            nullable = [a for a in self.arguments if not (isinstance(a, Literal) and a.value is not None)]
-            if not nullable:
-                return lit(1)
-            if len(nullable) == 1:
-                return lower_expression(nullable[0])
-            present = lower_expression(nullable[0]).is_not_null()
-            for argument in nullable[1:]:
-                present = present & lower_expression(argument).is_not_null()
-            return f.when(present, lit(1)).end()
+            return self._counted()
         value = lower_expression(self.arguments[0])
         if self.total in (Total.MIN_RANK, Total.MAX_RANK):
             return _rank(value)
         if self.cast_to is not None:
             value = value.cast(self.cast_to)
         return f.when(_rank(value) == _int8(FloatRank.NUMBER), value).end() if self.numbers_only else value
+
+    def _counted(self) -> Expr:
+        """NULL in the rows that do not count: those in which an argument is NULL."""
+        nullable = [a for a in self.arguments if not (isinstance(a, Literal) and a.value is not None)]
+        values = [lower_expression(argument) for argument in nullable]
+        if len(values) <= 1:
+            return values[0] if values else lit(1)
+        present = reduce(and_, (value.is_not_null() for value in values))
+        # Distinct rows differ in any of their values.
+        row = f.named_struct([(f"v{position}", value) for position, value in enumerate(values)])
+        return f.when(present, row if self.distinct else lit(1)).end()
 
     def grouped(self) -> Expr:
         """The total as a DataFusion aggregate."""
