@@ -46,13 +46,18 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 @pytest.fixture
 def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
     """The session with Volley enabled; settings that a test leaves behind, and its views, are gone after it."""
-    before = {table.name for table in spark_session.catalog.listTables()}
+    before = _views(spark_session)
     with restored(spark_session):
         volley.enable(spark_session)
         yield spark_session
-    for table in spark_session.catalog.listTables():
-        if table.isTemporary and table.name not in before:
-            spark_session.catalog.dropTempView(table.name)
+    for view in _views(spark_session) - before:
+        spark_session.catalog.dropTempView(view)
+
+
+def _views(spark: SparkSession) -> set[str]:
+    """The session's temporary views, without the Spark query that listing tables would be."""
+    found = spark._jsparkSession.sessionState().catalog().listLocalTempViews("*").mkString(",")
+    return {name.strip("`") for name in found.split(",") if name}
 
 
 @pytest.fixture(scope="session")

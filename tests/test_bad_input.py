@@ -208,3 +208,21 @@ def test_a_type_that_volley_does_not_carry(spark: SparkSession) -> None:
     assert report is not None
     assert report.engine == "spark"
     assert any("map" in str(reason).lower() for reason in report.reasons)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.files.ignoreCorruptFiles", "true"),
+        ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+    ],
+)
+def test_settings_under_which_spark_reads_files_differently(
+    spark: SparkSession, table: Path, key: str, value: str
+) -> None:
+    with conf(spark, {key: value}):
+        assert spark.read.parquet(str(table)).count() == 30
+    report = volley.last_query(spark)
+    assert report is not None
+    assert [reason.detail for reason in report.reasons] == [f"{key}={value}"]

@@ -32,13 +32,20 @@ _STRUCT = "org.apache.spark.sql.types.StructType"
 _SEQ = "scala.collection.immutable.Seq"
 _ROWS_A_BATCH = 65_536
 
-# Options of a read, or of the session, that change which rows or values a scan gives.
-_REFUSED_SETTINGS = {
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.parquet.fieldId.read.enabled": "false",
-    "spark.sql.parquet.binaryAsString": "false",
-    "spark.sql.legacy.parquet.nanosAsLong": "false",
+# Settings that change which rows or values a scan gives, with the values under which Volley reads as Spark does.
+# Files with dates of the old calendar are refused when they are met, so both ways not to convert them are allowed.
+_FALSE = frozenset({"false"})
+_NO_REBASE = frozenset({"corrected", "exception"})
+_ALLOWED_SETTINGS = {
+    "spark.sql.caseSensitive": _FALSE,
+    "spark.sql.files.ignoreCorruptFiles": _FALSE,
+    "spark.sql.files.ignoreMissingFiles": _FALSE,
+    "spark.sql.parquet.fieldId.read.enabled": _FALSE,
+    "spark.sql.parquet.binaryAsString": _FALSE,
+    "spark.sql.parquet.int96TimestampConversion": _FALSE,
+    "spark.sql.parquet.datetimeRebaseModeInRead": _NO_REBASE,
+    "spark.sql.parquet.int96RebaseModeInRead": _NO_REBASE,
+    "spark.sql.legacy.parquet.nanosAsLong": _FALSE,
 }
 _HARMLESS_READ_OPTIONS = frozenset({"path", "paths", "serialization.format", "inferschema", "basepath"})
 
@@ -90,9 +97,10 @@ class SourceReader:
         if not scan.fileConstantMetadataColumns().isEmpty():
             return "file metadata columns"
         conf = relation.sparkSession().sessionState().conf()
-        for key, wanted in _REFUSED_SETTINGS.items():
-            if conf.getConfString(key, wanted).lower() != wanted:
-                return f"{key}={conf.getConfString(key)}"
+        for key, allowed in _ALLOWED_SETTINGS.items():
+            value = conf.getConfString(key, next(iter(allowed)))
+            if value.lower() not in allowed:
+                return f"{key}={value}"
         for pair in relation.options().mkString(self._jvm.separator(1)).split(self._jvm.separator(1)):
             key, _, value = pair.partition(" -> ")
             if key and key.lower() not in _HARMLESS_READ_OPTIONS:

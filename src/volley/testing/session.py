@@ -49,5 +49,7 @@ def _is_set(spark: SparkSession, key: str) -> bool:
 
 
 def _explicit(spark: SparkSession) -> dict[str, str]:
-    """Every key that somebody has set on this session."""
-    return dict(spark.conf.getAll)
+    """Every key that somebody has set on this session. One call: a Java map costs several an entry."""
+    separator = "\x01"
+    text = spark._jsparkSession.conf().getAll().mkString(separator)
+    return dict(entry.split(" -> ", 1) for entry in text.split(separator))
