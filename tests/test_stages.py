@@ -158,7 +158,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("threshold", ["10m", "-1"], ids=["broadcast", "shuffle"])
+@pytest.mark.parametrize(
+    "threshold", [pytest.param("10m", marks=pytest.mark.slow), "-1"], ids=["broadcast", "shuffle"]
+)
 @pytest.mark.parametrize("query", JOINS.values(), ids=JOINS.keys())
 def test_joins_give_sparks_rows_when_exchanges_are_real(
     tables: SparkSession, query: str, threshold: str
