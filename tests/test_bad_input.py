@@ -158,6 +158,7 @@ FAILING = {
     "select abs(cast(a - 129 as tinyint)) as x from numbers where a = 1": "ARITHMETIC_OVERFLOW",
     "select a / (a - 3) as x from numbers": "DIVIDE_BY_ZERO",
     "select a div (a - 3) as x from numbers": "DIVIDE_BY_ZERO",
+    "select (coalesce(a, 3) / (coalesce(a, 3) - 3)) is null as x from numbers": "DIVIDE_BY_ZERO",
     "select cast(a as decimal(10, 2)) / cast(a - 3 as decimal(10, 2)) as x from numbers": "DIVIDE_BY_ZERO",
     "select a % (a - 3) as x from numbers": "REMAINDER_BY_ZERO",
     "select cast(s as int) as x from numbers": "CAST_INVALID_INPUT",

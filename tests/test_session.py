@@ -206,7 +206,7 @@ def test_fallback_policies(spark: SparkSession) -> None:
 
 def test_commands_still_run(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("create or replace temp view v as select 1 as x")
-    assert [row.tableName for row in spark.sql("show tables").collect() if row.isTemporary] == ["v"]
+    assert "v" in {row.tableName for row in spark.sql("show tables").collect() if row.isTemporary}
     spark.sql(f"create table t_volley (x int) using parquet location '{tmp_path / 't'}'")
     try:
         spark.sql("insert into t_volley values (1), (2)")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from operator import or_ as or_operator
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import may_fail, translates
-from volley.lower.semantics import FALSE, TRUE, case, comparable
+from volley.lower.semantics import FALSE, TRUE, case, comparable, kernel
 from volley.plan.expressions import Call, Literal
+from volley.plan.types import to_arrow
 
 
 def _operands(call: Call, arguments: list[Expr]) -> list[Expr]:
@@ -86,12 +90,24 @@ def not_(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("IsNull")
 def is_null(call: Call, arguments: list[Expr]) -> Expr:
-    return arguments[0].is_null()
+    return _computed(call, arguments[0], pc.is_null) or arguments[0].is_null()
 
 
 @translates("IsNotNull")
 def is_not_null(call: Call, arguments: list[Expr]) -> Expr:
-    return arguments[0].is_not_null()
+    return _computed(call, arguments[0], pc.is_valid) or arguments[0].is_not_null()
+
+
+def _computed(call: Call, value: Expr, function: Callable[..., pa.Array]) -> Expr | None:
+    """The test as a kernel where its operand may fail.
+
+    DataFusion answers for an operand that cannot be NULL without computing it, and 1 / 0 IS NULL must fail.
+    """
+    part = call.arguments[0]
+    if not may_fail(part):
+        return None
+    arrow_type = to_arrow(part.type)
+    return kernel(f"{function.__name__}_{arrow_type}", function, pa.bool_(), arrow_type)(value)
 
 
 @translates("IsNaN")
