@@ -1,4 +1,8 @@
-"""kill -9 and SIGSTOP of a worker in the middle of a query: the right answer, natively, and nothing left behind."""
+"""kill -9 and SIGSTOP of a worker in the middle of a query: the right answer, natively, and nothing left behind.
+
+The moment of a blow is drawn from the time that a query takes, so these are slow tests; that a lost output is computed
+again is tested at fixed points in test_recovery.py.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +73,7 @@ def strike_during(
     assert report.engine == "native", report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_a_killed_worker(tpch: SparkSession, cluster: LocalCluster, name: str) -> None:
     with conf(tpch, cluster.settings | SHUFFLED):
@@ -79,6 +84,7 @@ def test_a_killed_worker(tpch: SparkSession, cluster: LocalCluster, name: str) -
     assert not healthy[0].held_bytes
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs(tpch: SparkSession, cluster: LocalCluster) -> None:
     deadline = {"spark.volley.worker.timeoutSeconds": "3"}
     with conf(tpch, cluster.settings | SHUFFLED | deadline):
