@@ -96,12 +96,14 @@ def test_to_pandas(people: SparkSession, arrow: str) -> None:
 def test_a_spark_run_counts_its_tasks(people: SparkSession) -> None:
     """The control: the counter that shows 0 for native queries counts when Spark runs one."""
     frame = people.table("people").select(F.monotonically_increasing_id(), "id")
-    assert len(frame.collect()) == 40
-    report = volley.last_query(people)
-    assert report is not None
-    assert report.engine == "spark"
-    assert report.spark_tasks > 0
-    assert report.reasons
+    for action in ("collect", "toLocalIterator"):
+        assert len(ACTIONS[action](frame)) == 40
+        report = volley.last_query(people)
+        assert report is not None
+        assert report.action == action
+        assert report.engine == "spark"
+        assert report.spark_tasks > 0
+        assert report.reasons
 
 
 def test_columns_may_repeat(people: SparkSession) -> None:

@@ -37,9 +37,9 @@ from volley.events import EventLog
 from volley.ids import QueryId
 from volley.machine import available_cores
 from volley.observe.progress import progress_listeners
-from volley.observe.report import QueryReport
+from volley.observe.report import Engine, QueryReport
 from volley.observe.stages import stage_reports
-from volley.observe.tasks import TaggedJobs
+from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import capture
 from volley.plan.nodes import Node
 from volley.security import Security
@@ -97,16 +97,18 @@ def stream(
     Once a row is out the query cannot be replayed any more: a later failure is raised.
     """
     query = Query(frame.sparkSession, action)
+    # Rows are taken between other work of this thread, so its jobs cannot be told apart: count the application's.
+    before = spark_tasks(query.spark)
     plan = query.native_plan(frame)
     if plan is None:
-        return query.passed_on(spark())
+        return query.passed_on(spark(), before)
     try:
         result = query.executed(plan)
         batches = iter(result)
         first = next(batches, None)
     except VolleyError as error:
         query.replay(error)
-        return query.passed_on(spark())
+        return query.passed_on(spark(), before)
     named = NativeResult(batches, plan.output)
 
     def rows() -> Iterator[Any]:
@@ -115,7 +117,8 @@ def stream(
                 yield from native(named.named(first))
             for batch in named:
                 yield from native(named.named(batch))
-        query.finished("native", named.rows + (first.num_rows if first else 0), 0, result)
+        rows = named.rows + (first.num_rows if first else 0)
+        query.finished("native", rows, spark_tasks(query.spark) - before, result)
 
     return rows()
 
@@ -202,7 +205,7 @@ class Query:
     def interrupted(self, error: ResultInterrupted) -> None:
         warnings.warn(f"A worker was lost and the query begins again: {error}", stacklevel=4)
 
-    def finished(self, engine: Any, rows: int, spark_tasks: int, result: ResultStream | None = None) -> None:
+    def finished(self, engine: Engine, rows: int, tasks: int, result: ResultStream | None = None) -> None:
         ended = time.perf_counter()
         stages = stage_reports(result.events) if result else ()
         report = QueryReport(
@@ -215,7 +218,7 @@ class Query:
             capture_seconds=self._captured - self._planned,
             execution_seconds=ended - self._captured,
             rows=rows,
-            spark_tasks=spark_tasks,
+            spark_tasks=tasks,
             shuffle_bytes=sum(stage.bytes for stage in stages[:-1]),
             stages=stages,
         )
@@ -223,12 +226,12 @@ class Query:
             _mine.reports = {}
         _mine.reports[self._session] = _latest[self._session] = report
 
-    def passed_on(self, rows: Iterator[Any]) -> Iterator[Any]:
+    def passed_on(self, rows: Iterator[Any], tasks_before: int) -> Iterator[Any]:
         count = 0
         for row in rows:
             count += 1
             yield row
-        self.finished("spark", count, 0)
+        self.finished("spark", count, spark_tasks(self.spark) - tasks_before)
 
     def _table(self, plan: Node) -> pa.Table:
         with self._start(plan) as result:

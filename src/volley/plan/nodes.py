@@ -133,7 +133,7 @@ class Aggregate:
 
     `buffers` are the attributes by which `results` name what the calls gave: a single value for a call that
     gives values, otherwise its state columns in order. A call that reads state takes it from the child by
-    position: the child's output is the grouping columns followed by every call's state (`state_input`).
+    position: the child's output is the grouping columns followed by every call's state.
     """
 
     grouping: tuple[Expression, ...]
