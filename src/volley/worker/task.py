@@ -20,7 +20,7 @@ from volley.errors import BlockDamaged, BlockMissing, DataError, QueryError, Spi
 from volley.events import OperatorMetrics
 from volley.ids import AttemptId
 from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
-from volley.lower.operators import lower, new_context, root
+from volley.lower.operators import lower, new_context, root, shared_context
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
 from volley.lower.streams import StreamTable
@@ -165,7 +165,8 @@ def _plan(
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
     width = output.partitions if output is not None and hashed else cores
-    context = new_context(width, memory)
+    # Partitioning changes settings of its session, and a limit of memory belongs to one task.
+    context = new_context(width, memory) if hashed or memory else shared_context(width)
     fragment = _with_units(task.plan, task.units)
     errors: list[Exception] = []
     frame = lower(fragment, context, partial(_input, task.inputs, store, cores, errors), resources)
