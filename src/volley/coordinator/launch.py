@@ -56,6 +56,14 @@ class Launcher:
             self._placement.ended(worker)
         if isinstance(outcome, TaskDone):
             self._events.record(
-                TaskFinished(attempt, outcome.rows, outcome.size_bytes, outcome.seconds, outcome.operators)
+                TaskFinished(
+                    attempt,
+                    outcome.rows,
+                    outcome.size_bytes,
+                    outcome.seconds,
+                    outcome.operators,
+                    outcome.operator_spilled_bytes,
+                    outcome.shuffle_spilled_bytes,
+                )
             )
         return Launched(outcome, worker, gave_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from volley.events import Event, StageFinished, StageStarted, TaskFinished, TaskStarted
@@ -13,6 +14,8 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     started: dict[int, StageStarted] = {}
     attempts: dict[int, int] = {}
     operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
+    operators_spilled: Counter[int] = Counter()
+    shuffle_spilled: Counter[int] = Counter()
     reports: dict[int, StageReport] = {}
     for event in events:
         match event:
@@ -22,7 +25,10 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                 stage = event.attempt.task.stage.stage
                 attempts[stage] = attempts.get(stage, 0) + 1
             case TaskFinished():
-                _add(operators.setdefault(event.attempt.task.stage.stage, {}), event)
+                stage = event.attempt.task.stage.stage
+                _add(operators.setdefault(stage, {}), event)
+                operators_spilled[stage] += event.operator_spilled_bytes
+                shuffle_spilled[stage] += event.shuffle_spilled_bytes
             case StageFinished():
                 stage = event.stage.stage
                 reports[stage] = StageReport(
@@ -33,6 +39,8 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                     rows=event.rows,
                     bytes=event.size_bytes,
                     seconds=event.seconds,
+                    operator_spilled_bytes=operators_spilled[stage],
+                    shuffle_spilled_bytes=shuffle_spilled[stage],
                     operators=tuple(
                         OperatorReport(name, tuple(values.items()))
                         for (_, name), values in sorted(operators.get(stage, {}).items())

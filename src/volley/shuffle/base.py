@@ -25,7 +25,8 @@ class Block:
     """One partition of one attempt's output: its name, where it is, and what a reader must find there.
 
     `location` and `handle` mean something to the store that made the block and to no one else. `size_bytes` is what the
-    rows take in memory; `checksum` covers all that the store keeps of them.
+    rows take in memory; `checksum` covers all that the store keeps of them; `spilled_bytes` is what the store wrote of
+    them to disk because there was no room in memory.
     """
 
     attempt: AttemptId
@@ -35,6 +36,7 @@ class Block:
     size_bytes: int
     checksum: int = 0
     handle: str = ""
+    spilled_bytes: int = 0
 
     def __str__(self) -> str:
         return f"partition {self.partition} of {self.attempt}"

@@ -208,7 +208,8 @@ class WorkerSink:
         rows = sum(chunk.rows for chunk in partition.chunks)
         size_bytes = partition.size_bytes
         checksum = checksum_of(packed)
-        block = Block(self._attempt, number, self._location, rows, size_bytes, checksum, handle)
+        spilled = sum(chunk.size_bytes for chunk in partition.chunks if not names[chunk.file].in_memory)
+        block = Block(self._attempt, number, self._location, rows, size_bytes, checksum, handle, spilled)
         return Committed(block, packed)
 
     def _free(self) -> None:
