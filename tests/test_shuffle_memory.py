@@ -13,8 +13,8 @@ from volley.ids import QueryId
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.flight import WorkerStore
 from volley.shuffle.frames import Header, Kind
+from volley.shuffle.gather import CHUNK_BYTES, CHUNK_ROWS
 from volley.shuffle.location import Location
-from volley.shuffle.sink import CHUNK_BYTES, CHUNK_ROWS
 from volley.testing.contracts import attempt_id
 from volley.testing.holders import new_store, serving
 

@@ -43,6 +43,8 @@ from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import capture
 from volley.plan.nodes import Node
 from volley.security import Security
+from volley.shuffle.base import SharedStore
+from volley.shuffle.choice import StoreChoice, driver_store
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import make_stages
 from volley.stages.subqueries import with_results
@@ -239,7 +241,8 @@ class Query:
 
     def _start(self, plan: Node) -> ResultStream:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
-        transport = _transport(self.config)
+        shared = _shared_store(self.config)
+        transport = _transport(self.config, shared)
         token = CancellationToken()
         with _lock:
             _running[self._session].add(token)
@@ -252,6 +255,7 @@ class Query:
             timeout_seconds=self.config.timeout_seconds,
             attempts=self.config.task_attempts,
             events=EventLog(*progress_listeners(self.config.progress)),
+            absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
         )
 
     def _ended(self, token: CancellationToken) -> None:
@@ -270,19 +274,35 @@ class Query:
             warnings.warn(f"Spark runs this {self.action}: {text}", stacklevel=5)
 
 
-def _transport(config: Config) -> Transport:
+# What was computed does not go with the workers, so it is worth while to wait for others.
+_ABSENCE_SECONDS = 60.0
+
+
+def _shared_store(config: Config) -> SharedStore | None:
+    """The store beside the workers; None when exchanged data lives with them."""
+    if config.shuffle_store == "worker":
+        return None
+    return driver_store(StoreChoice.of(config), _security(config))
+
+
+def _security(config: Config) -> Security:
+    return Security.read(
+        config.token_file, config.tls_ca_file, config.tls_certificate_file, config.tls_key_file
+    )
+
+
+def _transport(config: Config, shared: SharedStore | None) -> Transport:
     """How this query reaches workers; NoWorkers when it reaches none."""
     if config.transport == "local":
-        return LocalTransport(config.local_workers, config.local_cores or available_cores(), MemoryStore)
+        cores = config.local_cores or available_cores()
+        return LocalTransport(config.local_workers, cores, MemoryStore, shared=shared)
     if not config.workers:
         raise ConfigError(
             "spark.volley.transport=flight needs spark.volley.workers.",
             hint="Start some with `volley cluster`.",
         )
-    security = Security.read(
-        config.token_file, config.tls_ca_file, config.tls_certificate_file, config.tls_key_file
-    )
-    return FlightTransport(shared_fleet(config.workers, security, config.worker_timeout_seconds))
+    fleet = shared_fleet(config.workers, _security(config), config.worker_timeout_seconds)
+    return FlightTransport(fleet, shared=shared)
 
 
 _lock = threading.Lock()

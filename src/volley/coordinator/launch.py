@@ -25,9 +25,11 @@ class Launched:
 class Launcher:
     """Places attempts of one query on workers, starts them and waits for their end."""
 
-    def __init__(self, transport: Transport, events: EventLog, batches: ResultQueue) -> None:
+    def __init__(
+        self, transport: Transport, events: EventLog, batches: ResultQueue, absence_seconds: float = 0.0
+    ) -> None:
         self._transport = transport
-        self._placement = Placement(transport)
+        self._placement = Placement(transport, absence_seconds)
         self._events = events
         self._batches = batches
 

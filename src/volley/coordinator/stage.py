@@ -55,6 +55,7 @@ class StageRun:
         scans = [node for node in walk(stage.plan) if isinstance(node, FileScan)]
         self._feeds = [Feed(number, FileSource(scan), stage.tasks) for number, scan in enumerate(scans)]
         self._made_by: dict[AttemptId, str] = {}
+        self._outlive: set[AttemptId] = set()
         self._running: dict[int, asyncio.Task[TaskDone]] = {}
         self._gave_rows = False
         self.finished = asyncio.Event()
@@ -113,12 +114,13 @@ class StageRun:
         return self._made_by.get(attempt)
 
     def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
-        """The output of these attempts is gone, and that of all that `worker`, or any absent one, had made."""
+        """The output of these attempts is gone, and that of all that `worker`, or any absent one, had made and kept."""
         present = self._launcher.present()
         lost = {
             winner
             for winner, maker in self._made_by.items()
-            if winner in attempts or maker == worker or maker not in present
+            if winner in attempts
+            or (winner not in self._outlive and (maker == worker or maker not in present))
         }
         if self._election.forget(lost) and not self._repeatable:
             for reader in self._readers:
@@ -178,6 +180,8 @@ class StageRun:
             outcome = launched.outcome
             if isinstance(outcome, TaskDone):
                 self._made_by[outcome.attempt] = launched.worker
+                if all(block.outlives_worker for block in outcome.blocks):
+                    self._outlive.add(outcome.attempt)
                 self._election.commit(outcome)
                 return outcome
             self._failed(outcome, launched, attempts)

@@ -12,11 +12,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan, SessionContext
 
-from volley.errors import BlockDamaged, BlockMissing, DataError, QueryError, SpillDiskFull, VolleyError
+from volley.errors import (
+    BlockDamaged,
+    BlockMissing,
+    DataError,
+    QueryError,
+    ShuffleRefused,
+    SpillDiskFull,
+    VolleyError,
+)
 from volley.events import OperatorMetrics
 from volley.ids import AttemptId
 from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
@@ -112,7 +121,9 @@ async def _stream(
 async def _store(
     task: TaskSpec, output: Output, running: _Running, store: ShuffleStore, started: float
 ) -> TaskDone:
-    sink = store.sink(task.attempt, output.partitions)
+    # Work on memory is done here; what waits for other machines must not hold up the loop.
+    do = asyncio.to_thread if store.waits else _now
+    sink = await do(store.sink, task.attempt, output.partitions)
     width = len(arrow_schema(task.plan.output))
     turn = 0
 
@@ -120,23 +131,27 @@ async def _store(
         nonlocal turn
         match output.partitioning:
             case Partitioning.HASH:
-                sink.write(stream, _first_columns(batch, width))
+                await do(sink.write, stream, _first_columns(batch, width))
             case Partitioning.ROUND_ROBIN:
-                sink.write(turn, batch)
-                turn = (turn + 1) % output.partitions
+                target, turn = turn, (turn + 1) % output.partitions
+                await do(sink.write, target, batch)
             case _:
-                sink.write(0, batch)
+                await do(sink.write, 0, batch)
 
     try:
         await running.run(write)
-        blocks = sink.commit()
+        blocks = await do(sink.commit)
     except BaseException:
-        sink.abort()
+        await do(sink.abort)
         raise
     rows = sum(block.rows for block in blocks)
     size_bytes = sum(block.size_bytes for block in blocks)
     seconds = time.perf_counter() - started
     return TaskDone(task.attempt, blocks, rows, size_bytes, seconds, running.metrics())
+
+
+async def _now(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
@@ -146,7 +161,7 @@ def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
     elif isinstance(error, DataError | pa.ArrowException) or type(error) is Exception:
         # DataFusion raises bare exceptions; at this point they come from evaluating data or from opening a file.
         kind = Failure.DATA
-    elif isinstance(error, OSError | MemoryError | SpillDiskFull):
+    elif isinstance(error, OSError | MemoryError | SpillDiskFull | ShuffleRefused):
         kind = Failure.WORKER
     else:
         kind = Failure.INTERNAL
