@@ -40,6 +40,7 @@ from volley.plan.nodes import (
     Union,
     Unknown,
     Window,
+    WriteFiles,
 )
 
 _SETTINGS = {
@@ -129,6 +130,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Exchange(_, _, _, _, child):
             # Inside one fragment all rows are already together.
             return _lower(child, scope)
+        case WriteFiles():
+            raise TypeError("a write has no rows of its own; its child is lowered")
         case Unknown(name, _, _, _):
             raise TypeError(f"{name} has no native form; the support table must refuse it first")
 

@@ -33,12 +33,14 @@ from volley.lower.operators import lower, new_context, root, shared_context
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
 from volley.lower.streams import StreamTable
-from volley.plan.nodes import FileScan, Node, Partitioning, StageInput, with_children
+from volley.lower.written import written_plan
+from volley.plan.nodes import FileScan, Node, Partitioning, StageInput, WriteFiles, with_children
 from volley.shuffle.base import Block, ShuffleStore
 from volley.splits.feed import Taken
 from volley.splits.files import FileReader
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+from volley.worker.write import write_rows
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 """Takes a batch of one output of the plan; waits when its receiver is full."""
@@ -90,6 +92,8 @@ async def _run_once(
             await asyncio.gather(planning, return_exceptions=True)
             raise
         try:
+            if isinstance(task.plan, WriteFiles):
+                return await _write(task, task.plan, running, give, started)
             if task.output is None:
                 return await _stream(task, running, give, started)
             return await _store(task, task.output, running, store, started)
@@ -114,6 +118,23 @@ async def _stream(
         await give(pa.RecordBatch.from_arrays(batch.columns, schema=schema) if schema else batch)
 
     await running.run(pass_on)
+    seconds = time.perf_counter() - started
+    return TaskDone(task.attempt, (), count.rows, count.size_bytes, seconds, running.metrics())
+
+
+async def _write(
+    task: TaskSpec,
+    node: WriteFiles,
+    running: _Running,
+    give: Callable[[pa.RecordBatch], Awaitable[None]],
+    started: float,
+) -> TaskDone:
+    """The rows go into files; what the client gets is their names."""
+    count = _Count()
+    files = await write_rows(node, task.attempt, running.streams, running.run)
+    if files is not None:
+        count.add(files)
+        await give(files)
     seconds = time.perf_counter() - started
     return TaskDone(task.attempt, (), count.rows, count.size_bytes, seconds, running.metrics())
 
@@ -184,7 +205,11 @@ def _plan(
     context = new_context(width, memory) if hashed or memory else shared_context(width)
     fragment = _with_units(task.plan, task.units)
     errors: list[Exception] = []
-    frame = lower(fragment, context, partial(_input, task.inputs, store, cores, errors), resources)
+    inputs = partial(_input, task.inputs, store, cores, errors)
+    if isinstance(fragment, WriteFiles):
+        rows = root(lower(fragment.child, context, inputs, resources), fragment.child)
+        return _Running(context, written_plan(rows, fragment), errors)
+    frame = lower(fragment, context, inputs, resources)
     if output is None:
         return _Running(context, _executable(root(frame, fragment), task), errors)
     if not hashed:
@@ -259,6 +284,10 @@ class _Running:
         self.input_errors = input_errors
         self._context = context
         self._plan = plan
+
+    @property
+    def streams(self) -> int:
+        return self._plan.partition_count if self._plan is not None else 0
 
     async def run(self, give: Give) -> None:
         """Poll all outputs together and give every batch that has rows; ends them all when one fails."""
