@@ -161,7 +161,7 @@ class WorkerSink:
         rows = sum(chunk.rows for chunk in chunks)
         size_bytes = self._gathering.written_bytes[number]
         checksum = checksum_of(packed)
-        spilled = sum(chunk.size_bytes for chunk in partition.chunks if not names[chunk.file].in_memory)
+        spilled = sum(chunk.size_bytes for chunk in chunks if not names[chunk.file].in_memory)
         block = Block(self._attempt, number, self._location, rows, size_bytes, checksum, handle, spilled)
         return Committed(block, packed)
 
