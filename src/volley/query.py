@@ -298,19 +298,24 @@ class Query:
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared)
         token = CancellationToken()
-        with _lock:
-            _running[self._session].add(token)
         token.on_fire(lambda: self._ended(token))
-        return execute(
-            make_stages(plan, len(transport.workers())),
-            transport,
-            query=QueryId.new(),
-            token=token,
-            timeout_seconds=self.config.timeout_seconds,
-            attempts=self.config.task_attempts,
-            events=EventLog(*progress_listeners(self.config.progress)),
-            absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
-        )
+        try:
+            with _lock:
+                _running[self._session].add(token)
+            return execute(
+                make_stages(plan, len(transport.workers())),
+                transport,
+                query=QueryId.new(),
+                token=token,
+                timeout_seconds=self.config.timeout_seconds,
+                attempts=self.config.task_attempts,
+                events=EventLog(*progress_listeners(self.config.progress)),
+                absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
+            )
+        except BaseException:
+            # An interrupt may fall between the start of the query and the stream that would end it.
+            token.cancel("it was interrupted while it started")
+            raise
 
     def _ended(self, token: CancellationToken) -> None:
         with _lock:
