@@ -12,10 +12,10 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.coordinator.run import execute
 from volley.errors import BlockDamaged, BlockMissing
-from volley.events import EventLog, StageRolledBack, TaskFailed, TaskFinished
+from volley.events import EventLog, StageAbsorbed, StageRolledBack, TaskFailed, TaskFinished
 from volley.ids import AttemptId, QueryId
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import Aggregate, Exchange, Limit, Node, Partitioning, Range
+from volley.plan.nodes import Aggregate, Exchange, Join, JoinKind, Limit, Node, Partitioning, Range
 from volley.plan.types import LONG
 from volley.shuffle.base import Block
 from volley.shuffle.memory import MemoryStore
@@ -136,11 +136,54 @@ def test_readers_of_what_cannot_be_repeated_begin_again() -> None:
     """Round robin deals by arrival: an output that is made again may hold other rows in each partition."""
     rows, log = run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=1))
     assert rows == list(range(3000))
-    rolled_back = [event.stage for event in log.events if isinstance(event, StageRolledBack)]
-    assert [(stage.stage, stage.epoch) for stage in rolled_back] == [(1, 1)]
+    assert rolled_back(log) == [(1, 1)]
     last = [event.attempt.task.stage for event in log.events if isinstance(event, TaskFinished)]
     assert {stage.epoch for stage in last if stage.stage == 1} >= {1}
     assert [event for event in log.events if isinstance(event, TaskFailed)]
+
+
+def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Stage 3 joins stage 2, which is small, and does the work of stage 1, which reads stage 0, in its own tasks."""
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {1: frozenset({2})})
+    other = Attribute(2, "m", LONG, False)
+    small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
+    large = exchanged(Partitioning.HASH, below)
+    return exchanged(Partitioning.SINGLE, Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small))
+
+
+def rolled_back(log: EventLog) -> list[tuple[int, int]]:
+    stages = [event.stage for event in log.events if isinstance(event, StageRolledBack)]
+    return [(stage.stage, stage.epoch) for stage in stages]
+
+
+def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = absorbing(exchanged(Partitioning.ROUND_ROBIN, numbers(3000)), monkeypatch)
+    rows, log = run(plan, Losses(stage=0, count=1))
+    assert rows == list(range(3000))
+    assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
+    assert rolled_back(log) == [(3, 1)]
+
+
+def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    below = Limit(5000, 0, False, exchanged(Partitioning.HASH, numbers(3000)))
+    rows, log = run(absorbing(below, monkeypatch), Losses(stage=3, count=1))
+    assert rows == list(range(3000))
+    assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
+    assert rolled_back(log) == [(4, 1)]
+
+
+def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = absorbing(exchanged(Partitioning.HASH, numbers(3000)), monkeypatch)
+    losses = Losses(stage=2, count=1)
+    rows, log = run(plan, losses)
+    assert rows == list(range(3000))
+    (lost,) = losses.lost
+    assert finished(log)[(2, lost.task.task)] == 2
+    assert rolled_back(log) == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """One stage of a running query: which attempt of each task counts, and what happens when its output is lost.
 
+    run()              wait for what it reads, adapt to its sizes, compute every task
+    absorb(producer)   do the work of a producer that has not begun, instead of reading its output
     output(task)       the winner of a task; computes it where there is none yet, or none any more
     lose(...)          these winners count no more: their output is gone
     roll_back()        no winner counts any more: they read what will be computed differently
@@ -20,14 +22,21 @@ from volley.coordinator.attempts import Attempts, error_of
 from volley.coordinator.launch import Launched, Launcher
 from volley.coordinator.manifest import Election
 from volley.errors import QueryError, ResultInterrupted
-from volley.events import EventLog, StageFinished, StageRolledBack, StageStarted, TaskFailed
+from volley.events import (
+    EventLog,
+    StageAbsorbed,
+    StageFinished,
+    StageRolledBack,
+    StageStarted,
+    TaskFailed,
+)
 from volley.ids import AttemptId, StageId, TaskId
 from volley.plan.nodes import FileScan, Node, transform, walk
 from volley.splits.feed import Feed
 from volley.splits.files import FileSource
-from volley.stages.adapt import adapted_tasks
+from volley.stages.adapt import Produced, absorbed, adapted, small_inputs
 from volley.stages.graph import Stage
-from volley.stages.layout import reads
+from volley.stages.layout import Layout
 from volley.stages.repeatable import is_repeatable
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
@@ -44,24 +53,32 @@ class StageRun:
         events: EventLog,
         attempts_limit: int,
     ) -> None:
-        self.stage = stage
-        self._producers = producers
+        self.awaits: list[StageRun] = []
+        self._planned_tasks = stage.tasks
+        self._decisions: tuple[str, ...] = ()
+        self._feeds: list[Feed] = []
+        self._producers = dict(producers)
         self._readers: list[StageRun] = []
         self._launcher = launcher
         self._events = events
         self._attempts_limit = attempts_limit
-        self._repeatable = is_repeatable(stage)
-        self._plan = _without_files(stage.plan)
-        scans = [node for node in walk(stage.plan) if isinstance(node, FileScan)]
-        self._feeds = [Feed(number, FileSource(scan), stage.tasks) for number, scan in enumerate(scans)]
         self._made_by: dict[AttemptId, str] = {}
         self._outlive: set[AttemptId] = set()
         self._running: dict[int, asyncio.Task[TaskDone]] = {}
         self._gave_rows = False
         self.finished = asyncio.Event()
-        self._begin(id)
+        self._id = id
+        self._plan_for(stage, Layout(stage.tasks))
         for producer in producers.values():
             producer._readers.append(self)
+
+    def _plan_for(self, stage: Stage, layout: Layout) -> None:
+        """Nothing of it has begun yet."""
+        self.stage = stage
+        self._layout = layout
+        self._repeatable = is_repeatable(stage)
+        self._plan = _without_files(stage.plan)
+        self._begin(self._id)
 
     def _begin(self, id: StageId) -> None:
         """A new epoch: no task has a winner, and each has all its attempts before it."""
@@ -73,12 +90,16 @@ class StageRun:
 
     async def run(self) -> None:
         """Until every task has a winner, or there are rows enough."""
-        for producer in self._producers.values():
+        for producer in [*self._producers.values(), *self.awaits]:
             await producer.finished.wait()
-        planned = self.stage.tasks
+        if len(self._readers) == 1 and self._readers[0].absorb(self):
+            self._events.record(StageAbsorbed(self._id, self._readers[0]._id))
+            self.finished.set()
+            return
         self._adapt()
         started = time.monotonic()
-        self._events.record(StageStarted(self._id, self.stage.tasks, planned))
+        tasks = self.stage.tasks
+        self._events.record(StageStarted(self._id, tasks, self._planned_tasks, self._decisions))
         while missing := [] if self._has_enough() else self._election.missing():
             await until((self._finish(task) for task in missing), self._has_enough)
         await self._stop_running()
@@ -88,13 +109,41 @@ class StageRun:
         self.finished.set()
 
     def _adapt(self) -> None:
-        """Give the stage as many tasks as there is work for, now that the sizes of its inputs are known."""
-        sizes = {number: producer._election.size_bytes for number, producer in self._producers.items()}
-        stages = {number: producer.stage for number, producer in self._producers.items()}
-        tasks = adapted_tasks(self.stage, stages, sizes)
-        if tasks != self.stage.tasks:
-            self.stage = replace(self.stage, tasks=tasks)
-            self._begin(self._id)
+        """Let the sizes of its inputs, which are known now, decide how many tasks there are and what each reads."""
+        inputs = {number: producer.produced() for number, producer in self._producers.items()}
+        new = adapted(self.stage, inputs)
+        self._decisions += new.decisions
+        self._plan_for(new.stage, new.layout)
+        scans = [node for node in walk(self.stage.plan) if isinstance(node, FileScan)]
+        self._feeds = [Feed(number, FileSource(scan), self.stage.tasks) for number, scan in enumerate(scans)]
+
+    def produced(self) -> Produced:
+        """What it gave, when it is finished."""
+        assert self.stage.output is not None
+        blocks = self._election.manifest().blocks
+        return Produced(
+            self.stage.output, tuple(tuple(block.size_bytes for block in task) for task in blocks)
+        )
+
+    def absorb(self, producer: StageRun) -> bool:
+        """Take over the work of a producer that has not begun; False where its output has to be exchanged."""
+        others = {number: run for number, run in self._producers.items() if run is not producer}
+        outputs = {number: run.stage.output for number, run in self._producers.items() if run.stage.output}
+        sizes = {number: run._election.size_bytes for number, run in others.items() if run.finished.is_set()}
+        stage = absorbed(self.stage, producer.stage, outputs, sizes)
+        if stage is None:
+            return False
+        small = {number: sizes[number] for number in stage.whole & sizes.keys()}
+        said = (
+            f"{small_inputs(small)}: every task reads it whole, and does the work of stage {producer.stage.id} "
+            "itself, whose rows are not exchanged"
+        )
+        self._decisions = (*self._decisions, *producer._decisions, said)
+        self._producers = others | producer._producers
+        for run in producer._producers.values():
+            run._readers[run._readers.index(producer)] = self
+        self._plan_for(stage, Layout(stage.tasks, stage.whole))
+        return True
 
     async def close(self) -> None:
         await self._stop_running()
@@ -206,12 +255,12 @@ class StageRun:
                 producer.lose(worker=worker)
 
     async def _inputs(self, task: int) -> tuple[InputBlocks, ...]:
-        return tuple([await self._input(task, number) for number in dict.fromkeys(self._producers)])
+        return tuple([await self._input(task, number) for number in self._producers])
 
     async def _input(self, task: int, number: int) -> InputBlocks:
         producer = self._producers[number]
         assert producer.stage.output is not None
-        wanted = reads(producer.stage.output, producer.stage.tasks, task, self.stage.tasks)
+        wanted = self._layout.reads(number, producer.stage.output, producer.stage.tasks, task)
         for needed in sorted({read.producer for read in wanted}):
             await producer.output(needed)
         return InputBlocks(number, producer._election.manifest().take(wanted))

@@ -21,7 +21,8 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class StageReport:
-    """`planned_tasks` is what the stage would have had without the real sizes of its inputs.
+    """`planned_tasks` is what the stage would have had without the real sizes of its inputs; `decisions` is what else
+    these changed, in words. A stage whose work its reader did is not among the stages, but in that one's decisions.
 
     What went to disk for want of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
     aggregates and joins held, `shuffle_spilled_bytes` of the stage's output.
@@ -37,6 +38,7 @@ class StageReport:
     operators: tuple[OperatorReport, ...] = ()
     operator_spilled_bytes: int = 0
     shuffle_spilled_bytes: int = 0
+    decisions: tuple[str, ...] = ()
 
     @property
     def spilled_bytes(self) -> int:
@@ -88,19 +90,21 @@ class QueryReport:
             + (f", {self.spilled_bytes:,} bytes spilled" if self.spilled_bytes else "")
         ]
         lines += [f"  {reason}" for reason in self.reasons]
-        lines += [
-            f"  stage {stage.stage}: {stage.tasks} tasks"
-            + (f" (planned {stage.planned_tasks})" if stage.tasks != stage.planned_tasks else "")
-            + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
-            + _spilled(stage)
-            for stage in self.stages
-        ]
+        for stage in self.stages:
+            lines.append(
+                f"  stage {stage.stage}: {stage.tasks} tasks"
+                + (f" (planned {stage.planned_tasks})" if stage.tasks != stage.planned_tasks else "")
+                + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
+                + _spilled(stage)
+            )
+            lines += [f"    {decision}" for decision in stage.decisions]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{stage.stage}</td><td>{stage.tasks}</td><td>{stage.rows:,}</td>"
-            f"<td>{stage.bytes:,}</td><td>{stage.spilled_bytes:,}</td><td>{stage.seconds:.3f}</td></tr>"
+            f"<td>{stage.bytes:,}</td><td>{stage.spilled_bytes:,}</td><td>{stage.seconds:.3f}</td>"
+            f"<td>{escape('; '.join(stage.decisions))}</td></tr>"
             for stage in self.stages
         )
         reasons = "".join(f"<li>{escape(str(reason))}</li>" for reason in self.reasons)
@@ -109,7 +113,7 @@ class QueryReport:
             f"<p><b>{head}</b></p>"
             + (f"<ul>{reasons}</ul>" if reasons else "")
             + "<table><tr><th>stage</th><th>tasks</th><th>rows</th><th>bytes</th><th>spilled</th>"
-            + f"<th>seconds</th></tr>{rows}</table>"
+            + f"<th>seconds</th><th>decided while it ran</th></tr>{rows}</table>"
         )
 
 
