@@ -180,11 +180,16 @@ def cancel(spark: SparkSession) -> int:
 
 
 def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options as this session has them. One call: the whole configuration has hundreds of entries."""
+    """Volley's options as this session has them."""
+    return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+
+
+def explicit_settings(spark: SparkSession) -> dict[str, str]:
+    """Every key that somebody has set on this session. One call: a Java map costs several an entry."""
     separator = "\x01"
     text = spark._jsparkSession.conf().getAll().mkString(separator)
     pairs = (entry.partition(" -> ") for entry in text.split(separator))
-    return {key: value for key, _, value in pairs if key.startswith(PREFIX)}
+    return {key: value for key, _, value in pairs}
 
 
 class Query:
