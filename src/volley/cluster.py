@@ -143,16 +143,16 @@ class LocalCluster:
             "spark.volley.shuffle.service": ",".join(member.address for member in self.servers),
         } | self._worker_settings
 
-    def restart_server(self, number: int) -> Member:
-        """Another process in the place of a server that has ended, on its port and with its directory."""
-        gone = self.servers.pop(number)
-        gone.process.wait()
-        gone.log.close()
-        port = int(gone.address.rpartition(":")[2])
-        found: list[Member] = []
-        _up([self._start_server(number, port)], found)
-        self.servers[number:number] = found
-        return found[0]
+    def restart_servers(self, *numbers: int) -> None:
+        """Others in the places of shuffle servers that have ended, on their ports and with their directories."""
+        for number in numbers:
+            self.servers[number].process.wait()
+            self.servers[number].log.close()
+        ports = [int(self.servers[number].address.rpartition(":")[2]) for number in numbers]
+        started: list[Member] = []
+        _up([self._start_server(number, port) for number, port in zip(numbers, ports, strict=True)], started)
+        for number, member in zip(numbers, started, strict=True):
+            self.servers[number] = member
 
     def health(self) -> list[Health | None]:
         """Of each worker; None for one that does not answer."""

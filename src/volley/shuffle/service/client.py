@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from volley.transport.control import Refused
 
 # A server that did not answer is asked again by others only after this.
 _REST_SECONDS = 5.0
+# Such words are said to all servers, and one that hangs must not hold up a query for longer.
+_WORD_SECONDS = 5.0
 
 
 class ServerLost(QueryError):
@@ -65,16 +68,23 @@ class ServiceClient:
         message: Any,
         *,
         tries: int | None = None,
+        timeout_seconds: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Any:
         """What the server answers. Every call may be made twice: each says what is to be, not what is to be added."""
         body = message if isinstance(message, bytes) else encode(message)
         failures = 0
+        may_be_old = True
         while True:
             try:
-                answer = self._ask(address, action, body)
+                answer = self._ask(address, action, body, timeout_seconds)
                 break
             except (flight.FlightError, pa.ArrowException, OSError) as error:
+                self._disconnect(address)
+                if may_be_old and isinstance(error, flight.FlightUnavailableError):
+                    # The connection may be to a process that has gone; what is there now has not been asked yet.
+                    may_be_old = False
+                    continue
                 failures += 1
                 limit = self._patience.attempts if tries is None else tries - 1
                 if failures > limit or isinstance(error, FINAL) or stopped():
@@ -88,24 +98,30 @@ class ServiceClient:
         return answer
 
     def call_all(self, action: str, message: Any) -> dict[str, Any]:
-        """The answers of those that answer, asked once each."""
-        answers = {}
-        for address in self.addresses:
-            try:
-                answers[address] = self.call(address, action, message, tries=1)
-            except (ServerLost, ShuffleRefused, BlockMissing):
-                continue
-        return answers
+        """The answers of those that answer, asked once each and all at once."""
 
-    def _ask(self, address: str, action: str, body: bytes) -> Any:
-        options = flight.FlightCallOptions(timeout=self._patience.stall_seconds)
+        def ask(address: str) -> Any:
+            try:
+                return self.call(address, action, message, tries=1, timeout_seconds=_WORD_SECONDS)
+            except (ServerLost, ShuffleRefused, BlockMissing):
+                return None
+
+        with ThreadPoolExecutor(len(self.addresses), thread_name_prefix="volley-service") as threads:
+            answers = dict(zip(self.addresses, threads.map(ask, self.addresses), strict=True))
+        return {address: answer for address, answer in answers.items() if answer is not None}
+
+    def _ask(self, address: str, action: str, body: bytes, timeout_seconds: float | None) -> Any:
+        options = flight.FlightCallOptions(timeout=timeout_seconds or self._patience.stall_seconds)
         (reply,) = self.connect(address).do_action(flight.Action(action, body), options)
         return decode(reply.body.to_pybytes())
 
     def _lost(self, address: str) -> None:
         with self._lock:
             self._lost_at[address] = time.monotonic()
-            # A client that could not connect waits longer and longer before it tries again.
+
+    def _disconnect(self, address: str) -> None:
+        # A client that could not connect waits longer and longer before it tries again.
+        with self._lock:
             self._clients.pop(address, None)
 
 
