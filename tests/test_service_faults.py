@@ -515,6 +515,17 @@ class TestDamage:
         finally:
             restarted.close()
 
+    def test_a_record_that_says_something_else_is_left_out(self, tmp_path: Path) -> None:
+        journal = Journal(tmp_path / "journal")
+        for name in ("first", "second"):
+            journal.append(QueryBegan(QueryId(name), "x"))
+        journal.close()
+        flip(tmp_path / "journal", (tmp_path / "journal").read_bytes().index(b"first"))
+        again = Journal(tmp_path / "journal")
+        assert [record.query.value for record in again.read()] == ["second"]
+        assert again.damaged == 1
+        again.close()
+
     def test_a_torn_record_at_the_end_was_never_acknowledged(self, tmp_path: Path) -> None:
         journal = Journal(tmp_path / "journal")
         journal.append(QueryBegan(QueryId("a"), "x"))
