@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -664,6 +665,20 @@ class TestRoom:
             assert values(store, *(blocks[:117] + blocks[118:])) == []
             read = pa.Table.from_batches(list(store.read(blocks[117])))
             assert read.column(0).equals(pa.chunked_array([pa.arange(0, 6_000_000)]))
+            store.close()
+
+    def test_ranges_of_a_partition_are_read_by_several_at_once(self, tmp_path: Path) -> None:
+        with served(tmp_path, 3) as servers:
+            addresses = [server.address for server in servers]
+            store = service_store(addresses, "q", replicas=2)
+            blocks = [written(store, numbers(200_000), task) for task in range(6)]
+            assert len({block.location for block in blocks}) == 1, "a partition has one home"
+            with ThreadPoolExecutor(3) as readers:
+                ranges = readers.map(
+                    lambda part: values(service_store(addresses), *part),
+                    (blocks[:2], blocks[2:4], blocks[4:]),
+                )
+                assert list(ranges) == 3 * [2 * list(range(200_000))]
             store.close()
 
 
