@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,9 @@ from volley.plan.expressions import Attribute
 from volley.plan.nodes import Aggregate, Exchange, Join, JoinKind, Limit, Node, Partitioning, Range
 from volley.plan.types import LONG
 from volley.shuffle.base import Block
+from volley.shuffle.fetch import Patience
 from volley.shuffle.memory import MemoryStore
+from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
@@ -96,6 +99,22 @@ def run(plan: Node, losses: Losses, attempts: int = 3) -> tuple[list[int], Event
     return sorted(rows), log
 
 
+class LossyFolder(ObjectStore):
+    """The same, of a store beside the workers."""
+
+    def __init__(self, directory: Path, losses: Losses) -> None:
+        patience = Patience(0, 0, 5.0)
+        super().__init__(
+            f"file://{directory}", memory_limit_bytes=2**26, compression="none", patience=patience
+        )
+        self._losses = losses
+
+    def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        for block in blocks:
+            self._losses.strike(block)
+        return super().read_many(blocks)
+
+
 def finished(log: EventLog) -> Counter[tuple[int, int]]:
     """How often each task gave an output."""
     done = (event.attempt.task for event in log.events if isinstance(event, TaskFinished))
@@ -111,6 +130,28 @@ def test_a_lost_output_is_computed_again_and_nothing_else(damaged: bool) -> None
     expected = Counter({(0, 0): 1, (1, 0): 1, (1, 1): 1, (1, 2): 1, (2, 0): 1})
     expected[(1, lost.task.task)] += 1
     assert finished(log) == expected
+
+
+def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_again(tmp_path: Path) -> None:
+    losses = Losses(stage=1, count=1)
+    log = EventLog()
+    store = LossyFolder(tmp_path, losses)
+    # One worker makes all outputs: if they were its own, all would be given up.
+    stream = execute(
+        cut(three_stages(), WORKERS),
+        LocalTransport(1, 1, MemoryStore, shared=store),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=3,
+        events=log,
+    )
+    assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
+    (lost,) = losses.lost
+    expected = Counter({(0, 0): 1, (1, 0): 1, (1, 1): 1, (1, 2): 1, (2, 0): 1})
+    expected[(1, lost.task.task)] += 1
+    assert finished(log) == expected
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_lost_output_was_made_of_is_not_computed_again_while_it_is_there() -> None:

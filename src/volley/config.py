@@ -109,6 +109,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
 
 # A worker has one store for all who use it, so these are settled when it starts.
 _OF_WORKERS = "For `volley worker --set`."
+_OF_BOTH = "Alike in the session and for `volley worker --set`."
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -170,9 +171,23 @@ OPTIONS: tuple[Option, ...] = (
         "shuffle.store",
         "store",
         "worker",
-        "Where exchanged data lives: worker (with those who wrote it), or a folder that all workers reach, as a URI "
-        "(file://, s3://, ...), where it outlives them. Set it alike in the session and for `volley worker --set`.",
+        "Where exchanged data lives: worker (with those who wrote it), or, outliving them, service (shuffle servers) or"
+        " a folder that all workers reach, as a URI (file://, s3://, ...). " + _OF_BOTH,
         _store,
+    ),
+    Option(
+        "shuffle.service",
+        "addresses",
+        "",
+        "The shuffle servers of store service, host:port,... " + _OF_BOTH,
+        parse_addresses,
+    ),
+    Option(
+        "shuffle.replicas",
+        "integer",
+        "2",
+        "On how many shuffle servers each block is kept, where there are so many. " + _OF_BOTH,
+        _at_least(1),
     ),
     Option(
         "shuffle.port",
@@ -259,6 +274,8 @@ class Config:
     local_workers: int
     local_cores: int
     shuffle_store: str
+    shuffle_service: tuple[str, ...]
+    shuffle_replicas: int
     shuffle_port: int
     shuffle_memory_fraction: float
     shuffle_spill_threshold: float
