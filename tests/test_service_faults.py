@@ -835,6 +835,7 @@ class TestDaemon:
         block = written(store, batch_of(1))
         sink = store.sink(attempt_id(1), 1)
         sink.write(0, numbers())
+        eventually(lambda: daemon.keeper.health().attempts == 2)
         daemon.keeper.drain()
         (second,) = sink.commit()
         with pytest.raises(ShuffleRefused, match="takes no new attempts"):

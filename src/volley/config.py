@@ -89,11 +89,11 @@ def _port(text: str) -> int:
 
 
 def _store(text: str) -> str:
-    if text.lower() in ("worker", "service"):
+    if text.lower() in ("memory", "service"):
         return text.lower()
     if "://" not in text:
         raise ValueError(
-            "expected worker, service, or the URI of a folder such as file:///data or s3://bucket/folder"
+            "expected memory, service, or the URI of a folder such as file:///data or s3://bucket/folder"
         )
     return text.rstrip("/") if "?" not in text else text
 
@@ -170,8 +170,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "shuffle.store",
         "store",
-        "worker",
-        "Where exchanged data lives: worker (with those who wrote it), or, outliving them, service (shuffle servers) or"
+        "memory",
+        "Where exchanged data lives: memory (of those who wrote it, or their disks), or, outliving them, service (shuffle servers) or"
         " a folder that all workers reach, as a URI (file://, s3://, ...). " + _OF_BOTH,
         _store,
     ),

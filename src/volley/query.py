@@ -344,7 +344,7 @@ _ABSENCE_SECONDS = 60.0
 
 def _shared_store(config: Config) -> SharedStore | None:
     """The store beside the workers; None when exchanged data lives with them."""
-    if config.shuffle_store == "worker":
+    if config.shuffle_store == "memory":
         return None
     return driver_store(StoreChoice.of(config), _security(config))
 

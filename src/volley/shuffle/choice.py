@@ -45,7 +45,7 @@ class StoreChoice:
 def new_store(choice: StoreChoice, security: Security, memory_limit_bytes: int) -> SharedStore | None:
     """The store that was chosen; None when exchanged data lives with the workers."""
     patience = Patience(choice.retry_attempts, choice.retry_delay_seconds, _STALL_SECONDS)
-    if choice.store == "worker":
+    if choice.store == "memory":
         return None
     if choice.store == "service":
         return ServiceStore(
