@@ -42,6 +42,7 @@ ORDER = [
     "shuffle",
     "transport",
     "worker.daemon",
+    "worker.sidecar",
     "cluster",
     "bridge",
     "observe",
@@ -113,7 +114,7 @@ def test_imports_go_one_way(module: str) -> None:
 
 
 def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
-    concrete = {f"transport.{name}" for name in ("local", "flight")} | {
+    concrete = {f"transport.{name}" for name in ("local", "flight", "spark")} | {
         f"shuffle.{name}" for name in ("memory", "flight", "objectstore", "service.store")
     }
     assert concrete <= set(modules())

@@ -126,8 +126,8 @@ OPTIONS: tuple[Option, ...] = (
         "transport",
         "choice",
         "local",
-        "How a task reaches a worker: local (in this process) or flight (worker daemons).",
-        _choice("local", "flight"),
+        "How a task reaches a worker: local (in this process), flight (worker daemons) or spark (its executors).",
+        _choice("local", "flight", "spark"),
     ),
     Option(
         "workers", "addresses", "", "The worker daemons of transport flight, host:port,...", parse_addresses
@@ -188,6 +188,20 @@ OPTIONS: tuple[Option, ...] = (
         "2",
         "On how many shuffle servers each block is kept, where there are so many. " + _OF_BOTH,
         _at_least(1),
+    ),
+    Option(
+        "executor.memory",
+        "size",
+        "0",
+        "Transport spark: what the sidecar of an executor may use; 0 takes the executor's overhead memory.",
+        lambda text: 0 if text == "0" else parse_bytes(text),
+    ),
+    Option(
+        "executor.insecure",
+        "boolean",
+        "false",
+        "Transport spark: sidecars may listen beyond loopback without TLS. They ask for a token in any case.",
+        _boolean,
     ),
     Option(
         "shuffle.port",
@@ -276,6 +290,8 @@ class Config:
     shuffle_store: str
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int
+    executor_memory: int
+    executor_insecure: bool
     shuffle_port: int
     shuffle_memory_fraction: float
     shuffle_spill_threshold: float

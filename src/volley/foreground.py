@@ -45,11 +45,16 @@ def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = Non
 
 def die_with(parent: int) -> None:
     """End this process, at once and without ceremony, when process `parent` ends."""
-    try:
-        watched = os.pidfd_open(parent)
-    except ProcessLookupError:
-        os._exit(1)
+    end_with(parent)
     if os.getppid() != parent:
+        os._exit(1)
+
+
+def end_with(process: int) -> None:
+    """End this process when another one, which need not be its parent, ends."""
+    try:
+        watched = os.pidfd_open(process)
+    except ProcessLookupError:
         os._exit(1)
 
     def watch() -> None:

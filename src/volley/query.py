@@ -57,6 +57,7 @@ from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
+from volley.transport.spark import SparkTransport, application
 
 Answer = TypeVar("Answer")
 
@@ -301,14 +302,14 @@ class Query:
     def _start(self, plan: Node) -> ResultStream:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
         shared = _shared_store(self.config)
-        transport = _transport(self.config, shared)
+        transport = _transport(self.config, shared, self.spark)
         token = CancellationToken()
         token.on_fire(lambda: self._ended(token))
         try:
             with _lock:
                 _running[self._session].add(token)
             return execute(
-                make_stages(plan, len(transport.workers())),
+                make_stages(plan, sum(worker.slots > 0 for worker in transport.workers())),
                 transport,
                 query=QueryId.new(),
                 token=token,
@@ -355,8 +356,10 @@ def _security(config: Config) -> Security:
     )
 
 
-def _transport(config: Config, shared: SharedStore | None) -> Transport:
+def _transport(config: Config, shared: SharedStore | None, spark: SparkSession) -> Transport:
     """How this query reaches workers; NoWorkers when it reaches none."""
+    if config.transport == "spark":
+        return SparkTransport(application(spark.sparkContext, config, settings(spark)), shared)
     if config.transport == "local":
         cores = config.local_cores or available_cores()
         return LocalTransport(config.local_workers, cores, MemoryStore, shared=shared)

@@ -68,4 +68,5 @@ class Launcher:
                     outcome.shuffle_spilled_bytes,
                 )
             )
+            worker = outcome.made_by or worker
         return Launched(outcome, worker, gave_rows)

@@ -5,6 +5,8 @@
     run       TaskSpec         ->  Answer
     watch     Watch            ->  News                 at once when there is some, else after `wait_seconds`
     cancel    AttemptId        ->  Answer               when the attempt holds nothing any more
+    perform   TaskSpec         ->  Answer               for a caller that waits, without a driver
+    await     Await            ->  how it ended, or Answer(False): not yet
     release   QueryId          ->  Answer
     bye       Bye              ->  Answer               the driver ends: forget it
     drain     Drain            ->  Answer
@@ -50,6 +52,14 @@ class Outcome:
 class News:
     outcomes: tuple[Outcome, ...]
     draining: bool
+
+
+@dataclass(frozen=True)
+class Await:
+    """How did this attempt end? Asked by whoever let it be performed, at least every few seconds."""
+
+    attempt: AttemptId
+    wait_seconds: float
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,10 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """The attempt has committed. `blocks` is empty for a result task."""
+    """The attempt has committed. `blocks` is empty for a result task.
+
+    `made_by` is the worker that ran it and holds its blocks, where that is not the one that it was placed on.
+    """
 
     attempt: AttemptId
     blocks: tuple[Block, ...]
@@ -57,6 +60,7 @@ class TaskDone:
     size_bytes: int
     seconds: float
     operators: tuple[OperatorMetrics, ...]
+    made_by: str = ""
 
     @property
     def operator_spilled_bytes(self) -> int:

@@ -34,6 +34,7 @@ from volley.shuffle.shared import Visitor
 from volley.transport.handshake import Identity
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
+from volley.worker.performed import Performed
 from volley.worker.scratch import Scratch
 from volley.worker.server import Worker, WorkerServer
 from volley.worker.slots import Slots
@@ -106,7 +107,10 @@ class Daemon:
         self.scratch = Scratch(settings.directories)
         self._worker: Worker = self._loop.submit(self._made(store)).result()
         self._server.open(self._worker)
-        self._leases: Future[None] = self._loop.submit(self._worker.drivers.forget_the_silent())
+        self._leases: list[Future[None]] = [
+            self._loop.submit(self._worker.drivers.forget_the_silent()),
+            self._loop.submit(self._worker.performed.end_the_forgotten()),
+        ]
 
     async def _made(self, store: WorkerStore) -> Worker:
         settings = self._settings
@@ -121,6 +125,7 @@ class Daemon:
             settings.cores,
             slots,
             Drivers(slots, settings.lease_seconds),
+            Performed(slots),
             store,
             self.budget,
             settings.shuffle.max_message_bytes,
@@ -138,7 +143,8 @@ class Daemon:
 
     def close(self) -> None:
         """Stop serving. Calls that wait are answered; whatever runs is cancelled."""
-        self._leases.cancel()
+        for lease in self._leases:
+            lease.cancel()
         shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
         shutdown.start()
         self._loop.close()
