@@ -171,8 +171,8 @@ OPTIONS: tuple[Option, ...] = (
         "shuffle.store",
         "store",
         "memory",
-        "Where exchanged data lives: memory (of those who wrote it, or their disks), or, outliving them, service (shuffle servers) or"
-        " a folder that all workers reach, as a URI (file://, s3://, ...). " + _OF_BOTH,
+        "Where exchanged data lives: memory (of those who wrote it, or their disks), or, outliving them, service"
+        " (shuffle servers) or a folder that all workers reach, as a URI (file://, s3://, ...). " + _OF_BOTH,
         _store,
     ),
     Option(
