@@ -43,6 +43,7 @@ ORDER = [
     "transport",
     "worker.daemon",
     "cluster",
+    "elastic",
     "bridge",
     "observe",
     "query",
