@@ -44,6 +44,7 @@ ORDER = [
     "worker.daemon",
     "worker.sidecar",
     "cluster",
+    "elastic",
     "bridge",
     "observe",
     "query",

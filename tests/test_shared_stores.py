@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,10 @@ from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
 from volley.config import Config
 from volley.coordinator.run import execute
+from volley.elastic import Elastic
 from volley.events import Event, EventLog, StageFinished, TaskStarted
 from volley.ids import QueryId
+from volley.observe.stages import stage_reports
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import Aggregate, Exchange, Node, Partitioning, Range
 from volley.plan.types import LONG
@@ -137,6 +140,59 @@ def test_all_workers_are_killed_between_two_stages(
         if isinstance(event, TaskStarted) and event.attempt.task.stage.stage <= stage
     )
     assert set(started.values()) == {1}, "a map task ran again"
+    shared.assert_empty()
+
+
+class Shrinking:
+    """Lets workers go until one is left when the first stage has finished, as `volley cluster --least 1` does."""
+
+    def __init__(self, cluster: LocalCluster, transport: FlightTransport) -> None:
+        self._cluster = cluster
+        self._transport = transport
+        self.addresses = list(cluster.addresses)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StageFinished) and event.stage.stage == 0:
+            elastic = Elastic(self._cluster, least=1, idle_seconds=0)
+            deadline = time.monotonic() + 30
+            while len(self._cluster.members) > 1 or len(self._transport.workers()) > 1:
+                assert time.monotonic() < deadline, "the workers did not go"
+                elastic.step()
+
+    def undo(self) -> None:
+        for address in set(self.addresses) - set(self._cluster.addresses):
+            self._cluster.add(port=int(address.rpartition(":")[2]))
+
+
+def test_workers_that_are_let_go_between_stages_take_nothing_with_them(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+    cluster = shared.cluster
+    store = new_store(StoreChoice.of(Config.read(cluster.settings)), cluster.security, 2**26)
+    fleet = Fleet(cluster.addresses, cluster.security, 10.0)
+    fleet.wait()
+    transport = FlightTransport(fleet, shared=store)
+    shrinking = Shrinking(cluster, transport)
+    log = EventLog(shrinking)
+    try:
+        stream = execute(
+            cut(three_stages(), WORKERS),
+            transport,
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=120,
+            attempts=3,
+            events=log,
+        )
+        rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
+    finally:
+        fleet.close()
+        shrinking.undo()
+    assert rows == list(range(3000))
+    stages = stage_reports(log.events)
+    assert [stage.workers for stage in stages] == [3, 1, 1]
+    assert [stage.attempts for stage in stages] == [stage.tasks for stage in stages], "a task ran again"
     shared.assert_empty()
 
 

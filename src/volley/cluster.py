@@ -89,6 +89,7 @@ class LocalCluster:
         self._resources = ExitStack()
         self.members: list[Member] = []
         self.servers: list[Member] = []
+        self._released: list[Member] = []
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -136,6 +137,12 @@ class LocalCluster:
         """More daemons; returns when they serve."""
         return _up([self._start(port) for _ in range(workers)], self.members)
 
+    def release(self, member: Member) -> None:
+        """Let a worker go: it finishes what it runs, and ends. What it computed is lost unless it is kept elsewhere."""
+        self.members.remove(member)
+        self._released.append(member)
+        member.process.terminate()
+
     def _start_services(self) -> None:
         _up([self._start_server(number) for number in range(self._services)], self.servers)
         self._worker_settings = {
@@ -166,7 +173,8 @@ class LocalCluster:
 
     def close(self) -> None:
         """End all members, by force where they take too long, and remove what was made for them."""
-        for member in self.members + self.servers:
+        everybody = self.members + self._released + self.servers
+        for member in everybody:
             if member.alive:
                 # One that a test has stopped could not even hear that it is to end.
                 member.process.send_signal(signal.SIGCONT)
@@ -174,7 +182,7 @@ class LocalCluster:
                 member.process.terminate()
                 member.process.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
-        for member in self.members + self.servers:
+        for member in everybody:
             try:
                 member.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:

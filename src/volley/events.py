@@ -37,12 +37,13 @@ class QueryStarted(Event):
 @dataclass(frozen=True)
 class StageStarted(Event):
     """`planned_tasks` is how many tasks the stage had before the sizes of its inputs were known; `decisions` is what
-    else these sizes changed, in words."""
+    else these sizes changed, in words; `workers` is how many were there to run them when it began."""
 
     stage: StageId
     tasks: int
     planned_tasks: int
     decisions: tuple[str, ...] = ()
+    workers: int = 0
 
 
 @dataclass(frozen=True)

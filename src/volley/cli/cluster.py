@@ -15,6 +15,7 @@ from rich.live import Live
 from volley.cli.console import new_console, parse_settings, step
 from volley.cli.health import health_table
 from volley.cluster import LocalCluster
+from volley.elastic import Elastic
 from volley.machine import available_memory_bytes
 
 _REFRESH_SECONDS = 1.0
@@ -33,6 +34,18 @@ _REFRESH_SECONDS = 1.0
     show_default=True,
     help="Shuffle servers beside them, who keep exchanged data; 0: the workers do.",
 )
+@click.option(
+    "--least",
+    type=click.IntRange(min=1),
+    help="Let idle workers go until so many are left, and take them back when those are busy. Needs --services.",
+)
+@click.option(
+    "--idle-seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="With --least: how long a worker must have been idle.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option; repeatable.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one line of JSON when it is up, and nothing else."
@@ -42,6 +55,8 @@ def cluster(
     cores: int | None,
     memory: str | None,
     services: int,
+    least: int | None,
+    idle_seconds: float,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -51,6 +66,8 @@ def cluster(
 
     Example: volley cluster --workers 3
     """
+    if least is not None and not services:
+        raise click.BadParameter("without --services, data would go with the workers", param_hint="--least")
     console = new_console(stderr=as_json)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,22 +87,28 @@ def cluster(
             beside = f" and {services} shuffle servers" if services else ""
             console.print(f"{workers} workers{beside} are up. To use them:\n", highlight=False)
             console.print(f"  pyspark {options}\n", highlight=False, markup=False, soft_wrap=True)
-        _show(console, running, stop, quiet=as_json)
+        elastic = None if least is None else Elastic(running, least, idle_seconds)
+        _show(console, running, stop, elastic, quiet=as_json)
     if not stop.is_set():
         click.echo("all workers have ended", err=True)
         sys.exit(1)
 
 
-def _show(console: Console, running: LocalCluster, stop: threading.Event, quiet: bool) -> None:
+def _show(
+    console: Console, running: LocalCluster, stop: threading.Event, elastic: Elastic | None, quiet: bool
+) -> None:
     """Until somebody stops it or no worker is left. On a terminal the table stays current."""
     if not console.is_terminal:
         if not quiet:
             console.print(health_table(running.addresses, running.health()))
         while any(member.alive for member in running.members) and not stop.wait(_REFRESH_SECONDS):
-            pass
+            if elastic:
+                elastic.step()
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while any(member.alive for member in running.members):
             live.update(health_table(running.addresses, running.health()), refresh=True)
+            if elastic:
+                elastic.step()
             if stop.wait(_REFRESH_SECONDS):
                 return

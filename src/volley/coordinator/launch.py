@@ -37,6 +37,10 @@ class Launcher:
         """The workers that can be reached now."""
         return frozenset(worker.name for worker in self._transport.workers())
 
+    @property
+    def worker_count(self) -> int:
+        return len(self._transport.workers())
+
     async def launch(
         self, attempt: AttemptId, spec: Callable[[AttemptId], TaskSpec], avoid: Set[str]
     ) -> Launched:

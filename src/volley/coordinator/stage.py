@@ -98,8 +98,8 @@ class StageRun:
             return
         self._adapt()
         started = time.monotonic()
-        tasks = self.stage.tasks
-        self._events.record(StageStarted(self._id, tasks, self._planned_tasks, self._decisions))
+        tasks, workers = self.stage.tasks, self._launcher.worker_count
+        self._events.record(StageStarted(self._id, tasks, self._planned_tasks, self._decisions, workers))
         while missing := [] if self._has_enough() else self._election.missing():
             await until((self._finish(task) for task in missing), self._has_enough)
         await self._stop_running()

@@ -23,6 +23,7 @@ class OperatorReport:
 class StageReport:
     """`planned_tasks` is what the stage would have had without the real sizes of its inputs; `decisions` is what else
     these changed, in words. A stage whose work its reader did is not among the stages, but in that one's decisions.
+    `attempts` above `tasks` means that some ran again. `workers` is how many were there when the stage began.
 
     What went to disk for want of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
     aggregates and joins held, `shuffle_spilled_bytes` of the stage's output.
@@ -39,6 +40,7 @@ class StageReport:
     operator_spilled_bytes: int = 0
     shuffle_spilled_bytes: int = 0
     decisions: tuple[str, ...] = ()
+    workers: int = 0
 
     @property
     def spilled_bytes(self) -> int:
@@ -71,10 +73,17 @@ class QueryReport:
         """What went to disk for want of memory, of operators and of exchanged data."""
         return sum(stage.spilled_bytes for stage in self.stages)
 
+    @property
+    def released_workers(self) -> int:
+        """How many fewer workers there were for the last stage than at most before: let go, or lost, between stages."""
+        counts = [stage.workers for stage in self.stages]
+        return max(counts) - counts[-1] if counts else 0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self) | {
             "native": self.native,
+            "released_workers": self.released_workers,
             "spilled_bytes": self.spilled_bytes,
             "reasons": [
                 {"reason": str(item.reason), "what": item.what, "detail": item.detail}
@@ -95,6 +104,7 @@ class QueryReport:
                 f"  stage {stage.stage}: {stage.tasks} tasks"
                 + (f" (planned {stage.planned_tasks})" if stage.tasks != stage.planned_tasks else "")
                 + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
+                + (f", on {stage.workers} workers" if self.released_workers else "")
                 + _spilled(stage)
             )
             lines += [f"    {decision}" for decision in stage.decisions]

@@ -35,6 +35,7 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                     stage=stage,
                     tasks=started[stage].tasks,
                     planned_tasks=started[stage].planned_tasks,
+                    workers=started[stage].workers,
                     attempts=attempts.get(stage, 0),
                     rows=event.rows,
                     bytes=event.size_bytes,
