@@ -190,6 +190,20 @@ OPTIONS: tuple[Option, ...] = (
         _at_least(1),
     ),
     Option(
+        "mixed",
+        "boolean",
+        "true",
+        "Run what is native of a query natively when Spark has to run the rest; off: Spark then runs all of it.",
+        _boolean,
+    ),
+    Option(
+        "mixed.directory",
+        "directory",
+        "",
+        "Where Spark's rows wait for workers in other processes, who must all see it; empty: the temporary one.",
+        str,
+    ),
+    Option(
         "executor.memory",
         "size",
         "0",
@@ -290,6 +304,8 @@ class Config:
     shuffle_store: str
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int
+    mixed: bool
+    mixed_directory: str
     executor_memory: int
     executor_insecure: bool
     shuffle_port: int

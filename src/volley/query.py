@@ -7,18 +7,21 @@ Wherever that road ends early, Spark runs the query, and the report says why.
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from volley.bridge.commit import Staging
+from volley.bridge.handover import HandedOver, hand_overs
 from volley.bridge.result import NativeResult
 from volley.bridge.write import commit, files_of, laid_out, write_plan
 from volley.bridge.write_command import WriteCommand, analyzed, read_command, tell_spark
@@ -43,7 +46,7 @@ from volley.observe.progress import progress_listeners
 from volley.observe.report import Engine, QueryReport
 from volley.observe.stages import stage_reports
 from volley.observe.tasks import TaggedJobs, spark_tasks
-from volley.plan.capture import capture
+from volley.plan.capture import Origins, capture
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.security import Security
@@ -67,7 +70,7 @@ def run(
 ) -> Answer:
     """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
     query = Query(frame.sparkSession, action)
-    with TaggedJobs(query.spark, f"volley-{query.id}") as jobs:
+    with closing(query), TaggedJobs(query.spark, f"volley-{query.id}") as jobs:
         plan = query.native_plan(frame._jdf.queryExecution())
         tries = query.config.task_attempts if plan is not None else 0
         while plan is not None and tries:
@@ -76,7 +79,7 @@ def run(
                 with query.executed(plan) as stream:
                     result = NativeResult(stream, plan.output)
                     answer = native(result)
-                query.finished("native", result.rows, jobs.tasks(), stream)
+                query.finished(query.engine, result.rows, jobs.tasks(), stream)
                 return answer
             except ResultInterrupted as error:
                 # Nobody has seen an answer yet, so the rows that came in are simply dropped.
@@ -119,13 +122,13 @@ def stream(
     named = NativeResult(batches, plan.output)
 
     def rows() -> Iterator[Any]:
-        with closing(result):
+        with closing(query), closing(result):
             if first is not None:
                 yield from native(named.named(first))
             for batch in named:
                 yield from native(named.named(batch))
         rows = named.rows + (first.num_rows if first else 0)
-        query.finished("native", rows, spark_tasks(query.spark) - before, result)
+        query.finished(query.engine, rows, spark_tasks(query.spark) - before, result)
 
     return rows()
 
@@ -137,7 +140,7 @@ def write(spark: SparkSession, action: str, command: Java, original: Callable[[]
     """
     query = Query(spark, action)
     command = analyzed(spark, command)
-    with TaggedJobs(spark, f"volley-{query.id}") as jobs:
+    with closing(query), TaggedJobs(spark, f"volley-{query.id}") as jobs:
         write, plan = query.native_write(command)
         tries = query.config.task_attempts if plan is not None else 0
         while write is not None and plan is not None and tries:
@@ -149,7 +152,7 @@ def write(spark: SparkSession, action: str, command: Java, original: Callable[[]
                         files = list(files_of(stream))
                     commit(files, node, write, staging)
                 tell_spark(spark, command, write, {file.partition for file in files})
-                query.finished("native", sum(file.rows for file in files), jobs.tasks(), stream)
+                query.finished(query.engine, sum(file.rows for file in files), jobs.tasks(), stream)
                 return
             except ResultInterrupted as error:
                 # What the attempts wrote is gone with the staging directory.
@@ -202,6 +205,7 @@ class Query:
         self.id = QueryId.new()
         self.config = Config.read(settings(spark))
         self.reasons: tuple[Unsupported, ...] = ()
+        self._handed: HandedOver | None = None
         self._session = _session(spark)
         self._started = time.perf_counter()
         self._planned = self._captured = self._started
@@ -214,17 +218,27 @@ class Query:
         # Spark plans lazily; an error of its own (a view that vanished, say) is raised here as Spark raises it.
         physical = execution.executedPlan()
         self._planned = self._captured = time.perf_counter()
+        origins = Origins()
         try:
-            plan = finish(capture(self.spark.sparkContext._gateway, physical))
+            plan = finish(capture(self.spark.sparkContext._gateway, physical, origins))
         except CaptureError as error:
             self._fall_back((Unsupported(Reason.CAPTURE, self.action, error.message),))
             return None
         self._captured = time.perf_counter()
         verdict = check(plan)
-        if verdict.native:
-            return plan
-        self._fall_back(tuple(verdict.reasons))
-        return None
+        return plan if verdict.native else self._mixed_plan(plan, verdict.reasons, origins)
+
+    def _mixed_plan(self, plan: Node, reasons: tuple[Unsupported, ...], origins: Origins) -> Node | None:
+        """The plan, when its top can run natively over rows that Spark gives; otherwise None."""
+        handed = hand_overs(self.spark, plan, origins) if self.config.mixed else None
+        if isinstance(handed, Unsupported):
+            reasons = (*reasons, handed)
+        self._fall_back(reasons)
+        if handed is None or isinstance(handed, Unsupported):
+            return None
+        elsewhere = Path(self.config.mixed_directory or tempfile.gettempdir())
+        self._handed = HandedOver(handed, None if self.config.transport == "local" else elsewhere)
+        return plan
 
     def native_write(self, command: Java) -> tuple[WriteCommand, Node | None] | tuple[None, None]:
         """What a write does and the plan of its rows, when Volley can do both; otherwise the reasons are kept."""
@@ -239,8 +253,18 @@ class Query:
         return None, None
 
     def executed(self, plan: Node) -> ResultStream:
-        """Start the plan; its subqueries have run when this returns."""
-        return self._start(with_results(plan, self._table))
+        """Start the plan; its subqueries, and what Spark runs of it, have run when this returns."""
+        filled = self._handed.filled(plan) if self._handed else plan
+        return self._start(with_results(filled, self._table))
+
+    @property
+    def engine(self) -> Engine:
+        """Who answers when it goes well."""
+        return "mixed" if self._handed else "native"
+
+    def close(self) -> None:
+        if self._handed is not None:
+            self._handed.close()
 
     def replay(self, error: VolleyError) -> None:
         """Let Spark answer after all, unless the failure is not about the data: then raise it.

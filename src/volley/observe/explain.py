@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from volley.bridge.handover import hand_overs
+from volley.config import PREFIX
 from volley.errors import CaptureError
-from volley.plan.capture import capture
+from volley.plan.capture import Origins, capture
 from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import (
     Aggregate,
@@ -41,6 +43,8 @@ class Explanation:
     fraction: float
     reasons: tuple[Unsupported, ...]
     nodes: tuple[NodeVerdict, ...] = ()
+    hand_overs: tuple[int, ...] = ()
+    """Positions in `nodes` of the sub-trees that Spark runs for a native plan above them."""
 
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._lines()])
@@ -63,11 +67,15 @@ class Explanation:
             return f"Spark runs this query: {self.reasons[0]}"
         count = sum(verdict.native for verdict in self.nodes)
         share = f"{count} of {len(self.nodes)} operators ({self.fraction:.0%}) are native"
+        if self.hand_overs:
+            return f"Volley and Spark run this query: {share}, {len(self.hand_overs)} hand-overs"
         return f"{'Volley' if self.native else 'Spark'} runs this query: {share}"
 
     def _lines(self) -> Iterator[str]:
-        for verdict in self.nodes:
+        for position, verdict in enumerate(self.nodes):
             indent = "  " * verdict.depth
+            if position in self.hand_overs:
+                yield f"{indent}~ hand-over: Spark runs this, and what is below it"
             yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
@@ -86,12 +94,27 @@ def explain(frame: DataFrame) -> Explanation:
 
 
 def _explain(frame: DataFrame) -> Explanation:
+    spark = frame.sparkSession
     physical = frame._jdf.queryExecution().executedPlan()
+    origins = Origins()
     try:
-        verdict = check(capture(frame.sparkSession.sparkContext._gateway, physical))
+        plan = capture(spark.sparkContext._gateway, physical, origins)
+        verdict = check(plan)
     except CaptureError as error:
         return Explanation(False, 0.0, (Unsupported(Reason.CAPTURE, "plan", error.message),))
-    return Explanation(verdict.native, verdict.fraction, verdict.reasons, verdict.nodes)
+    if verdict.native or not _is_mixed(spark):
+        return Explanation(verdict.native, verdict.fraction, verdict.reasons, verdict.nodes)
+    handed = hand_overs(spark, plan, origins)
+    if handed is None or isinstance(handed, Unsupported):
+        reasons = (*verdict.reasons, handed) if handed else verdict.reasons
+        return Explanation(False, verdict.fraction, reasons, verdict.nodes)
+    cuts = {id(item.node) for item in handed}
+    positions = tuple(number for number, found in enumerate(verdict.nodes) if id(found.node) in cuts)
+    return Explanation(False, verdict.fraction, verdict.reasons, verdict.nodes, positions)
+
+
+def _is_mixed(spark: SparkSession) -> bool:
+    return str(spark.conf.get(PREFIX + "mixed", "true")).lower() == "true"
 
 
 def _describe(verdict: NodeVerdict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -27,12 +28,30 @@ _PLAN_FIELDS = frozenset({"child", "plan", "inputPlan", "currentPhysicalPlan", "
 _captures: weakref.WeakKeyDictionary[Any, Capture] = weakref.WeakKeyDictionary()
 
 
-def capture(gateway: Java, physical_plan: Java) -> Node:
-    """The plan that Spark would execute. Raises CaptureError where something could only be guessed."""
+class Origins:
+    """Which operator of Spark each captured node stands for. Nodes are known by identity, so they are kept."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Node, Callable[[], Java]]] = {}
+
+    def add(self, node: Node, operator: Callable[[], Java]) -> None:
+        self._found.setdefault(id(node), (node, operator))
+
+    def of(self, node: Node) -> Java | None:
+        """The operator; None for a node that no single one stands for."""
+        found = self._found.get(id(node))
+        return found[1]() if found else None
+
+
+def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) -> Node:
+    """The plan that Spark would execute. Raises CaptureError where something could only be guessed.
+
+    `origins` learns where each node comes from.
+    """
     if gateway not in _captures:
         _captures[gateway] = Capture(gateway)
     answer_promptly(gateway)
-    return _captures[gateway].read(physical_plan)
+    return _captures[gateway].read(physical_plan, origins)
 
 
 class Capture:
@@ -45,18 +64,19 @@ class Capture:
         self._file_scans = FileScanReader(jvm)
         self._separator = jvm.separator(1)
 
-    def read(self, plan: Java) -> Node:
+    def read(self, plan: Java, origins: Origins | None = None) -> Node:
         plan = _without_adaptive_wrapper(plan)
         text = plan.toJSON()
         if len(text) > MAX_JSON_CHARACTERS:
             raise CaptureError(f"the plan's description takes {len(text) >> 20} MiB.")
-        return _PlanDecoder(json.loads(text), plan, self).decode()
+        return _PlanDecoder(json.loads(text), plan, self, origins).decode()
 
 
 class _PlanDecoder:
     """Decodes one plan; keeps the position in the depth-first list of its operators."""
 
-    def __init__(self, operators: list[Json], plan: Java, capture: Capture) -> None:
+    def __init__(self, operators: list[Json], plan: Java, capture: Capture, origins: Origins | None) -> None:
+        self._origins = origins
         self._operators = operators
         self._plan = plan
         self._capture = capture
@@ -74,6 +94,13 @@ class _PlanDecoder:
         return self._capture._file_scans.read(self._plan)
 
     def decode(self) -> Node:
+        index = self._next
+        node = self._decode()
+        if self._origins is not None:
+            self._origins.add(node, lambda: self._nodes.apply(index))
+        return node
+
+    def _decode(self) -> Node:
         index, self._next = self._next, self._next + 1
         entry = self._operators[index]
         name = short_name(entry["class"])
@@ -82,7 +109,7 @@ class _PlanDecoder:
             return children[0]
         operator = Operator(entry, self._expressions(index, entry), children)
         if name == "AdaptiveSparkPlanExec":
-            return self._capture.read(self._nodes.apply(index))
+            return self._capture.read(self._nodes.apply(index), self._origins)
         if name == "ReusedSubqueryExec":
             return self._capture.read(self._nodes.apply(index).child())
         if name == "ReusedExchangeExec":
@@ -98,7 +125,7 @@ class _PlanDecoder:
 
     def _reused(self, operator: Operator, node: Java) -> Node:
         """An exchange that stands elsewhere too, under other ids here; `stages` merges the two again."""
-        shared = self._capture.read(node.child())
+        shared = self._capture.read(node.child(), self._origins)
         renamed = tuple(
             Alias(new.id, new.name, old)
             for new, old in zip(operator.all("output"), shared.output, strict=True)

@@ -72,6 +72,16 @@ def check(plan: Node) -> Verdict:
     return Verdict(tuple(_judge(plan, 0, False)))
 
 
+def reasons_of(node: Node) -> tuple[Unsupported, ...]:
+    """What about the node itself, or the subqueries in its expressions, is not native."""
+    found = list(_own_reasons(node))
+    for expression in expressions_of(node):
+        for part in walk_expression(expression):
+            if isinstance(part, ScalarSubquery | InSubquery):
+                found += check(part.plan).reasons
+    return tuple(dict.fromkeys(found))
+
+
 def _judge(node: Node, depth: int, in_subquery: bool) -> Iterator[NodeVerdict]:
     reasons = tuple(dict.fromkeys(_own_reasons(node)))
     yield NodeVerdict(node, depth, reasons, in_subquery)

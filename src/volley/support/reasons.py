@@ -27,6 +27,7 @@ class Reason(StrEnum):
     PLAN_SIZE = "PLAN_TOO_LARGE"
     ACTION = "ACTION_NOT_SUPPORTED"
     DISABLED = "DISABLED"
+    MIXED = "NOT_WORTH_A_HAND_OVER"
     REPLAY = "REPLAYED_ON_SPARK"
 
 
@@ -61,6 +62,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.PLAN_SIZE: "The plan is too large to read.",
     Reason.ACTION: "This action is answered by Spark.",
     Reason.DISABLED: "Volley is off on this session.",
+    Reason.MIXED: "What is native of the query is too little to be worth a hand-over: Spark runs all of it.",
     Reason.REPLAY: "The native run met data that Spark answers with an error, so Spark was asked.",
 }
 """What each code means, in the words of the documentation."""

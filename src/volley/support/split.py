@@ -1,0 +1,73 @@
+"""Which part of a plan runs natively when not all of it can: the top of it, over sub-trees that Spark runs.
+
+Aggregate         native                 a sub-tree is cut off at the lowest node that Spark can be
+  Join            native                 asked for: one that a single operator of its optimised query
+    FileScan      native                 stands for, and whose columns can all cross over
+    PythonUDF     Spark   <- hand-over
+      FileScan    Spark
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volley.plan.expressions import AggregateCall
+from volley.plan.nodes import Aggregate, Exchange, Expand, FileScan, Join, Node, Sort, TopN, Window, walk
+from volley.support.check import reasons_of
+from volley.support.reasons import Reason, Unsupported
+
+# An island of fewer operators that do real work costs more in crossing over than it saves, unless it joins the rows
+# with files that the native side reads itself.
+_ENOUGH_WORK = 3
+
+
+def cut_off(plan: Node, can_cut: Callable[[Node], bool]) -> tuple[Node, ...] | Unsupported | None:
+    """The sub-trees that Spark runs, by identity; a reason when too little is left above them, None when nothing is.
+
+    `can_cut` says whether Spark can be asked for the rows of just this node.
+    """
+    cuts = _cuts(plan, can_cut)
+    if cuts is None or any(cut is plan for cut in cuts):
+        return None
+    gone = {id(node) for cut in cuts for node in walk(cut)}
+    island = [node for node in walk(plan) if id(node) not in gone]
+    work = sum(isinstance(node, Join | Aggregate | Window | Sort | TopN | Expand) for node in island)
+    reads = any(isinstance(node, FileScan) for node in island)
+    if work < (1 if reads else _ENOUGH_WORK):
+        return Unsupported(Reason.MIXED, "plan", "the native part is too small to be worth a hand-over")
+    return tuple(cuts)
+
+
+def _cuts(node: Node, can_cut: Callable[[Node], bool]) -> list[Node] | None:
+    """The cuts at or below `node`; None when only a node above it can be cut off."""
+    if not reasons_of(node):
+        below = [_cuts(child, can_cut) for child in node.children]
+        found = [cut for cuts in below if cuts is not None for cut in cuts]
+        if None not in below and not _parts_a_pair(node, found):
+            return found
+    return [node] if not _gives_an_order(node) and can_cut(node) else None
+
+
+def _gives_an_order(node: Node) -> bool:
+    """Whether somebody above may rely on the order of the rows, which a hand-over does not keep."""
+    while not isinstance(node, TopN) and not (isinstance(node, Sort) and node.whole):
+        if isinstance(node, Aggregate | Exchange) or len(node.children) != 1:
+            return False
+        (node,) = node.children
+    return True
+
+
+def _parts_a_pair(node: Node, cuts: list[Node]) -> bool:
+    """Whether a cut lies between the two halves of an aggregate: the state of one engine means nothing to the other."""
+    if not isinstance(node, Aggregate) or all(_reads_rows(call) for call in node.calls):
+        return False
+    half: Node = node.child
+    while not isinstance(half, Aggregate):
+        if any(half is cut for cut in cuts) or len(half.children) != 1:
+            return True
+        (half,) = half.children
+    return any(half is cut for cut in cuts)
+
+
+def _reads_rows(call: AggregateCall) -> bool:
+    return call.mode.reads_rows
