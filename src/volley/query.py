@@ -31,6 +31,7 @@ from volley.errors import (
     FallbackError,
     QueryCancelled,
     ResultInterrupted,
+    SourceError,
     VolleyError,
 )
 from volley.events import EventLog
@@ -44,6 +45,7 @@ from volley.plan.capture import capture
 from volley.plan.nodes import Node
 from volley.security import Security
 from volley.shuffle.memory import MemoryStore
+from volley.splits.datasource import NotPortable, portable_plan
 from volley.stages.cut import make_stages
 from volley.stages.subqueries import with_results
 from volley.support.check import check
@@ -171,10 +173,16 @@ class Query:
             return None
         self._captured = time.perf_counter()
         verdict = check(plan)
-        if verdict.native:
+        if not verdict.native:
+            self._fall_back(tuple(verdict.reasons))
+            return None
+        try:
+            if self.config.transport != "local":
+                portable_plan(plan)
             return plan
-        self._fall_back(tuple(verdict.reasons))
-        return None
+        except NotPortable as error:
+            self._fall_back((Unsupported(Reason.DATA_SOURCE, self.action, error.message),))
+            return None
 
     def executed(self, plan: Node) -> ResultStream:
         """Start the plan; its subqueries have run when this returns."""
@@ -186,7 +194,7 @@ class Query:
         Spark's own error is then the one the user sees, with its class, parameters and place in the SQL text. Where
         Spark does not fail (it may not evaluate what we did), its rows are the right ones.
         """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError):
+        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError):
             raise error
         if not isinstance(error, DataError):
             if self.config.fallback == "error":
@@ -240,6 +248,8 @@ class Query:
     def _start(self, plan: Node) -> ResultStream:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
         transport = _transport(self.config)
+        if self.config.transport != "local":
+            plan = portable_plan(plan)
         token = CancellationToken()
         with _lock:
             _running[self._session].add(token)

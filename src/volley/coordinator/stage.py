@@ -13,22 +13,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from volley.coordinator.attempts import Attempts, error_of
+from volley.coordinator.feeding import Feeding
 from volley.coordinator.launch import Launched, Launcher
 from volley.coordinator.manifest import Election
 from volley.errors import QueryError, ResultInterrupted
-from volley.events import EventLog, StageFinished, StageRolledBack, StageStarted, TaskFailed
+from volley.events import EventLog, FeedFinished, StageFinished, StageRolledBack, StageStarted, TaskFailed
 from volley.ids import AttemptId, StageId, TaskId
-from volley.plan.nodes import FileScan, Node, transform, walk
-from volley.splits.feed import Feed
-from volley.splits.files import FileSource
 from volley.stages.adapt import adapted_tasks
 from volley.stages.graph import Stage
 from volley.stages.layout import reads
 from volley.stages.repeatable import is_repeatable
+from volley.transport.base import RunningTask
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
 
@@ -45,15 +44,14 @@ class StageRun:
         attempts_limit: int,
     ) -> None:
         self.stage = stage
+        self._planned_tasks = stage.tasks
         self._producers = producers
         self._readers: list[StageRun] = []
         self._launcher = launcher
         self._events = events
         self._attempts_limit = attempts_limit
         self._repeatable = is_repeatable(stage)
-        self._plan = _without_files(stage.plan)
-        scans = [node for node in walk(stage.plan) if isinstance(node, FileScan)]
-        self._feeds = [Feed(number, FileSource(scan), stage.tasks) for number, scan in enumerate(scans)]
+        self._feeding = Feeding(stage, str(id), [producer.stage for producer in producers.values()])
         self._made_by: dict[AttemptId, str] = {}
         self._running: dict[int, asyncio.Task[TaskDone]] = {}
         self._gave_rows = False
@@ -72,15 +70,23 @@ class StageRun:
 
     async def run(self) -> None:
         """Until every task has a winner, or there are rows enough."""
+        self._feeding.start()
         for producer in self._producers.values():
             await producer.finished.wait()
-        planned = self.stage.tasks
+        planned = self._planned_tasks
         self._adapt()
+        self._begin_small()
         started = time.monotonic()
         self._events.record(StageStarted(self._id, self.stage.tasks, planned))
         while missing := [] if self._has_enough() else self._election.missing():
-            await until((self._finish(task) for task in missing), self._has_enough)
+            works = [self._finish(task) for task in missing]
+            if self._feeding:
+                works += [self._feeding.watch(), self._grow()]
+            await until(works, self._is_done)
         await self._stop_running()
+        await self._feeding.stop()
+        for source, status in self._feeding.status():
+            self._events.record(FeedFinished(self._id, source, **asdict(status)))
         seconds = time.monotonic() - started
         election = self._election
         self._events.record(StageFinished(self._id, election.rows, election.size_bytes, seconds))
@@ -95,8 +101,29 @@ class StageRun:
             self.stage = replace(self.stage, tasks=tasks)
             self._begin(self._id)
 
+    def _begin_small(self) -> None:
+        """A stage that feeds can fill starts with one task; `_grow` adds more as they find work."""
+        if self._feeding.may_grow:
+            self.stage = replace(self.stage, tasks=1)
+            self._begin(self._id)
+
+    async def _grow(self) -> None:
+        """Another task whenever units wait and every task has its hands full, up to the number that was planned.
+
+        That is one a worker: a task is as wide as its worker's cores.
+        """
+        if not self._feeding.may_grow or self.stage.tasks >= self._planned_tasks:
+            return
+        if await self._feeding.surplus(self.stage.tasks):
+            task = self.stage.tasks
+            self.stage = replace(self.stage, tasks=task + 1)
+            self._election.add_task()
+            self._attempts.append(Attempts(TaskId(self._id, task), self._attempts_limit))
+            await until([self._finish(task), self._grow()])
+
     async def close(self) -> None:
         await self._stop_running()
+        await self._feeding.close()
 
     # ------------------------------------------------------------------------------------- outputs
 
@@ -168,21 +195,23 @@ class StageRun:
         failed_on: set[str] = set()
         while True:
             inputs = await self._inputs(task)
-
-            def spec(attempt: AttemptId, inputs: tuple[InputBlocks, ...] = inputs) -> TaskSpec:
-                units = tuple(feed.take(attempt) for feed in self._feeds)
-                return TaskSpec(attempt, self._plan, self.stage.output, self.stage.ordered, inputs, units)
-
-            launched = await self._launcher.launch(attempts.next(), spec, failed_on)
+            spec = TaskSpec(
+                attempts.next(), self._feeding.plan, self.stage.output, self.stage.ordered, inputs
+            )
+            launched = await self._launcher.launch(spec, failed_on, self._serve)
             self._gave_rows |= launched.gave_rows
             outcome = launched.outcome
             if isinstance(outcome, TaskDone):
                 self._made_by[outcome.attempt] = launched.worker
+                self._feeding.commit(task)
                 self._election.commit(outcome)
                 return outcome
             self._failed(outcome, launched, attempts)
             if outcome.failure is not Failure.LOST_INPUT:
                 failed_on.add(launched.worker)
+
+    async def _serve(self, running: RunningTask, worker: str) -> None:
+        await self._feeding.serve(running, worker, lambda: self.stage.tasks)
 
     def _failed(self, failure: TaskFailure, launched: Launched, attempts: Attempts) -> None:
         """Make another attempt possible, or raise what ends the query."""
@@ -216,16 +245,14 @@ class StageRun:
         wanted = self.stage.output.enough_rows if self.stage.output else None
         return wanted is not None and self._election.rows >= wanted
 
+    def _is_done(self) -> bool:
+        return self._has_enough() or not self._election.missing()
+
     async def _stop_running(self) -> None:
         running = list(self._running.values())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-def _without_files(plan: Node) -> Node:
-    """What a task is told of a scan: its files come as units, and a task need not know those of the others."""
-    return transform(plan, lambda node: replace(node, files=()) if isinstance(node, FileScan) else node)
 
 
 async def until(

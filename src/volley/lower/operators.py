@@ -24,6 +24,7 @@ from volley.plan.nodes import (
     Aggregate,
     Exchange,
     Expand,
+    FeedInput,
     FileScan,
     Filter,
     Join,
@@ -34,6 +35,7 @@ from volley.plan.nodes import (
     Project,
     Range,
     Sort,
+    SourceScan,
     StageInput,
     TopN,
     Union,
@@ -65,8 +67,9 @@ def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitSt
     """The plan of a fragment.
 
     It has one column `c<id>` for each distinct id of `node.output`, in that order, of exactly Spark's type.
-    `inputs` gives the data of each `StageInput` (a `StreamTable`). `resources` takes over what must stay until
-    the run has ended, and removes it when it is closed. DataError is raised for files that are not as planned.
+    `inputs` gives the data of each `StageInput` and `FeedInput` (a `StreamTable`). `resources` takes over what must
+    stay until the run has ended, and removes it when it is closed. DataError is raised for files that are not as
+    planned.
     """
     frame = _lower(without_implied_null_checks(node), Scope(context, inputs, resources))
     return _in_exact_types(frame, arrow_schema(node.output))
@@ -92,8 +95,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             return _range(node, scope)
         case OneRow():
             return scope.context.read_empty()
-        case StageInput():
-            return _stage_input(node, scope)
+        case StageInput() | FeedInput():
+            return _streamed(node, scope)
         case Project(expressions, child):
             return _project(expressions, _lower(child, scope))
         case Filter(condition, child):
@@ -119,6 +122,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Exchange(_, _, _, _, child):
             # Inside one fragment all rows are already together.
             return _lower(child, scope)
+        case SourceScan(name, _, _, _, _):
+            raise TypeError(f"source {name} has no feed; the coordinator puts one in its place")
         case Unknown(name, _, _, _):
             raise TypeError(f"{name} has no native form; the support table must refuse it first")
 
@@ -180,7 +185,7 @@ def _range(node: Range, scope: Scope) -> DataFrame:
     return numbers.select(*(col("value").alias(column_name(a.id)) for a in distinct(node.output)))
 
 
-def _stage_input(node: StageInput, scope: Scope) -> DataFrame:
+def _streamed(node: StageInput | FeedInput, scope: Scope) -> DataFrame:
     name = scope.new_name()
     scope.context.register_dataset(name, scope.inputs(node))
     # DataFusion would hand filters to the stream as pyarrow expressions, for which NULL NOT IN (1) is true and

@@ -25,6 +25,7 @@ from volley.plan.nodes import (
     Project,
     Range,
     Sort,
+    SourceScan,
     TopN,
     Unknown,
     Window,
@@ -103,6 +104,8 @@ def _summary(node: Node) -> str:
     match node:
         case FileScan(format, files, output, _, _, _, _):
             return f"FileScan {format}, {len(files)} files [{_names(output)}]"
+        case SourceScan(name, _, _, output, _):
+            return f"SourceScan {name} [{_names(output)}]"
         case LocalRows(output, _) | Range(_, _, _, output):
             return f"{type(node).__name__} [{_names(output)}]"
         case Project() | Window() | Expand():

@@ -11,8 +11,9 @@ import pyarrow as pa
 from volley.errors import CaptureError
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute, Scalar
+from volley.plan.held import hold
 from volley.plan.jvm import Java, Jvm
-from volley.plan.nodes import DataFile, FileScan, LocalRows, Node, Range
+from volley.plan.nodes import HERE, DataFile, FileScan, LocalRows, Node, Range, SourceScan
 from volley.plan.types import (
     BOOLEAN,
     DATE,
@@ -30,6 +31,7 @@ _FILE = "org.apache.spark.sql.execution.datasources.PartitionedFile"
 _ROW = "org.apache.spark.sql.catalyst.InternalRow"
 _STRUCT = "org.apache.spark.sql.types.StructType"
 _SEQ = "scala.collection.immutable.Seq"
+_PYTHON_SCAN = "org.apache.spark.sql.execution.datasources.v2.python.PythonScan"
 _ROWS_A_BATCH = 65_536
 
 # Settings that change which rows or values a scan gives, with the values under which Volley reads as Spark does.
@@ -66,6 +68,7 @@ class SourceReader:
             # What SHOW, DESCRIBE and the like found out: the command itself has run already.
             "CommandResultExec": self._local_rows,
             "RangeExec": self._range,
+            "BatchScanExec": self._batch_scan,
         }.get(name)
 
     # -------------------------------------------------------------------------------------- files
@@ -144,6 +147,27 @@ class SourceReader:
         separator = self._jvm.separator(1)
         return str(items.map(function).mkString(separator)).split(separator)
 
+    # ------------------------------------------------------------------------------ Python data sources
+
+    def _batch_scan(self, operator: Operator, scan: Java) -> Node:
+        source = scan.scan()
+        if source.getClass().getName() != _PYTHON_SCAN:
+            return unknown(operator, source.getClass().getSimpleName())
+        made = _field(_field(source, "ds"), "dataSourceInPython")
+        if made is None:
+            raise CaptureError("a Python data source was planned without being made.")
+        # Bytes that the user's program pickled for this session; whoever reads the source opens them.
+        reader = f"{HERE}{hold(bytes(made.dataSource()))}:{source.readSchema().json()}"
+        output: tuple[Attribute, ...] = operator.all("output")
+        problem = "filters were handed to it" if len(_field(source, "supportedFilters")) else None
+        return SourceScan(
+            name=str(_field(source, "shortName")),
+            reader=reader,
+            columns=tuple(attribute.name for attribute in output),
+            output=output,
+            unsupported=problem,
+        )
+
     # ----------------------------------------------------------------------------- rows of the driver
 
     def _local_rows(self, operator: Operator, scan: Java) -> Node:
@@ -177,6 +201,13 @@ def _attributes(scan: Java) -> tuple[Attribute, ...]:
         Attribute(int(item.exprId().id()), item.name(), LONG, False)
         for item in (scan.output().apply(index) for index in range(scan.output().size()))
     )
+
+
+def _field(owner: Java, name: str) -> Java:
+    """A field that has no method of its own."""
+    field = owner.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(owner)
 
 
 def _plain_path(url: str) -> str:

@@ -21,7 +21,6 @@ from volley import events, ids
 from volley.errors import QueryError
 from volley.plan import expressions, nodes, types
 from volley.shuffle import base as shuffle
-from volley.splits import feed
 from volley.stages import graph
 from volley.transport import control, messages
 
@@ -31,7 +30,6 @@ _MODULES: tuple[ModuleType, ...] = (
     expressions,
     nodes,
     graph,
-    feed,
     shuffle,
     events,
     messages,

@@ -24,12 +24,12 @@ from volley.lower.operators import lower, new_context, root
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
 from volley.lower.streams import StreamTable
-from volley.plan.nodes import FileScan, Node, Partitioning, StageInput, with_children
+from volley.plan.nodes import FeedInput, Partitioning, StageInput
 from volley.shuffle.base import Block, ShuffleStore
-from volley.splits.feed import Taken
-from volley.splits.files import FileReader
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+from volley.worker.intake import Intakes
+from volley.worker.scan import Scans
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 """Takes a batch of one output of the plan; waits when its receiver is full."""
@@ -41,8 +41,11 @@ async def run_task(
     cores: int,
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None = None,
+    intakes: Intakes | None = None,
 ) -> TaskDone:
     """Run an attempt to its end. Rows go to the store, or to `give` for a task of the result stage.
+
+    Units come in by `intakes`, where the plan has scans that are fed.
 
     Raises what made it fail; then, and when it is cancelled, it has left nothing behind.
     """
@@ -54,12 +57,12 @@ async def run_task(
         await give(batch)
 
     try:
-        return await _run_once(task, store, cores, give_on, memory)
+        return await _run_once(task, store, cores, give_on, memory, intakes)
     except Exception as error:
         # Rows that are out cannot be taken back.
         if memory is None or gave or not is_exhausted(error) or not can_merge(task.plan):
             raise
-    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True))
+    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True), intakes)
 
 
 async def _run_once(
@@ -68,11 +71,15 @@ async def _run_once(
     cores: int,
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None,
+    intakes: Intakes | None,
 ) -> TaskDone:
     started = time.perf_counter()
+    errors: list[Exception] = []
     with ExitStack() as resources:
+        scans = Scans(intakes, cores, errors)
+        resources.callback(scans.close)
         planning = asyncio.get_running_loop().run_in_executor(
-            None, _plan, task, store, cores, memory, resources
+            None, _plan, task, store, cores, memory, resources, scans, errors
         )
         try:
             running = await asyncio.shield(planning)
@@ -91,6 +98,8 @@ async def _run_once(
             raise
         finally:
             running.drop()
+            scans.close()
+            await scans.ended()
 
 
 async def _stream(
@@ -159,18 +168,28 @@ def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
 
 
 def _plan(
-    task: TaskSpec, store: ShuffleStore, cores: int, memory: OperatorMemory | None, resources: ExitStack
+    task: TaskSpec,
+    store: ShuffleStore,
+    cores: int,
+    memory: OperatorMemory | None,
+    resources: ExitStack,
+    scans: Scans,
+    errors: list[Exception],
 ) -> _Running:
     output = task.output
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
     width = output.partitions if output is not None and hashed else cores
     context = new_context(width, memory)
-    fragment = _with_units(task.plan, task.units)
-    errors: list[Exception] = []
-    frame = lower(fragment, context, partial(_input, task.inputs, store, cores, errors), resources)
+
+    def input_of(node: StageInput | FeedInput) -> StreamTable:
+        if isinstance(node, FeedInput):
+            return scans.table(node)
+        return _input(task.inputs, store, cores, errors, node)
+
+    frame = lower(task.plan, context, input_of, resources)
     if output is None:
-        return _Running(context, _executable(root(frame, fragment), task), errors)
+        return _Running(context, _executable(root(frame, task.plan), task), errors)
     if not hashed:
         return _Running(context, _executable(frame, task), errors)
     plan = partitioned_plan(frame, context, output.keys, output.partitions)
@@ -182,19 +201,6 @@ def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
     if task.ordered and plan.partition_count != 1:
         raise QueryError(f"{task.attempt}: rows with an order came in {plan.partition_count} streams.")
     return plan
-
-
-def _with_units(plan: Node, taken: tuple[Taken, ...]) -> Node:
-    """The plan over the files that this attempt was given."""
-    units = {item.scan: item.units for item in taken}
-    scans = iter(range(len(units)))
-
-    def fill(node: Node) -> Node:
-        if isinstance(node, FileScan):
-            return FileReader(node).read(units[next(scans)])
-        return with_children(node, tuple(fill(child) for child in node.children))
-
-    return fill(plan) if units else plan
 
 
 def _input(
