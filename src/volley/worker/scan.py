@@ -14,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -44,11 +44,25 @@ class Scans:
         self._scans: list[_Scan] = []
 
     def table(self, node: FeedInput) -> StreamTable:
-        if self._intakes is None:
-            raise QueryError(f"nobody feeds scan {node.feed} of this task.")
-        scan = _Scan(node, self._intakes.open(node.feed), self._cores, self._errors)
+        scan = _Scan(node, self._opened(node), self._cores, self._errors)
         self._scans.append(scan)
         return StreamTable(arrow_schema(node.output), [scan.batches] * self._cores)
+
+    def _opened(self, node: FeedInput) -> Intake:
+        if self._intakes is None:
+            raise QueryError(f"nobody feeds scan {node.feed} of this task.")
+        return self._intakes.open(node.feed)
+
+    async def waves(self, node: FeedInput) -> AsyncIterator[list[pa.RecordBatch]]:
+        """The rows of a scan without a table: again and again all that was read since the last time."""
+        scan = _Scan(node, self._opened(node), self._cores, self._errors)
+        self._scans.append(scan)
+        scan.start()
+        while (wave := scan.wave()) is not None:
+            if wave:
+                yield wave
+            else:
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def close(self) -> None:
         """Let the threads end: each does when it has its next batch."""
@@ -84,12 +98,22 @@ class _Scan:
         self._lock = threading.Lock()
         self._streams = 0
 
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def wave(self) -> list[pa.RecordBatch] | None:
+        """What has been read and not been taken, without waiting; None when there is no more."""
+        found: list[pa.RecordBatch] = []
+        while (batch := self._queue.get(0)) is not None and batch is not _NOTHING:
+            found.append(batch)
+        return None if batch is None and not found else found
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._lock:
             self._streams += 1
             if self._streams == 1:
-                for thread in self._threads:
-                    thread.start()
+                self.start()
             elif self._streams > len(self._threads):
                 raise QueryError("a scan was read a second time, but its rows are gone with the first.")
         nothing = pa.RecordBatch.from_arrays(

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
-from datafusion import DataFrame, ExecutionPlan, SessionContext
+from datafusion import DataFrame, ExecutionPlan
 
 from volley.errors import BlockDamaged, BlockMissing, DataError, QueryError, SpillDiskFull, VolleyError
-from volley.events import OperatorMetrics
 from volley.ids import AttemptId
 from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
 from volley.lower.operators import lower, new_context, root
@@ -28,11 +27,10 @@ from volley.plan.nodes import FeedInput, Partitioning, StageInput
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+from volley.worker.fragment import Fragment, Running
 from volley.worker.intake import Intakes
 from volley.worker.scan import Scans
-
-Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
-"""Takes a batch of one output of the plan; waits when its receiver is full."""
+from volley.worker.waves import Waves, held_back
 
 
 async def run_task(
@@ -103,7 +101,7 @@ async def _run_once(
 
 
 async def _stream(
-    task: TaskSpec, running: _Running, give: Callable[[pa.RecordBatch], Awaitable[None]], started: float
+    task: TaskSpec, running: Running, give: Callable[[pa.RecordBatch], Awaitable[None]], started: float
 ) -> TaskDone:
     count = _Count()
     schema = result_schema(task.plan.output)
@@ -119,7 +117,7 @@ async def _stream(
 
 
 async def _store(
-    task: TaskSpec, output: Output, running: _Running, store: ShuffleStore, started: float
+    task: TaskSpec, output: Output, running: Running, store: ShuffleStore, started: float
 ) -> TaskDone:
     sink = store.sink(task.attempt, output.partitions)
     width = len(arrow_schema(task.plan.output))
@@ -175,7 +173,7 @@ def _plan(
     resources: ExitStack,
     scans: Scans,
     errors: list[Exception],
-) -> _Running:
+) -> Running:
     output = task.output
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
@@ -187,13 +185,15 @@ def _plan(
             return scans.table(node)
         return _input(task.inputs, store, cores, errors, node)
 
+    if output is None and (node := held_back(task.plan)) is not None:
+        return Waves(task.plan, node, scans, cores, memory, errors)
     frame = lower(task.plan, context, input_of, resources)
     if output is None:
-        return _Running(context, _executable(root(frame, task.plan), task), errors)
+        return Fragment(context, _executable(root(frame, task.plan), task), errors)
     if not hashed:
-        return _Running(context, _executable(frame, task), errors)
+        return Fragment(context, _executable(frame, task), errors)
     plan = partitioned_plan(frame, context, output.keys, output.partitions)
-    return _Running(context, plan, errors)
+    return Fragment(context, plan, errors)
 
 
 def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
@@ -232,64 +232,6 @@ def _read(
 
 def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:
     return batch if batch.num_columns == width else batch.select(range(width))
-
-
-# --------------------------------------------------------------------------------------------- running
-
-
-class _Running:
-    """A planned fragment. `plan` is None when DataFusion proved that it has no rows.
-
-    `input_errors` fills while it runs with what went wrong in reading its inputs.
-    """
-
-    def __init__(
-        self, context: SessionContext, plan: ExecutionPlan | None, input_errors: list[Exception]
-    ) -> None:
-        self.input_errors = input_errors
-        self._context = context
-        self._plan = plan
-
-    async def run(self, give: Give) -> None:
-        """Poll all outputs together and give every batch that has rows; ends them all when one fails."""
-        if self._plan is None:
-            return
-        streams = [self._context.execute(self._plan, i) for i in range(self._plan.partition_count)]
-
-        async def drain(output: int) -> None:
-            async for batch in streams[output]:
-                converted = batch.to_pyarrow()
-                if converted.num_rows:
-                    await give(output, converted)
-
-        polls = [asyncio.create_task(drain(output)) for output in range(len(streams))]
-        try:
-            await asyncio.gather(*polls)
-        finally:
-            for poll in polls:
-                poll.cancel()
-            await asyncio.gather(*polls, return_exceptions=True)
-            # A traceback may keep this frame, and with it the streams, alive: let go of them by hand.
-            streams.clear()
-
-    def metrics(self) -> tuple[OperatorMetrics, ...]:
-        if self._plan is None:
-            return ()
-        return tuple(
-            OperatorMetrics(text.split(":", 1)[0].strip(), _values(metrics))
-            for text, metrics in self._plan.collect_metrics()
-        )
-
-    def drop(self) -> None:
-        self._plan = None
-
-
-_SUMMED = ("output_rows", "elapsed_compute", "spilled_bytes", "spilled_rows", "spill_count")
-
-
-def _values(metrics: object) -> tuple[tuple[str, int], ...]:
-    values = ((name, getattr(metrics, name, None)) for name in _SUMMED)
-    return tuple((name, value) for name, value in values if value)
 
 
 @dataclass
