@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from volley.errors import SourceError
+from volley.errors import VolleyError
 from volley.plan.nodes import FeedInput, FileScan, Node, Partitioning, SourceScan, with_children
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
@@ -86,7 +86,7 @@ class Feeding:
             share = await self._feeds[want.feed].take(
                 want.attempt.task.task, want.after, want.credits, worker.rpartition(":")[0], tasks
             )
-        except SourceError:
+        except VolleyError:
             return  # `watch` has raised it, and the attempt will be stopped
         await running.give(Units(want.attempt, want.feed, want.after, share.units, share.after, share.over))
 

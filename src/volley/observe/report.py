@@ -20,6 +20,30 @@ class OperatorReport:
 
 
 @dataclass(frozen=True)
+class FeedReport:
+    """The units of one scan: found, still queued, taken by tasks that run, and those of tasks that are done.
+
+    `by_task` counts the units that each task was given. `final` is False when discovery was stopped before its end.
+    """
+
+    source: str
+    found: int
+    queued: int
+    running: int
+    done: int
+    by_task: tuple[int, ...]
+    size_bytes: int
+    final: bool
+
+    def __str__(self) -> str:
+        more = "" if self.final else " so far"
+        return (
+            f"{self.source}: {self.found:,} units found{more}, {self.queued:,} queued, {self.running:,} running, "
+            f"{self.done:,} done; by task {', '.join(f'{units:,}' for units in self.by_task)}"
+        )
+
+
+@dataclass(frozen=True)
 class StageReport:
     """`planned_tasks` is what the stage would have had without the real sizes of its inputs."""
 
@@ -31,6 +55,7 @@ class StageReport:
     bytes: int
     seconds: float
     operators: tuple[OperatorReport, ...] = ()
+    feeds: tuple[FeedReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,12 +96,13 @@ class QueryReport:
             f"execution {self.execution_seconds:.3f}), {self.spark_tasks} Spark tasks"
         ]
         lines += [f"  {reason}" for reason in self.reasons]
-        lines += [
-            f"  stage {stage.stage}: {stage.tasks} tasks"
-            + (f" (planned {stage.planned_tasks})" if stage.tasks != stage.planned_tasks else "")
-            + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
-            for stage in self.stages
-        ]
+        for stage in self.stages:
+            lines.append(
+                f"  stage {stage.stage}: {stage.tasks} tasks"
+                + (f" (planned {stage.planned_tasks})" if stage.tasks != stage.planned_tasks else "")
+                + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
+            )
+            lines += [f"    {feed}" for feed in stage.feeds]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

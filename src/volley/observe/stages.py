@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from volley.events import Event, StageFinished, StageStarted, TaskFinished, TaskStarted
-from volley.observe.report import OperatorReport, StageReport
+from volley.events import Event, FeedFinished, StageFinished, StageStarted, TaskFinished, TaskStarted
+from volley.observe.report import FeedReport, OperatorReport, StageReport
 
 
 def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     """One report a finished stage, in the order of their numbers; operators are summed over the tasks."""
     started: dict[int, StageStarted] = {}
     attempts: dict[int, int] = {}
+    last_task: dict[int, int] = {}
+    feeds: dict[int, list[FeedReport]] = {}
     operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
     reports: dict[int, StageReport] = {}
     for event in events:
@@ -21,13 +23,17 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
             case TaskStarted():
                 stage = event.attempt.task.stage.stage
                 attempts[stage] = attempts.get(stage, 0) + 1
+                last_task[stage] = max(last_task.get(stage, 0), event.attempt.task.task)
+            case FeedFinished():
+                feeds.setdefault(event.stage.stage, []).append(_feed(event))
             case TaskFinished():
                 _add(operators.setdefault(event.attempt.task.stage.stage, {}), event)
             case StageFinished():
                 stage = event.stage.stage
                 reports[stage] = StageReport(
                     stage=stage,
-                    tasks=started[stage].tasks,
+                    # Feeds add tasks while a stage runs.
+                    tasks=max(started[stage].tasks, last_task.get(stage, 0) + 1),
                     planned_tasks=started[stage].planned_tasks,
                     attempts=attempts.get(stage, 0),
                     rows=event.rows,
@@ -37,8 +43,22 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                         OperatorReport(name, tuple(values.items()))
                         for (_, name), values in sorted(operators.get(stage, {}).items())
                     ),
+                    feeds=tuple(feeds.get(stage, ())),
                 )
     return tuple(reports[stage] for stage in sorted(reports))
+
+
+def _feed(event: FeedFinished) -> FeedReport:
+    return FeedReport(
+        event.source,
+        event.found,
+        event.queued,
+        event.running,
+        event.done,
+        event.by_task,
+        event.size_bytes,
+        event.final,
+    )
 
 
 def _add(sums: dict[tuple[int, str], dict[str, int]], task: TaskFinished) -> None:

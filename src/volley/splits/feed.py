@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from volley.errors import SourceError
+from volley.errors import SourceError, VolleyError
 from volley.splits.ledger import Ledger
 from volley.splits.source import Estimate, SplitSource, Unit
 
@@ -191,7 +191,7 @@ class Feed:
             done=done,
             by_task=by_task,
             size_bytes=self._window.found_bytes,
-            final=self._window.ended and self._window.error is None,
+            final=self._window.complete,
         )
 
     def estimate(self) -> Estimate:
@@ -205,6 +205,8 @@ class Feed:
 
     def _raise(self) -> None:
         error = self._window.error
+        if isinstance(error, VolleyError):
+            raise error
         if error is not None:
             raise SourceError(self.name, error) from error
 
@@ -222,6 +224,7 @@ class _Window:
         self.found = 0
         self.found_bytes = 0
         self.ended = False
+        self.complete = False
         self.closed = False
         self.error: BaseException | None = None
 
@@ -259,6 +262,7 @@ class _Window:
         with self._room:
             self.ended = True
             self.error = None if self.closed else error
+            self.complete = not self.closed and error is None
             return not self.closed
 
     def close(self) -> bool:

@@ -55,12 +55,14 @@ class Numbers(DataSource):
 class NumbersReader(DataSourceReader):
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self._closed = threading.Event()
+        # Made by discovery: Spark pickles readers, and an event cannot be.
+        self._closed: threading.Event | None = None
 
     def _number(self, name: str, default: int) -> int:
         return int(self._options.get(name, default))
 
     def discover(self) -> Iterator[InputPartition]:
+        closed = self._closed = threading.Event()
         units = self._options.get("units", "10")
         rows = self._number("rows", 10)
         pause = float(self._options.get("pause", 0))
@@ -68,7 +70,7 @@ class NumbersReader(DataSourceReader):
             if unit == self._number("raise_after", -1):
                 raise OSError(f"the listing broke off behind {unit} units")
             if unit == self._number("hang_after", -1):
-                self._closed.wait()
+                closed.wait()
                 return
             if self._options.get("garbage") == "object":
                 yield object()  # type: ignore[misc]  # what a wrong source would do
@@ -79,14 +81,17 @@ class NumbersReader(DataSourceReader):
             self._leave(f"found-{unit}")
             yield NumbersPartition(unit, unit * rows, rows, size)
             if pause:
-                self._closed.wait(pause)
+                closed.wait(pause)
 
     def partitions(self) -> list[InputPartition]:
-        return list(self.discover())
+        found = list(self.discover())
+        self._closed = None
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, NumbersPartition):
             return
+        self._leave(f"reading-{partition.unit}-{os.getpid()}")
         gate = self._options.get("wait_for")
         if gate and partition.unit >= self._number("wait_from", 0):
             while not Path(gate).exists():
@@ -103,7 +108,8 @@ class NumbersReader(DataSourceReader):
 
     def close(self) -> None:
         """Asked by discovery's owner when no more units are wanted."""
-        self._closed.set()
+        if self._closed is not None:
+            self._closed.set()
         self._leave("closed")
 
     def _leave(self, name: str) -> None:

@@ -1,8 +1,8 @@
 """Filtered rows of a scan, for a client who waits for the first of them.
 
 DataFusion's filter keeps its rows until it has a few thousand. Where units are found slowly that may take minutes,
-while the client could have the first rows at once. So a result that is nothing but a filtered scan is run in waves: whatever
-has been read goes through a plan of its own, to its end, and out.
+while the client could have the first rows at once. So a result that is nothing but a filtered scan is run in waves:
+whatever has been read goes through a plan of its own, to its end, and out.
 """
 
 from __future__ import annotations
