@@ -101,6 +101,24 @@ def test_a_file_that_was_replaced(spark: SparkSession, table: Path) -> None:
     assert len(result[1]) == 40
 
 
+def test_a_file_that_was_rewritten_in_the_same_size_between_two_queries(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Footers and statistics are remembered between queries: those of old content must not prune the new."""
+    path = tmp_path / "t.parquet"
+    sizes = []
+    for value in (5, 7):
+        write(path, {"a": [value] * 10})
+        sizes.append(path.stat().st_size)
+        frame = spark.read.parquet(str(path))
+        assert frame.where(f"a = {value}").count() == 10
+        assert frame.where("a < 7").count() == (10 if value < 7 else 0)
+        report = volley.last_query(spark)
+        assert report is not None
+        assert report.engine == "native"
+    assert sizes[0] == sizes[1]
+
+
 def test_a_column_that_changed_its_type(spark: SparkSession, table: Path) -> None:
     frame = spark.read.parquet(str(table))
     write(table / "0.parquet", {"a": ["one", "two"], "s": ["x", "y"]})

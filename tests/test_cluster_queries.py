@@ -89,3 +89,21 @@ def test_tasks_are_spread_over_the_workers(tpch: SparkSession, cluster: LocalClu
     assert report is not None
     assert report.engine == "native"
     assert max(stage.tasks for stage in report.stages) == 3
+
+
+def test_data_of_several_times_the_budget_is_spilled_and_reported(spark: SparkSession) -> None:
+    """48 MB of rows come from one task, on workers that have 14 MB for exchanged data and 17 MB for operators."""
+    rows = "select id, id * 7 % 1000003 as k, id % 1000 as g from range(2000000)"
+    ranked = f"select g, k, row_number() over (partition by g order by k, id) as n from ({rows})"
+    query = f"select count(*), sum(n * k % 1009), sum(g * n) from ({ranked})"
+    with LocalCluster(2, cores=1, memory="48m") as small, conf(spark, small.settings):
+        assert_same_rows(spark, query)
+        close_fleets()
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.stages[0].shuffle_spilled_bytes > 0
+    assert report.stages[1].operator_spilled_bytes > 20_000_000
+    stages = report.to_dict()["stages"]
+    spilled = sum(stage["operator_spilled_bytes"] + stage["shuffle_spilled_bytes"] for stage in stages)
+    assert report.to_dict()["spilled_bytes"] == report.spilled_bytes == spilled
+    assert f"{report.spilled_bytes:,} bytes spilled" in str(report)

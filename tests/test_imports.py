@@ -51,7 +51,7 @@ ORDER = [
 ]
 
 # The only places that choose a transport or a store.
-CHOOSERS = {"query", "worker.daemon"}
+CHOOSERS = {"query", "worker.daemon", "shuffle.choice"}
 
 # Who tests or measures them has to know them.
 COMPARERS = ("testing", "cli", "bench")
@@ -111,7 +111,7 @@ def test_imports_go_one_way(module: str) -> None:
 
 def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
     concrete = {f"transport.{name}" for name in ("local", "flight")} | {
-        f"shuffle.{name}" for name in ("memory", "flight")
+        f"shuffle.{name}" for name in ("memory", "flight", "objectstore")
     }
     assert concrete <= set(modules())
     users = {module for module in modules() for name in imports(module) if name in concrete}

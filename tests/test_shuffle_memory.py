@@ -13,8 +13,8 @@ from volley.ids import QueryId
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.flight import WorkerStore
 from volley.shuffle.frames import Header, Kind
+from volley.shuffle.gather import CHUNK_BYTES, CHUNK_ROWS
 from volley.shuffle.location import Location
-from volley.shuffle.sink import CHUNK_BYTES, CHUNK_ROWS
 from volley.testing.contracts import attempt_id
 from volley.testing.holders import new_store, serving
 
@@ -40,9 +40,9 @@ def written(store: WorkerStore, *batches: pa.RecordBatch, task: int = 0) -> Bloc
 class TestBudget:
     def test_what_fits_stays_in_memory(self, tmp_path: Path) -> None:
         store = store_in(tmp_path, memory_limit_bytes=20 * MEGABYTE)
-        written(store, megabytes(10))
+        block = written(store, megabytes(10))
         usage = store.usage(QueryId("q"))
-        assert usage.spilled_bytes == 0
+        assert usage.spilled_bytes == block.spilled_bytes == 0
         assert 10 * MEGABYTE <= usage.memory_bytes < 10.1 * MEGABYTE
         assert store.memory_bytes == usage.memory_bytes
 
@@ -61,6 +61,8 @@ class TestBudget:
         usage = store.usage(QueryId("q"))
         assert 12 * MEGABYTE <= usage.memory_bytes <= 20 * MEGABYTE
         assert 40 * MEGABYTE <= usage.memory_bytes + usage.spilled_bytes < 41 * MEGABYTE
+        # The file has the block's index too.
+        assert 0 < block.spilled_bytes <= usage.spilled_bytes < block.spilled_bytes + 10_000
         read = pa.Table.from_batches(store.read(block))
         assert read.equals(pa.Table.from_batches([rows] * 10))
 

@@ -30,6 +30,8 @@ from volley.worker.scratch import Scratch
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _HEALTH_SECONDS = 5.0
+# A driver has to know these as its workers do.
+_OF_BOTH_SIDES = ("spark.volley.shuffle.store",)
 
 
 class ClusterError(VolleyError):
@@ -113,6 +115,7 @@ class LocalCluster:
             "spark.volley.transport": "flight",
             "spark.volley.workers": ",".join(self.addresses),
             "spark.volley.tokenFile": str(self.token_file),
+            **{key: value for key, value in self._worker_settings.items() if key in _OF_BOTH_SIDES},
         }
 
     def add(self, workers: int = 1, *, port: int = 0) -> list[Member]:

@@ -88,6 +88,16 @@ def _port(text: str) -> int:
     return value
 
 
+def _store(text: str) -> str:
+    if text.lower() in ("worker", "service"):
+        return text.lower()
+    if "://" not in text:
+        raise ValueError(
+            "expected worker, service, or the URI of a folder such as file:///data or s3://bucket/folder"
+        )
+    return text.rstrip("/") if "?" not in text else text
+
+
 def parse_addresses(text: str) -> tuple[str, ...]:
     """host:port,... as a tuple, each once."""
     addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -155,6 +165,14 @@ OPTIONS: tuple[Option, ...] = (
         "0",
         "Cores that all in-process workers share; 0 takes those of this process.",
         _at_least(0),
+    ),
+    Option(
+        "shuffle.store",
+        "store",
+        "worker",
+        "Where exchanged data lives: worker (with those who wrote it), or a folder that all workers reach, as a URI "
+        "(file://, s3://, ...), where it outlives them. Set it alike in the session and for `volley worker --set`.",
+        _store,
     ),
     Option(
         "shuffle.port",
@@ -240,6 +258,7 @@ class Config:
     tls_key_file: str
     local_workers: int
     local_cores: int
+    shuffle_store: str
     shuffle_port: int
     shuffle_memory_fraction: float
     shuffle_spill_threshold: float

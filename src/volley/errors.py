@@ -12,6 +12,8 @@ VolleyError                      code, what happened, what to do next
     +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
     +-- BlockMissing             exchanged data is not where the manifest says
     |   +-- BlockDamaged         it is there, and is not what was written
+    |   +-- LeaseExpired         its driver did not show that it lives, and all of the query was removed
+    +-- ShuffleRefused           a shared shuffle store does not take exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
     +-- SourceError              a source failed to find out what there is to read
     +-- DataError                the data or an input file is at fault; Spark is asked for its own error
@@ -119,6 +121,27 @@ class BlockMissing(QueryError):
 
 class BlockDamaged(BlockMissing):
     code = "SHUFFLE_BLOCK_DAMAGED"
+
+
+class LeaseExpired(BlockMissing):
+    code = "SHUFFLE_LEASE_EXPIRED"
+
+
+class ShuffleRefused(QueryError):
+    """The attempt that was refused has lost; another one may pass.
+
+    SHUFFLE_STALE_EPOCH       the stage has been rolled back since
+    SHUFFLE_COMMIT_LOST       another attempt at the same task was committed first
+    SHUFFLE_ATTEMPT_CLOSED    the attempt was committed, aborted or never begun there
+    SHUFFLE_DAMAGED_ON_WAY    what arrived is not what was sent, or not all of it
+    SHUFFLE_QUOTA             the application has no room left
+    SHUFFLE_FULL              no server that may have the data has room for it
+    SHUFFLE_UNAVAILABLE       no server that may have the data answers
+    """
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        self.code = code
+        super().__init__(message, hint=hint)
 
 
 class SpillDiskFull(QueryError):

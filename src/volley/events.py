@@ -59,13 +59,19 @@ class OperatorMetrics:
 
 @dataclass(frozen=True)
 class TaskFinished(Event):
-    """`rows` and `size_bytes` are what the task gave to its readers or to the client."""
+    """`rows` and `size_bytes` are what the task gave to its readers or to the client.
+
+    What did not fit into memory: `operator_spilled_bytes` of what sorts, aggregates and joins hold while they run,
+    `shuffle_spilled_bytes` of what the task gave to its readers.
+    """
 
     attempt: AttemptId
     rows: int
     size_bytes: int
     seconds: float
     operators: tuple[OperatorMetrics, ...]
+    operator_spilled_bytes: int = 0
+    shuffle_spilled_bytes: int = 0
 
 
 @dataclass(frozen=True)

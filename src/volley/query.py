@@ -18,7 +18,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from volley.bridge.commit import Staging
 from volley.bridge.result import NativeResult
+from volley.bridge.write import commit, files_of, laid_out, write_plan
+from volley.bridge.write_command import WriteCommand, analyzed, read_command, tell_spark
 from volley.cancellation import CancellationToken
 from volley.config import PREFIX, Config
 from volley.coordinator.result import ResultStream
@@ -42,8 +45,11 @@ from volley.observe.report import Engine, QueryReport
 from volley.observe.stages import stage_reports
 from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import capture
+from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.security import Security
+from volley.shuffle.base import SharedStore
+from volley.shuffle.choice import StoreChoice, driver_store
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import NotPortable, portable_plan
 from volley.stages.cut import make_stages
@@ -63,7 +69,7 @@ def run(
     """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
     query = Query(frame.sparkSession, action)
     with TaggedJobs(query.spark, f"volley-{query.id}") as jobs:
-        plan = query.native_plan(frame)
+        plan = query.native_plan(frame._jdf.queryExecution())
         tries = query.config.task_attempts if plan is not None else 0
         while plan is not None and tries:
             tries -= 1
@@ -101,7 +107,7 @@ def stream(
     query = Query(frame.sparkSession, action)
     # Rows are taken between other work of this thread, so its jobs cannot be told apart: count the application's.
     before = spark_tasks(query.spark)
-    plan = query.native_plan(frame)
+    plan = query.native_plan(frame._jdf.queryExecution())
     if plan is None:
         return query.passed_on(spark(), before)
     try:
@@ -123,6 +129,41 @@ def stream(
         query.finished("native", rows, spark_tasks(query.spark) - before, result)
 
     return rows()
+
+
+def write(spark: SparkSession, action: str, command: Java, original: Callable[[], None]) -> None:
+    """Write what a logical command of Spark says, natively or through `original`.
+
+    Rows go from the workers to files that nobody sees; when all of them are there, one commit makes them the table.
+    """
+    query = Query(spark, action)
+    command = analyzed(spark, command)
+    with TaggedJobs(spark, f"volley-{query.id}") as jobs:
+        write, plan = query.native_write(command)
+        tries = query.config.task_attempts if plan is not None else 0
+        while write is not None and plan is not None and tries:
+            tries -= 1
+            try:
+                with Staging(write.directory, write.replaces_all) as staging:
+                    node = write_plan(plan, write, staging)
+                    with query.executed(node) as stream:
+                        files = list(files_of(stream))
+                    commit(files, node, write, staging)
+                tell_spark(spark, command, write, {file.partition for file in files})
+                query.finished("native", sum(file.rows for file in files), jobs.tasks(), stream)
+                return
+            except ResultInterrupted as error:
+                # What the attempts wrote is gone with the staging directory.
+                if not tries:
+                    raise
+                query.interrupted(error)
+            except VolleyError as error:
+                query.replay(error)
+                break
+        original()
+        query.finished("spark", 0, jobs.tasks())
+        if plan is not None:
+            query.allow_spark()
 
 
 def last_query(spark: SparkSession) -> QueryReport | None:
@@ -161,13 +202,16 @@ class Query:
         self._started = time.perf_counter()
         self._planned = self._captured = self._started
 
-    def native_plan(self, frame: DataFrame) -> Node | None:
-        """The plan, when all of it can run natively; otherwise None, and the reasons are kept."""
+    def native_plan(self, execution: Java, finish: Callable[[Node], Node] = lambda plan: plan) -> Node | None:
+        """The plan of a QueryExecution, when all of it can run natively; otherwise None, and the reasons are kept.
+
+        `finish` adds what Spark's own plan does not have.
+        """
         # Spark plans lazily; an error of its own (a view that vanished, say) is raised here as Spark raises it.
-        physical = frame._jdf.queryExecution().executedPlan()
+        physical = execution.executedPlan()
         self._planned = self._captured = time.perf_counter()
         try:
-            plan = capture(self.spark.sparkContext._gateway, physical)
+            plan = finish(capture(self.spark.sparkContext._gateway, physical))
         except CaptureError as error:
             self._fall_back((Unsupported(Reason.CAPTURE, self.action, error.message),))
             return None
@@ -183,6 +227,18 @@ class Query:
         except NotPortable as error:
             self._fall_back((Unsupported(Reason.DATA_SOURCE, self.action, error.message),))
             return None
+
+    def native_write(self, command: Java) -> tuple[WriteCommand, Node | None] | tuple[None, None]:
+        """What a write does and the plan of its rows, when Volley can do both; otherwise the reasons are kept."""
+        write = read_command(self.spark, command)
+        if isinstance(write, WriteCommand):
+            return write, self.native_plan(write.rows, lambda plan: laid_out(plan, write))
+        self._planned = self._captured = time.perf_counter()
+        if write is None:
+            self.reasons = (Unsupported(Reason.ACTION, self.action, "there is nothing to write"),)
+        else:
+            self._fall_back((write,))
+        return None, None
 
     def executed(self, plan: Node) -> ResultStream:
         """Start the plan; its subqueries have run when this returns."""
@@ -247,7 +303,8 @@ class Query:
 
     def _start(self, plan: Node) -> ResultStream:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
-        transport = _transport(self.config)
+        shared = _shared_store(self.config)
+        transport = _transport(self.config, shared)
         if self.config.transport != "local":
             plan = portable_plan(plan)
         token = CancellationToken()
@@ -262,6 +319,7 @@ class Query:
             timeout_seconds=self.config.timeout_seconds,
             attempts=self.config.task_attempts,
             events=EventLog(*progress_listeners(self.config.progress)),
+            absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
         )
 
     def _ended(self, token: CancellationToken) -> None:
@@ -280,19 +338,35 @@ class Query:
             warnings.warn(f"Spark runs this {self.action}: {text}", stacklevel=5)
 
 
-def _transport(config: Config) -> Transport:
+# What was computed does not go with the workers, so it is worth while to wait for others.
+_ABSENCE_SECONDS = 60.0
+
+
+def _shared_store(config: Config) -> SharedStore | None:
+    """The store beside the workers; None when exchanged data lives with them."""
+    if config.shuffle_store == "worker":
+        return None
+    return driver_store(StoreChoice.of(config), _security(config))
+
+
+def _security(config: Config) -> Security:
+    return Security.read(
+        config.token_file, config.tls_ca_file, config.tls_certificate_file, config.tls_key_file
+    )
+
+
+def _transport(config: Config, shared: SharedStore | None) -> Transport:
     """How this query reaches workers; NoWorkers when it reaches none."""
     if config.transport == "local":
-        return LocalTransport(config.local_workers, config.local_cores or available_cores(), MemoryStore)
+        cores = config.local_cores or available_cores()
+        return LocalTransport(config.local_workers, cores, MemoryStore, shared=shared)
     if not config.workers:
         raise ConfigError(
             "spark.volley.transport=flight needs spark.volley.workers.",
             hint="Start some with `volley cluster`.",
         )
-    security = Security.read(
-        config.token_file, config.tls_ca_file, config.tls_certificate_file, config.tls_key_file
-    )
-    return FlightTransport(shared_fleet(config.workers, security, config.worker_timeout_seconds))
+    fleet = shared_fleet(config.workers, _security(config), config.worker_timeout_seconds)
+    return FlightTransport(fleet, shared=shared)
 
 
 _lock = threading.Lock()

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.readwriter import DataFrameWriter
 
 from volley import query
 from volley.bridge.result import NativeResult
@@ -164,6 +165,63 @@ _ACTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+# ------------------------------------------------------------------------------------------- the writes
+
+
+def _save(
+    writer: DataFrameWriter,
+    path: str | None = None,
+    format: str | None = None,
+    mode: str | None = None,
+    partitionBy: str | list[str] | None = None,
+    **options: Any,
+) -> None:
+    _configure(writer, format, mode, partitionBy, options)
+    spark = writer._spark
+    where = spark._jvm.scala.Option.apply(path)  # type: ignore[union-attr]
+    query.write(spark, "save", writer._jwrite.saveCommand(where), lambda: _originals["save"](writer, path))
+
+
+def _parquet(
+    writer: DataFrameWriter,
+    path: str,
+    mode: str | None = None,
+    partitionBy: str | list[str] | None = None,
+    compression: str | None = None,
+) -> None:
+    if compression is not None:
+        writer.option("compression", compression)
+    _save(writer, path, "parquet", mode, partitionBy)
+
+
+def _insert_into(writer: DataFrameWriter, tableName: str, overwrite: bool | None = None) -> None:
+    if overwrite is not None:
+        writer.mode("overwrite" if overwrite else "append")
+    command = writer._jwrite.insertIntoCommand(tableName)
+    query.write(writer._spark, "insertInto", command, lambda: _originals["insertInto"](writer, tableName))
+
+
+def _configure(
+    writer: DataFrameWriter,
+    format: str | None,
+    mode: str | None,
+    partition_by: str | list[str] | None,
+    options: dict[str, Any],
+) -> None:
+    writer.mode(mode).options(**options)
+    if partition_by is not None:
+        writer.partitionBy(partition_by)
+    if format is not None:
+        writer.format(format)
+
+
+_WRITES: dict[str, Callable[..., None]] = {
+    "save": _save,
+    "parquet": _parquet,
+    "insertInto": _insert_into,
+}
+
+
 def _rows(table: pa.Table, frame: DataFrame) -> list[Row]:
     rows: list[Row] = ArrowTableToRowsConversion.convert(table, frame.schema)
     return rows
@@ -177,13 +235,19 @@ def _install() -> None:
         for name, action in _ACTIONS.items():
             original = getattr(ClassicDataFrame, name)
             _originals[name] = original
-            setattr(ClassicDataFrame, name, _wrapped(original, action))
+            setattr(ClassicDataFrame, name, _wrapped(original, action, lambda frame: frame.sparkSession))
+        for name, write in _WRITES.items():
+            original = getattr(DataFrameWriter, name)
+            _originals[name] = original
+            setattr(DataFrameWriter, name, _wrapped(original, write, lambda writer: writer._spark))
 
 
-def _wrapped(original: Callable[..., Any], action: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(
+    original: Callable[..., Any], action: Callable[..., Any], session: Callable[[Any], SparkSession]
+) -> Callable[..., Any]:
     @wraps(original)
-    def answer(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
-        chosen = action if _is_enabled(frame.sparkSession) else original
-        return chosen(frame, *arguments, **named)
+    def answer(subject: Any, *arguments: Any, **named: Any) -> Any:
+        chosen = action if _is_enabled(session(subject)) else original
+        return chosen(subject, *arguments, **named)
 
     return answer

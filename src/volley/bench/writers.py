@@ -210,6 +210,7 @@ class _Between:
     def __init__(self, source: ShuffleStore, target: ShuffleStore) -> None:
         self._source = source
         self._target = target
+        self.waits = target.waits
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         return self._target.sink(attempt, partitions)

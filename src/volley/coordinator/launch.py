@@ -29,9 +29,11 @@ class Launched:
 class Launcher:
     """Places attempts of one query on workers, starts them and waits for their end."""
 
-    def __init__(self, transport: Transport, events: EventLog, batches: ResultQueue) -> None:
+    def __init__(
+        self, transport: Transport, events: EventLog, batches: ResultQueue, absence_seconds: float = 0.0
+    ) -> None:
         self._transport = transport
-        self._placement = Placement(transport)
+        self._placement = Placement(transport, absence_seconds)
         self._events = events
         self._batches = batches
 
@@ -62,6 +64,14 @@ class Launcher:
             self._placement.ended(worker)
         if isinstance(outcome, TaskDone):
             self._events.record(
-                TaskFinished(attempt, outcome.rows, outcome.size_bytes, outcome.seconds, outcome.operators)
+                TaskFinished(
+                    attempt,
+                    outcome.rows,
+                    outcome.size_bytes,
+                    outcome.seconds,
+                    outcome.operators,
+                    outcome.operator_spilled_bytes,
+                    outcome.shuffle_spilled_bytes,
+                )
             )
         return Launched(outcome, worker, gave_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Set
 from contextlib import suppress
@@ -16,20 +17,29 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 class Placement:
-    """Reserves room on workers for one query, the least busy first, and waits when all are full."""
+    """Reserves room on workers for one query, the least busy first, and waits when all are full.
 
-    def __init__(self, transport: Transport) -> None:
+    When none is there it waits `absence_seconds` for one to come.
+    """
+
+    def __init__(self, transport: Transport, absence_seconds: float = 0.0) -> None:
         self._transport = transport
+        self._absence_seconds = absence_seconds
         self._running: Counter[str] = Counter()
         self._room = asyncio.Event()
 
     async def place(self, attempt: AttemptId, avoid: Set[str] = frozenset()) -> str:
         """The worker that keeps room for the attempt; one of `avoid` only when no other has room."""
+        absent_since: float | None = None
         while True:
             self._room.clear()
             workers = self._transport.workers()
-            if not workers:
-                raise QueryError("there is no worker to run on.")
+            if workers:
+                absent_since = None
+            else:
+                absent_since = time.monotonic() if absent_since is None else absent_since
+                if time.monotonic() - absent_since >= self._absence_seconds:
+                    raise QueryError("there is no worker to run on.")
             for worker in sorted(enumerate(workers), key=lambda item: self._rank(item, attempt, avoid)):
                 name = worker[1].name
                 if await self._transport.reserve(name, attempt):

@@ -36,15 +36,17 @@ def execute(
     attempts: int,
     events: EventLog,
     result_buffer_bytes: int = RESULT_BUFFER_BYTES,
+    absence_seconds: float = 0.0,
 ) -> ResultStream:
     """Start a query; its rows come from the stream that is returned, its failure is raised there.
 
+    When no worker is left it waits `absence_seconds` for one, which only makes sense where its data outlives workers.
     Failures are `DataError` (the data is at fault: Spark can say how), `TaskError`, `BlockMissing`,
     `DeadlineExceeded` or `QueryCancelled`.
     """
     loop = shared_loop()
     batches = ResultQueue(loop, result_buffer_bytes)
-    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches)
+    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds)
     finished = loop.submit(run.run(token, loop))
     deadline = time.monotonic() + timeout_seconds
     return ResultStream(query, graph.result.plan.output, batches, finished, token, deadline, events)
@@ -60,6 +62,7 @@ class _Run:
         attempts: int,
         events: EventLog,
         batches: ResultQueue,
+        absence_seconds: float,
     ) -> None:
         self._graph = graph
         self._transport = transport
@@ -68,6 +71,7 @@ class _Run:
         self._attempts = attempts
         self._events = events
         self._batches = batches
+        self._absence_seconds = absence_seconds
 
     async def run(self, token: CancellationToken, loop: LoopThread) -> None:
         """All of it. Never raises: the client is told through the result queue."""
@@ -100,7 +104,7 @@ class _Run:
     async def _run_stages(self) -> None:
         tasks = sum(stage.tasks for stage in self._graph.stages)
         self._events.record(QueryStarted(self._query, len(self._graph.stages), tasks))
-        launcher = Launcher(self._transport, self._events, self._batches)
+        launcher = Launcher(self._transport, self._events, self._batches, self._absence_seconds)
         runs: list[StageRun] = []
         for stage in self._graph.stages:
             producers = {node.stage: runs[node.stage] for node in stage.inputs}

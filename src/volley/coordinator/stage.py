@@ -53,6 +53,7 @@ class StageRun:
         self._repeatable = is_repeatable(stage)
         self._feeding = Feeding(stage, str(id), [producer.stage for producer in producers.values()])
         self._made_by: dict[AttemptId, str] = {}
+        self._outlive: set[AttemptId] = set()
         self._running: dict[int, asyncio.Task[TaskDone]] = {}
         self._gave_rows = False
         self.finished = asyncio.Event()
@@ -140,12 +141,13 @@ class StageRun:
         return self._made_by.get(attempt)
 
     def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
-        """The output of these attempts is gone, and that of all that `worker`, or any absent one, had made."""
+        """The output of these attempts is gone, and that of all that `worker`, or any absent one, had made and kept."""
         present = self._launcher.present()
         lost = {
             winner
             for winner, maker in self._made_by.items()
-            if winner in attempts or maker == worker or maker not in present
+            if winner in attempts
+            or (winner not in self._outlive and (maker == worker or maker not in present))
         }
         if self._election.forget(lost) and not self._repeatable:
             for reader in self._readers:
@@ -204,6 +206,8 @@ class StageRun:
             if isinstance(outcome, TaskDone):
                 self._made_by[outcome.attempt] = launched.worker
                 self._feeding.commit(task)
+                if all(block.outlives_worker for block in outcome.blocks):
+                    self._outlive.add(outcome.attempt)
                 self._election.commit(outcome)
                 return outcome
             self._failed(outcome, launched, attempts)

@@ -10,6 +10,7 @@ aggregate       totals, each computed once
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from datafusion import DataFrame, Expr, col
 
@@ -28,7 +29,11 @@ from volley.plan.nodes import Aggregate
 
 def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     keys = list({attribute_of(key).id: key for key in node.grouping}.values())
-    asked = [list(_accumulators(node, call, state)) for call, state in _with_state(node)]
+    never_null = {field.name for field in child.schema() if not field.nullable}
+    asked = [
+        [_simplest(accumulator, never_null) for accumulator in _accumulators(node, call, state)]
+        for call, state in _with_state(node)
+    ]
     # A total asked for twice is computed once. Something must be counted, or no rows would give no row.
     totals = list(dict.fromkeys(accumulator for one in asked for accumulator in one))
     if not totals and not keys:
@@ -61,6 +66,15 @@ def _accumulators(node: Aggregate, call: AggregateCall, state: tuple[Attribute, 
     if call.mode.reads_rows:
         return function.rows(call.function, call.filter, call.distinct and not _already_distinct(node, call))
     return function.merge(call.function, state)
+
+
+def _simplest(accumulator: Accumulator, never_null: set[str]) -> Accumulator:
+    """Counting a column without NULL is counting rows, which the averages of many columns then do once together."""
+    rows = accumulator.total is Total.COUNT and all(
+        isinstance(argument, Attribute) and column_name(argument.id) in never_null
+        for argument in accumulator.arguments
+    )
+    return replace(accumulator, arguments=()) if rows and not accumulator.distinct else accumulator
 
 
 def _already_distinct(node: Aggregate, call: AggregateCall) -> bool:

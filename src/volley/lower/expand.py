@@ -19,9 +19,7 @@ _NUMBER = "projection"
 
 
 def lower_expand(node: Expand, child: DataFrame, scope: Scope) -> DataFrame:
-    numbers = scope.context.from_arrow(
-        pa.table({_NUMBER: pa.array(range(len(node.projections)), pa.int32())})
-    )
+    numbers = scope.arrow(pa.table({_NUMBER: pa.array(range(len(node.projections)), pa.int32())}))
     repeated = numbers.join_on(child, literal(pa.scalar(True, pa.bool_())))
     columns = zip(*node.projections, strict=True)
     named = {

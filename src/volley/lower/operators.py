@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import lru_cache
 
 import pyarrow as pa
 from datafusion import DataFrame, SessionConfig, SessionContext, col
@@ -41,6 +42,7 @@ from volley.plan.nodes import (
     Union,
     Unknown,
     Window,
+    WriteFiles,
 )
 
 _SETTINGS = {
@@ -54,13 +56,22 @@ _SETTINGS = {
 
 
 def new_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
-    """A session for one task or query: cheap to make, never shared. Without `memory` it takes what it needs."""
+    """A session for one task: cheap to make. Without `memory` it takes what it needs."""
     config = SessionConfig().with_target_partitions(target_partitions)
     for key, value in _SETTINGS.items():
         config = config.set(key, value)
     if memory is None:
         return SessionContext(config)
     return SessionContext(memory.configured(config, target_partitions), memory.runtime())
+
+
+@lru_cache(maxsize=16)
+def shared_context(target_partitions: int) -> SessionContext:
+    """The session of all tasks of this process that need no settings or memory of their own.
+
+    It remembers the footers and statistics of the files that were read. Nothing stays registered in it.
+    """
+    return new_context(target_partitions)
 
 
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
@@ -124,6 +135,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             return _lower(child, scope)
         case SourceScan(name, _, _, _, _):
             raise TypeError(f"source {name} has no feed; the coordinator puts one in its place")
+        case WriteFiles():
+            raise TypeError("a write has no rows of its own; its child is lowered")
         case Unknown(name, _, _, _):
             raise TypeError(f"{name} has no native form; the support table must refuse it first")
 
@@ -176,8 +189,8 @@ def _local_rows(node: LocalRows, scope: Scope) -> DataFrame:
     if not columns:
         # Arrow tables forget how many rows they have without columns.
         counted = pa.table({"row": pa.nulls(rows.num_rows)})
-        return scope.context.from_arrow(counted).select()
-    return scope.context.from_arrow(pa.table(columns, schema=arrow_schema(node.output)))
+        return scope.arrow(counted).select()
+    return scope.arrow(pa.table(columns, schema=arrow_schema(node.output)))
 
 
 def _range(node: Range, scope: Scope) -> DataFrame:
@@ -186,12 +199,11 @@ def _range(node: Range, scope: Scope) -> DataFrame:
 
 
 def _streamed(node: StageInput | FeedInput, scope: Scope) -> DataFrame:
-    name = scope.new_name()
-    scope.context.register_dataset(name, scope.inputs(node))
+    frame = scope.dataset(scope.inputs(node))
     # DataFusion would hand filters to the stream as pyarrow expressions, for which NULL NOT IN (1) is true and
     # NaN > 1 is not. It cannot hand over this function, which with one argument gives back what it got.
     passed = (f.greatest(column(a)).alias(column_name(a.id)) for a in distinct(node.output))
-    return scope.context.table(name).select(*passed)
+    return frame.select(*passed)
 
 
 def _in_exact_types(frame: DataFrame, wanted: pa.Schema) -> DataFrame:

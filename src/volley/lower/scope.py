@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 
 import pyarrow as pa
@@ -19,24 +19,43 @@ from volley.plan.types import to_arrow
 Inputs = Callable[[StageInput | FeedInput], ds.Dataset]
 
 
+# Sessions are shared, so names must differ throughout the process.
+_numbers = count()
+
+
 @dataclass(frozen=True)
 class Scope:
-    """`resources` owns what must outlive the run and be removed after it (directories of links)."""
+    """`resources` owns what must outlive the run and be removed after it."""
 
     context: SessionContext
     inputs: Inputs
     resources: ExitStack
-    _names: count[int] = field(default_factory=count)
 
-    def new_name(self) -> str:
-        """A table name that nothing else in this fragment has."""
-        return f"t{next(self._names)}"
+    def arrow(self, table: pa.Table) -> DataFrame:
+        """A table in memory."""
+        name = _new_name()
+        frame = self.context.from_arrow(table, name)
+        # The frame has the table itself; the session need not know its name any more.
+        self.context.deregister_table(name)
+        return frame
+
+    def dataset(self, dataset: ds.Dataset) -> DataFrame:
+        name = _new_name()
+        self.context.register_dataset(name, dataset)
+        frame = self.context.table(name)
+        self.context.deregister_table(name)
+        return frame
 
     def view(self, frame: DataFrame) -> str:
         """The frame under a name, for the few operators that DataFusion offers in SQL alone."""
-        name = self.new_name()
+        name = _new_name()
         self.context.register_view(name, frame)
+        self.resources.callback(self.context.deregister_table, name)
         return name
+
+
+def _new_name() -> str:
+    return f"volley_{next(_numbers)}"
 
 
 def column(attribute: Attribute) -> Expr:

@@ -45,7 +45,11 @@ class FeedReport:
 
 @dataclass(frozen=True)
 class StageReport:
-    """`planned_tasks` is what the stage would have had without the real sizes of its inputs."""
+    """`planned_tasks` is what the stage would have had without the real sizes of its inputs.
+
+    What went to disk for want of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
+    aggregates and joins held, `shuffle_spilled_bytes` of the stage's output.
+    """
 
     stage: int
     tasks: int
@@ -56,6 +60,12 @@ class StageReport:
     seconds: float
     operators: tuple[OperatorReport, ...] = ()
     feeds: tuple[FeedReport, ...] = ()
+    operator_spilled_bytes: int = 0
+    shuffle_spilled_bytes: int = 0
+
+    @property
+    def spilled_bytes(self) -> int:
+        return self.operator_spilled_bytes + self.shuffle_spilled_bytes
 
 
 @dataclass(frozen=True)
@@ -79,10 +89,16 @@ class QueryReport:
     def native(self) -> bool:
         return self.engine == "native"
 
+    @property
+    def spilled_bytes(self) -> int:
+        """What went to disk for want of memory, of operators and of exchanged data."""
+        return sum(stage.spilled_bytes for stage in self.stages)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self) | {
             "native": self.native,
+            "spilled_bytes": self.spilled_bytes,
             "reasons": [
                 {"reason": str(item.reason), "what": item.what, "detail": item.detail}
                 for item in self.reasons
@@ -94,6 +110,7 @@ class QueryReport:
             f"{self.action}: {self.engine}, {self.rows:,} rows in {self.seconds:.3f} s "
             f"(Spark's planning {self.planning_seconds:.3f}, capture {self.capture_seconds:.3f}, "
             f"execution {self.execution_seconds:.3f}), {self.spark_tasks} Spark tasks"
+            + (f", {self.spilled_bytes:,} bytes spilled" if self.spilled_bytes else "")
         ]
         lines += [f"  {reason}" for reason in self.reasons]
         for stage in self.stages:
@@ -101,6 +118,7 @@ class QueryReport:
                 f"  stage {stage.stage}: {stage.tasks} tasks"
                 + (f" (planned {stage.planned_tasks})" if stage.tasks != stage.planned_tasks else "")
                 + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
+                + _spilled(stage)
             )
             lines += [f"    {feed}" for feed in stage.feeds]
         return "\n".join(lines)
@@ -108,7 +126,7 @@ class QueryReport:
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{stage.stage}</td><td>{stage.tasks}</td><td>{stage.rows:,}</td>"
-            f"<td>{stage.bytes:,}</td><td>{stage.seconds:.3f}</td></tr>"
+            f"<td>{stage.bytes:,}</td><td>{stage.spilled_bytes:,}</td><td>{stage.seconds:.3f}</td></tr>"
             for stage in self.stages
         )
         reasons = "".join(f"<li>{escape(str(reason))}</li>" for reason in self.reasons)
@@ -116,6 +134,18 @@ class QueryReport:
         return (
             f"<p><b>{head}</b></p>"
             + (f"<ul>{reasons}</ul>" if reasons else "")
-            + "<table><tr><th>stage</th><th>tasks</th><th>rows</th><th>bytes</th><th>seconds</th></tr>"
-            + f"{rows}</table>"
+            + "<table><tr><th>stage</th><th>tasks</th><th>rows</th><th>bytes</th><th>spilled</th>"
+            + f"<th>seconds</th></tr>{rows}</table>"
         )
+
+
+def _spilled(stage: StageReport) -> str:
+    parts = [
+        f"{size_bytes:,} of {what}"
+        for size_bytes, what in (
+            (stage.operator_spilled_bytes, "operators"),
+            (stage.shuffle_spilled_bytes, "the exchange"),
+        )
+        if size_bytes
+    ]
+    return f", bytes spilled: {' and '.join(parts)}" if parts else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from volley.events import Event, FeedFinished, StageFinished, StageStarted, TaskFinished, TaskStarted
@@ -15,6 +16,8 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     last_task: dict[int, int] = {}
     feeds: dict[int, list[FeedReport]] = {}
     operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
+    operators_spilled: Counter[int] = Counter()
+    shuffle_spilled: Counter[int] = Counter()
     reports: dict[int, StageReport] = {}
     for event in events:
         match event:
@@ -27,7 +30,10 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
             case FeedFinished():
                 feeds.setdefault(event.stage.stage, []).append(_feed(event))
             case TaskFinished():
-                _add(operators.setdefault(event.attempt.task.stage.stage, {}), event)
+                stage = event.attempt.task.stage.stage
+                _add(operators.setdefault(stage, {}), event)
+                operators_spilled[stage] += event.operator_spilled_bytes
+                shuffle_spilled[stage] += event.shuffle_spilled_bytes
             case StageFinished():
                 stage = event.stage.stage
                 reports[stage] = StageReport(
@@ -39,6 +45,8 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                     rows=event.rows,
                     bytes=event.size_bytes,
                     seconds=event.seconds,
+                    operator_spilled_bytes=operators_spilled[stage],
+                    shuffle_spilled_bytes=shuffle_spilled[stage],
                     operators=tuple(
                         OperatorReport(name, tuple(values.items()))
                         for (_, name), values in sorted(operators.get(stage, {}).items())

@@ -46,9 +46,12 @@ class TaggedJobs:
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark = spark
         self._tag = tag
+        self._scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+        self._jobs_before = 0
 
     def __enter__(self) -> TaggedJobs:
         self._spark.sparkContext.addJobTag(self._tag)
+        self._jobs_before = self._scheduler.numTotalJobs()
         return self
 
     def __exit__(
@@ -58,6 +61,9 @@ class TaggedJobs:
 
     def tasks(self) -> int:
         """Tasks of those jobs so far, skipped ones not counted."""
+        if self._scheduler.numTotalJobs() == self._jobs_before:
+            # No job of anybody: what every native query sees, and it need not wait for the event queue.
+            return 0
         context = _drained(self._spark)
         tracker = context.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag)]

@@ -1,16 +1,19 @@
-"""From a DataFrame to its plan as plain data: one JSON call, four calls for what JSON leaves out, and the sources."""
+"""From a DataFrame to its plan as plain data: one JSON call, one pass over the expressions and one over
+the scans for what JSON leaves out, and a few calls for rarer sources."""
 
 from __future__ import annotations
 
 import json
 import weakref
+from functools import cached_property
 from typing import Any
 
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import Json, Lookups, decode, short_name
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
-from volley.plan.details import DetailReader, ExpressionDetail
+from volley.plan.details import DetailReader
 from volley.plan.expressions import Alias, Expression
+from volley.plan.file_scans import FileScanReader
 from volley.plan.jvm import Java, Jvm, answer_promptly
 from volley.plan.nodes import Node, Project
 from volley.plan.sources import SourceReader
@@ -39,6 +42,7 @@ class Capture:
         jvm = Jvm(gateway)
         self._details = DetailReader(jvm)
         self._sources = SourceReader(jvm)
+        self._file_scans = FileScanReader(jvm)
         self._separator = jvm.separator(1)
 
     def read(self, plan: Java) -> Node:
@@ -46,22 +50,28 @@ class Capture:
         text = plan.toJSON()
         if len(text) > MAX_JSON_CHARACTERS:
             raise CaptureError(f"the plan's description takes {len(text) >> 20} MiB.")
-        return _PlanDecoder(json.loads(text), self._details.read(plan), plan, self).decode()
+        return _PlanDecoder(json.loads(text), plan, self).decode()
 
 
 class _PlanDecoder:
     """Decodes one plan; keeps the position in the depth-first list of its operators."""
 
-    def __init__(
-        self, operators: list[Json], details: list[list[list[ExpressionDetail]]], plan: Java, capture: Capture
-    ) -> None:
-        if len(operators) != len(details):
-            raise CaptureError("the JSON of a plan has another shape than the plan.")
+    def __init__(self, operators: list[Json], plan: Java, capture: Capture) -> None:
         self._operators = operators
-        self._details = details
+        self._plan = plan
         self._capture = capture
-        self._nodes = capture._details.nodes(plan)
+        self._details = capture._details.read(plan)
+        if len(operators) != len(self._details):
+            raise CaptureError("the JSON of a plan has another shape than the plan.")
         self._next = 0
+
+    @cached_property
+    def _nodes(self) -> Java:
+        return self._capture._details.nodes(self._plan)
+
+    @cached_property
+    def _file_scans(self) -> list[str]:
+        return self._capture._file_scans.read(self._plan)
 
     def decode(self) -> Node:
         index, self._next = self._next, self._next + 1
@@ -77,6 +87,9 @@ class _PlanDecoder:
             return self._capture.read(self._nodes.apply(index).child())
         if name == "ReusedExchangeExec":
             return self._reused(operator, self._nodes.apply(index))
+        if name == "FileSourceScanExec":
+            text = self._file_scans[index]
+            return self._capture._file_scans.decode(operator, text, lambda: self._nodes.apply(index))
         if source := self._capture._sources.decoder(name):
             return source(operator, self._nodes.apply(index))
         if decoder := DECODERS.get(name):
@@ -117,7 +130,7 @@ class _PlanDecoder:
         name = short_name(entry["class"])
         if name != "ExpandExec":
             # An operator without a decoder is only named by explain; its expressions are not looked at.
-            if name in DECODERS or self._capture._sources.decoder(name):
+            if name in DECODERS or name == "FileSourceScanExec" or self._capture._sources.decoder(name):
                 raise CaptureError(f"the expressions of {name} are not all in its JSON.")
             self._details[index] = []
             return {}

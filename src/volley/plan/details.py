@@ -1,13 +1,14 @@
 """What toJSON leaves out: for every expression of a plan its class, type and constructor fields.
 
 JSON turns enumerations and characters into null (the evaluation mode of a cast, the escape of a LIKE) and has no
-type for most expressions. Four calls read them all, whatever the size of the plan.
+type for most expressions. One pass in the JVM reads them all, whatever the size of the plan.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 from volley.errors import CaptureError
 from volley.plan.jvm import Java, Jvm
@@ -41,49 +42,40 @@ class DetailReader:
             jvm.method(_EXPRESSION, "dataType", "org.apache.spark.sql.types.DataType"),
             jvm.method("org.apache.spark.sql.types.DataType", "json", "java.lang.String"),
         )
-        to_names = jvm.chain(jvm.method("scala.Product", "productElementNames", _ITERATOR), jvm.join(4))
-        to_values = jvm.chain(jvm.method("scala.Product", "productIterator", _ITERATOR), jvm.join(4))
-        self._readers = tuple(
-            self._of_all_expressions(handle)
-            for handle in (to_class, jvm.otherwise(to_type, _NO_TYPE), to_names, to_values)
-        )
-        same = jvm.chain(jvm._handles.identity(jvm._object))
-        self._identity = jvm.function(same)
+        to_names = jvm.chain(jvm.method("scala.Product", "productElementNames", _ITERATOR), jvm.join(5))
+        to_values = jvm.chain(jvm.method("scala.Product", "productIterator", _ITERATOR), jvm.join(5))
+        facts = jvm.joined(4, to_class, jvm.otherwise(to_type, _NO_TYPE), to_names, to_values)
+        parts = jvm.chain(jvm.each(_TREE, _SEQ, jvm.function(facts)), jvm.join(3))
+        expressions = jvm.method(_PLAN, "expressions", _SEQ)
+        trees = jvm.chain(expressions, jvm.each(_SEQ, "java.lang.Object", jvm.function(parts)), jvm.join(2))
+        self._reader = jvm.function(trees)
+        self._identity = jvm.function(jvm.same())
 
     def read(self, plan: Java) -> list[list[list[ExpressionDetail]]]:
         """For each node in depth-first order, for each expression it holds, the details of its parts in that order."""
-        classes, types, names, values = (self._split(plan, reader) for reader in self._readers)
-        try:
-            return [
-                [
-                    [_detail(*part, separator=self._jvm.separator(4)) for part in zip(*tree, strict=True)]
-                    for tree in zip(*node, strict=True)
-                ]
-                for node in zip(classes, types, names, values, strict=True)
-            ]
-        except ValueError as error:
-            raise CaptureError("the readings of one plan do not fit each other.") from error
+        first, second, third = (self._jvm.separator(level) for level in (1, 2, 3))
+        text = str(plan.map(self._reader).mkString(first))
+        return [
+            [[self._detail(part) for part in tree.split(third)] for tree in node.split(second)]
+            if node
+            else []
+            for node in text.split(first)
+        ]
 
     def nodes(self, tree: Java) -> Java:
         """All nodes of a plan or expression, depth first, as a Scala sequence of handles."""
         return tree.map(self._identity)
 
-    def _of_all_expressions(self, handle: Java) -> Java:
-        jvm = self._jvm
-        parts = jvm.chain(jvm.each(_TREE, _SEQ, jvm.function(handle)), jvm.join(3))
-        expressions = jvm.method(_PLAN, "expressions", _SEQ)
-        trees = jvm.chain(expressions, jvm.each(_SEQ, "java.lang.Object", jvm.function(parts)), jvm.join(2))
-        return jvm.function(trees)
-
-    def _split(self, plan: Java, reader: Java) -> list[list[list[str]]]:
-        first, second, third = (self._jvm.separator(level) for level in (1, 2, 3))
-        text = plan.map(reader).mkString(first)
-        return [
-            [tree.split(third) for tree in node.split(second)] if node else [] for node in text.split(first)
-        ]
+    def _detail(self, text: str) -> ExpressionDetail:
+        try:
+            class_name, type_json, names, values = text.split(self._jvm.separator(4))
+            between = self._jvm.separator(5)
+            fields = dict(zip(names.split(between), values.split(between), strict=True)) if names else {}
+        except ValueError as error:
+            raise CaptureError("what was read of an expression has another shape than expected.") from error
+        return ExpressionDetail(class_name, _type_of(type_json), fields)
 
 
-def _detail(class_name: str, type_json: str, names: str, values: str, *, separator: str) -> ExpressionDetail:
-    data_type = OtherType("?") if type_json == _NO_TYPE else parse_type(json.loads(type_json))
-    fields = dict(zip(names.split(separator), values.split(separator), strict=True)) if names else {}
-    return ExpressionDetail(class_name, data_type, fields)
+@lru_cache(maxsize=1024)
+def _type_of(text: str) -> DataType:
+    return OtherType("?") if text == _NO_TYPE else parse_type(json.loads(text))

@@ -16,17 +16,23 @@ from typing import Any
 Java = Any
 
 
+_PRIMITIVES = {"int": "Integer", "long": "Long", "boolean": "Boolean"}
+
+
 class Jvm:
     """The method handles that plan reading needs, made once for each gateway."""
 
     def __init__(self, gateway: Java) -> None:
-        self._gateway = gateway
         self.root = gateway.jvm
+        # Looking a name up costs several round trips, so each is looked up once.
+        self._classes: dict[str, Java] = {}
+        self._class = self.root.java.lang.Class
         invoke = self.root.java.lang.invoke
         self._handles = invoke.MethodHandles
         self._lookup = invoke.MethodHandles.publicLookup()
         self._type = invoke.MethodType.methodType
         self._proxies = invoke.MethodHandleProxies
+        self._new_array = self.root.java.lang.reflect.Array.newInstance
         self._object = self.type("java.lang.Object")
         self._string = self.type("java.lang.String")
         self._function = self.type("scala.Function1")
@@ -34,9 +40,13 @@ class Jvm:
         self._nonce = secrets.token_hex(4)
 
     def type(self, name: str) -> Java:
-        if name == "long":
-            return self.root.java.lang.Long.TYPE
-        return self.root.java.lang.Class.forName(name)
+        if name not in self._classes:
+            self._classes[name] = (
+                getattr(self.root.java.lang, _PRIMITIVES[name]).TYPE
+                if name in _PRIMITIVES
+                else self._class.forName(name)
+            )
+        return self._classes[name]
 
     def singleton(self, name: str) -> Java:
         """The instance of a Scala object."""
@@ -66,6 +76,22 @@ class Jvm:
             result = self._handles.filterReturnValue(result, handle)
         return result
 
+    def static(self, owner: str, name: str, returns: str, takes: str) -> Java:
+        """A handle of a static method of one argument."""
+        signature = self._type(self.type(returns), self._array("java.lang.Class", [self.type(takes)]))
+        return self._generic(self._lookup.findStatic(self.type(owner), name, signature))
+
+    def same(self) -> Java:
+        """The handle that gives back what it gets."""
+        return self._handles.identity(self._object)
+
+    def joined(self, level: int, *handles: Java) -> Java:
+        """What each handle says of one object, as text, in one string: many properties in a single pass."""
+        result = self._text(handles[0])
+        for handle in handles[1:]:
+            result = self._concat(result, self.separator(level), self._text(handle))
+        return self._generic(result)
+
     def otherwise(self, handle: Java, text: str) -> Java:
         """The handle, giving `text` where it throws."""
         throwable = self.type("java.lang.Throwable")
@@ -90,15 +116,29 @@ class Jvm:
         """`owner.map(function)`."""
         return self.method(owner, "map", returns, ("scala.Function1", function))
 
+    def _text(self, handle: Java) -> Java:
+        signature = self._type(self._string, self._array("java.lang.Class", [self._object]))
+        value_of = self._lookup.findStatic(self._string, "valueOf", signature)
+        return self._handles.filterReturnValue(handle, value_of)
+
+    def _concat(self, left: Java, separator: str, right: Java) -> Java:
+        """From an object to `left(object) + separator + right(object)`."""
+        signature = self._type(self._string, self._array("java.lang.Class", [self._string]))
+        concat = self._lookup.findVirtual(self._string, "concat", signature)
+        separated = self._handles.insertArguments(concat, 1, self._array("java.lang.Object", [separator]))
+        left = self._handles.filterReturnValue(left, separated)
+        both = self._handles.filterArguments(
+            concat, 0, self._array("java.lang.invoke.MethodHandle", [left, right])
+        )
+        once = self._new_array(self.type("int"), 2)  # zeros: both arguments are the first of the result
+        target = self._type(self._string, self._array("java.lang.Class", [self._object]))
+        return self._handles.permuteArguments(both, target, once)
+
     def _generic(self, handle: Java) -> Java:
         return handle.asType(self._type(self._object, self._object))
 
     def _array(self, kind: str, items: list[Any]) -> Java:
-        *package, name = kind.split(".")
-        owner = self.root
-        for part in package:
-            owner = getattr(owner, part)
-        array = self._gateway.new_array(getattr(owner, name), len(items))
+        array = self._new_array(self.type(kind), len(items))
         for index, item in enumerate(items):
             array[index] = item
         return array

@@ -21,6 +21,7 @@ from volley.plan.expressions import (
     SortKey,
     attribute_of,
 )
+from volley.plan.types import LONG, STRING
 
 # ---------------------------------------------------------------------------------------------- sources
 
@@ -301,6 +302,41 @@ class Exchange:
         return self.child.output
 
 
+# What a written file is known by: where it lies, the folder it belongs to, and what it holds.
+WRITTEN = (
+    Attribute(2**62 + 1, "file", STRING, False),
+    Attribute(2**62 + 2, "partition", STRING, False),
+    Attribute(2**62 + 3, "rows", LONG, False),
+    Attribute(2**62 + 4, "size_bytes", LONG, False),
+)
+
+
+@dataclass(frozen=True)
+class WriteFiles:
+    """Writes the child's rows as Parquet files into `directory` and gives one row for each file.
+
+    Nobody sees the files there: whoever commits the write moves those of the attempts that counted. The child's
+    columns are `columns`, as they stand in the files, then a text for each of `partition_names`; rows of equal texts
+    go to one folder. `single`: one task writes everything, and a folder gets one file.
+    """
+
+    directory: str
+    columns: tuple[Attribute, ...]
+    partition_names: tuple[str, ...]
+    single: bool
+    codec: str
+    int96: bool
+    rows_a_file: int | None
+    metadata: tuple[tuple[str, str], ...]
+    child: Node
+
+    output = WRITTEN
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+
 # ------------------------------------------------------------------------------------ more children
 
 
@@ -394,6 +430,7 @@ Node = (
     | Expand
     | Window
     | Exchange
+    | WriteFiles
     | Join
     | Union
     | Unknown

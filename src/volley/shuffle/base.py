@@ -25,7 +25,9 @@ class Block:
     """One partition of one attempt's output: its name, where it is, and what a reader must find there.
 
     `location` and `handle` mean something to the store that made the block and to no one else. `size_bytes` is what the
-    rows take in memory; `checksum` covers all that the store keeps of them.
+    rows take in memory; `checksum` covers all that the store keeps of them; `spilled_bytes` is what the store wrote of
+    them to disk because there was no room in memory. One that `outlives_worker` is still there when the worker that
+    wrote it has gone.
     """
 
     attempt: AttemptId
@@ -35,6 +37,8 @@ class Block:
     size_bytes: int
     checksum: int = 0
     handle: str = ""
+    spilled_bytes: int = 0
+    outlives_worker: bool = False
 
     def __str__(self) -> str:
         return f"partition {self.partition} of {self.attempt}"
@@ -72,6 +76,10 @@ class ShuffleSink(Protocol):
 class ShuffleStore(Protocol):
     """Where a worker writes and reads. All methods may be called from any thread."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether its sinks wait for other machines. Then nobody makes or uses them on an event loop."""
+
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         """Begin the output of an attempt. A second sink of the same attempt is refused with ValueError."""
 
@@ -94,3 +102,23 @@ class ShuffleStore(Protocol):
     @property
     def held_bytes(self) -> int:
         """How much the store holds now, committed or not."""
+
+
+class SharedStore(ShuffleStore, Protocol):
+    """A store beside the workers. Drivers and workers have an object each for the same data.
+
+        driver      begin(query) ... release(query)       it alone says when the data of a query may go
+        worker      sink, read ... leave(query)
+
+    What a driver began is kept for as long as the driver shows that it lives. When it has not for too long, everything
+    of it goes, and whoever still asks for it gets `BlockMissing`.
+    """
+
+    def begin(self, query: QueryId) -> None:
+        """Make room for a query and keep it alive. Before that its sinks are refused with `BlockMissing`."""
+
+    def leave(self, query: QueryId) -> None:
+        """This process has nothing more to do with the query. Its data stays; sinks here are refused from now on."""
+
+    def close(self) -> None:
+        """Release what this process began, and end all that it has under way."""

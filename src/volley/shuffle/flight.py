@@ -9,7 +9,6 @@ serve(ticket)  ->  what another worker fetches
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,13 +24,13 @@ from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.fetch import Connect, Fetch, Patience
 from volley.shuffle.frames import SCHEMA, Header, Kind, frame
+from volley.shuffle.gather import CHUNK_BYTES
 from volley.shuffle.location import Location
 from volley.shuffle.peers import open_peer
-from volley.shuffle.sink import CHUNK_BYTES, WorkerSink
+from volley.shuffle.released import Released
+from volley.shuffle.sink import WorkerSink
 from volley.transport.codec import decode
 
-# Enough to refuse the late writers of any query that may still have some.
-_REMEMBERED_QUERIES = 1024
 # Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
 _BUDGET_BYTES = 16 * 2**20
 _STALL_SECONDS = 20.0
@@ -52,6 +51,8 @@ class WorkerStore:
     never packed; auto packs with lz4. With `map_same_host` off, other processes of this host are asked as if they were
     on another.
     """
+
+    waits = False
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class WorkerStore:
         self._lock = threading.RLock()
         self._sinks: dict[AttemptId, WorkerSink] = {}
         self._fetches: dict[Fetch, frozenset[QueryId]] = {}
-        self._released: OrderedDict[QueryId, None] = OrderedDict()
+        self._released = Released()
 
     # -------------------------------------------------------------------------------------------------- writing
 
@@ -107,9 +108,7 @@ class WorkerStore:
 
     def release(self, query: QueryId) -> None:
         with self._lock:
-            self._released[query] = None
-            while len(self._released) > _REMEMBERED_QUERIES:
-                self._released.popitem(last=False)
+            self._released.add(query)
             mine = [attempt for attempt in self._sinks if _query(attempt) == query]
             sinks = [self._sinks.pop(attempt) for attempt in mine]
             fetches = [fetch for fetch, queries in list(self._fetches.items()) if query in queries]
@@ -173,7 +172,7 @@ class WorkerStore:
         holder = _holder(blocks[0])
         queries = frozenset(_query(block.attempt) for block in blocks)
         with self._lock:
-            for query in queries & self._released.keys():
+            for query in filter(self._released.__contains__, queries):
                 raise BlockMissing(f"query {query} is over.")
             fetch = Fetch(
                 holder,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -11,13 +10,13 @@ import pyarrow as pa
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, ShuffleSink
-
-# Enough to refuse the late writers of any query that may still have some.
-_REMEMBERED_QUERIES = 1024
+from volley.shuffle.released import Released
 
 
 class MemoryStore:
     """A `ShuffleStore` whose blocks are lists of batches. `location` names the worker that it belongs to."""
+
+    waits = False
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -25,7 +24,7 @@ class MemoryStore:
         self._open: dict[AttemptId, MemorySink] = {}
         self._committed: dict[tuple[AttemptId, int], tuple[pa.RecordBatch, ...]] = {}
         self._bytes: dict[AttemptId, int] = {}
-        self._released: OrderedDict[QueryId, None] = OrderedDict()
+        self._released = Released()
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         with self._lock:
@@ -55,9 +54,7 @@ class MemoryStore:
 
     def release(self, query: QueryId) -> None:
         with self._lock:
-            self._released[query] = None
-            while len(self._released) > _REMEMBERED_QUERIES:
-                self._released.popitem(last=False)
+            self._released.add(query)
             for attempt in [attempt for attempt in self._bytes if attempt.task.stage.query == query]:
                 self._forget(attempt)
 

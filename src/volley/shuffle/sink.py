@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,26 +13,10 @@ from volley.errors import BlockMissing
 from volley.ids import AttemptId
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunks import Chunk, Index, checksum_of, compact, seal, slices
+from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.gather import Gathering
 from volley.shuffle.peers import Handle
 from volley.shuffle.segments import Segment, SpillFiles, memory_segment
-
-# Readers are twice as fast on batches of this size as on those of an operator (8,192 rows).
-CHUNK_ROWS = 128 * 1024
-CHUNK_BYTES = 4 * 2**20
-# What may wait, over all partitions of an attempt, for enough rows to make a chunk; and what may wait even when there
-# is no memory left, because chunks of a few rows would cost more than they save.
-_WAITING_BYTES = 64 * 2**20
-_LEAST_WAITING_BYTES = 2**20
-
-
-@dataclass
-class _Partition:
-    waiting: list[pa.RecordBatch] = field(default_factory=list)
-    waiting_rows: int = 0
-    waiting_bytes: int = 0
-    chunks: list[Chunk] = field(default_factory=list)
-    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,12 +49,10 @@ class WorkerSink:
         self._location = location
         self._budget = budget
         self._disk_codec = disk_codec
-        self._chunk_bytes = chunk_bytes
         self._on_abort = on_abort
         self._lock = threading.Lock()
-        self._partitions = [_Partition() for _ in range(partitions)]
-        self._schema: pa.Schema | None = None
-        self._waiting_bytes = 0
+        self._gathering = Gathering(partitions, budget, chunk_bytes)
+        self._chunks: list[list[Chunk]] = [[] for _ in range(partitions)]
         self._memory: Segment | None = None
         self._memory_bytes = 0
         self._to_disk = False
@@ -84,28 +66,15 @@ class WorkerSink:
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         with self._lock:
             self._check_open()
-            if not batch.num_rows:
-                return
-            self._schema = self._schema or batch.schema
-            batch = compact(batch)
-            waiting = self._partitions[partition]
-            waiting.waiting.append(batch)
-            waiting.waiting_rows += batch.num_rows
-            waiting.waiting_bytes += batch.nbytes
-            waiting.size_bytes += batch.nbytes
-            self._waiting_bytes += batch.nbytes
-            self._budget.hold(batch.nbytes)
-            if waiting.waiting_rows >= CHUNK_ROWS or waiting.waiting_bytes >= self._chunk_bytes:
-                self._seal(waiting)
-            while self._waiting_bytes > self._waiting_limit():
-                self._seal(max(self._partitions, key=lambda item: item.waiting_bytes))
+            for number, ready in self._gathering.add(partition, batch):
+                self._chunks[number].append(self._place(ready))
 
     def commit(self) -> tuple[Block, ...]:
         with self._lock:
             self._check_open()
-            for partition in self._partitions:
-                self._seal(partition)
-            self._committed = tuple(self._finished(number) for number in range(len(self._partitions)))
+            for number, ready in self._gathering.rest():
+                self._chunks[number].append(self._place(ready))
+            self._committed = tuple(self._finished(number) for number in range(len(self._chunks)))
             for segment in self._segments:
                 segment.seal()
             return tuple(item.block for item in self._committed)
@@ -121,7 +90,7 @@ class WorkerSink:
 
     @property
     def memory_bytes(self) -> int:
-        return self._memory_bytes + self._waiting_bytes
+        return self._memory_bytes + self._gathering.waiting_bytes
 
     @property
     def spilled_bytes(self) -> int:
@@ -161,22 +130,6 @@ class WorkerSink:
         if self._closed or self._committed is not None:
             raise BlockMissing(f"{self._attempt}: its output is closed.", attempt=self._attempt)
 
-    def _waiting_limit(self) -> int:
-        if self._budget.is_full:
-            return _LEAST_WAITING_BYTES
-        return max(_LEAST_WAITING_BYTES, min(_WAITING_BYTES, self._budget.limit_bytes // 4))
-
-    def _seal(self, partition: _Partition) -> None:
-        if not partition.waiting:
-            return
-        whole = pa.concat_batches(partition.waiting)
-        # It is about to be counted where it goes.
-        self._waiting_bytes -= partition.waiting_bytes
-        self._budget.free(partition.waiting_bytes)
-        partition.waiting, partition.waiting_rows, partition.waiting_bytes = [], 0, 0
-        for batch in slices(whole, self._chunk_bytes):
-            partition.chunks.append(self._place(batch))
-
     def _place(self, batch: pa.RecordBatch) -> Chunk:
         size_bytes = pa.ipc.get_record_batch_size(batch)
         if not self._to_disk and self._budget.admit(size_bytes, new=self._memory is None):
@@ -199,16 +152,17 @@ class WorkerSink:
         return segment, start
 
     def _finished(self, number: int) -> Committed:
-        partition = self._partitions[number]
+        chunks = tuple(self._chunks[number])
         # Small beside the rows, which are what is counted.
         names = tuple(segment.name for segment in self._segments)
-        packed = Index(names, tuple(partition.chunks), self._schema if partition.chunks else None).pack()
+        packed = Index(names, chunks, self._gathering.schema if chunks else None).pack()
         segment, start = self._append(pa.py_buffer(packed), 0)
         handle = str(Handle(segment.name, start, len(packed)))
-        rows = sum(chunk.rows for chunk in partition.chunks)
-        size_bytes = partition.size_bytes
+        rows = sum(chunk.rows for chunk in chunks)
+        size_bytes = self._gathering.written_bytes[number]
         checksum = checksum_of(packed)
-        block = Block(self._attempt, number, self._location, rows, size_bytes, checksum, handle)
+        spilled = sum(chunk.size_bytes for chunk in chunks if not names[chunk.file].in_memory)
+        block = Block(self._attempt, number, self._location, rows, size_bytes, checksum, handle, spilled)
         return Committed(block, packed)
 
     def _free(self) -> None:
@@ -217,8 +171,9 @@ class WorkerSink:
         self._closed = True
         for segment in self._segments:
             segment.close()
-        self._budget.free(self._memory_bytes + self._waiting_bytes)
-        self._memory_bytes = self._waiting_bytes = 0
+        self._gathering.clear()
+        self._budget.free(self._memory_bytes)
+        self._memory_bytes = 0
         self._segments = []
-        self._partitions = []
+        self._chunks = []
         self._committed = None

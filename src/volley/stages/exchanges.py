@@ -33,6 +33,7 @@ from volley.plan.nodes import (
     TopN,
     Union,
     Window,
+    WriteFiles,
     walk,
 )
 from volley.stages.distribution import (
@@ -98,6 +99,10 @@ class _Placement:
                 return self._join(node)
             case Union():
                 return self._union(node)
+            case WriteFiles():
+                placed = self.place(node.child)
+                child, at = self._gathered(placed) if node.single else placed
+                return replace(node, child=child), at
             case _:
                 raise TypeError(f"{type(node).__name__} cannot be in a plan that runs natively")
 

@@ -294,6 +294,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
                 "Between numbers, booleans, dates and timestamps (in UTC); to text from "
                 "integers, decimals, booleans and dates; from text to numbers, dates and booleans.",
             ),
+            "CheckOverflowInTableInsert": (_branches(0), "The casts of an INSERT."),
         },
     ),
     **_rules(

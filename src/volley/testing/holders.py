@@ -110,6 +110,8 @@ class Holder:
 class SplitStore:
     """A `ShuffleStore` that writes in the process of a `Holder` and reads in this one."""
 
+    waits = True
+
     def __init__(self, holder: Holder, reader: WorkerStore) -> None:
         self._holder = holder
         self._reader = reader

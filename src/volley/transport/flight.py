@@ -26,9 +26,10 @@ from volley.errors import QueryError
 from volley.gate import ByteGate
 from volley.ids import AttemptId, QueryId
 from volley.security import Clients, Security
-from volley.shuffle.base import Block
+from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.flight import WorkerStore
 from volley.shuffle.location import Location
+from volley.shuffle.shared import Ownership
 from volley.transport.codec import encode
 from volley.transport.control import RESULT_TICKET, Answer, Reserve
 from volley.transport.fleet import Fleet, Peer, PeerLost
@@ -39,10 +40,16 @@ _MESSAGE_BYTES = 64 * 2**20
 
 
 class FlightTransport:
-    """A `Transport` over a fleet. One for each query."""
+    """A `Transport` over a fleet. One for each query. `shared` is the store that the workers use beside their own."""
 
-    def __init__(self, fleet: Fleet, result_buffer_bytes: int = RESULT_BUFFER_BYTES) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        result_buffer_bytes: int = RESULT_BUFFER_BYTES,
+        shared: SharedStore | None = None,
+    ) -> None:
         self._fleet = fleet
+        self._data = Ownership(shared) if shared else None
         self._result_buffer_bytes = result_buffer_bytes
 
     def workers(self) -> Sequence[WorkerInfo]:
@@ -59,6 +66,8 @@ class FlightTransport:
 
     async def start(self, worker: str, task: TaskSpec) -> FlightTask:
         peer = self._fleet[worker]
+        if self._data and task.output is not None:
+            await self._data.begin(task.attempt.task.stage.query)
         running = FlightTask(self, peer, task, self._result_buffer_bytes)
         try:
             await self.call(peer, "run", task)
@@ -70,6 +79,8 @@ class FlightTransport:
         return running
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
+        if self._data and block.outlives_worker:
+            return self._data.store.read(block)
         return _reader(self._fleet).read(block)
 
     async def release(self, query: QueryId) -> None:
@@ -77,6 +88,8 @@ class FlightTransport:
         there = [peer for peer in self._fleet.peers if peer.up]
         # A worker that does not hear it now is told when it says hello again, or forgets us after its lease.
         await asyncio.gather(*(self.call(peer, "release", query) for peer in there), return_exceptions=True)
+        if self._data:
+            await self._data.release(query)
 
     async def call(self, peer: Peer, action: str, message: Any) -> Any:
         """What the worker answers, without holding up the loop."""

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
-from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
+from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
+from volley.shuffle.shared import Ownership, Visitor
 from volley.transport.messages import TaskSpec, WorkerInfo
 from volley.worker.slots import RESULT_BUFFER_BYTES, Attempt, Slots
 
@@ -23,11 +24,13 @@ class LocalTransport:
         cores: int,
         store: Callable[[str], ShuffleStore],
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
+        shared: SharedStore | None = None,
     ) -> None:
-        """`store` makes the store of the worker whose name it is given."""
+        """`store` makes the store of the worker whose name it is given; `shared` is one that all use instead."""
         share = max(1, cores // workers)
+        self._data = Ownership(shared) if shared else None
         self._workers = {
-            name: _Worker(name, share, store(name), self, result_buffer_bytes)
+            name: _Worker(name, share, Visitor(shared) if shared else store(name), self, result_buffer_bytes)
             for name in (f"local-{number}" for number in range(workers))
         }
 
@@ -38,9 +41,13 @@ class LocalTransport:
         return self._workers[worker].slots.reserve(attempt)
 
     async def start(self, worker: str, task: TaskSpec) -> Attempt:
+        if self._data and task.output is not None:
+            await self._data.begin(task.attempt.task.stage.query)
         return self._workers[worker].slots.start(task)
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
+        if self._data and block.outlives_worker:
+            return self._data.store.read(block)
         holder = self._workers.get(block.location)
         if holder is None:
             raise BlockMissing(f"{block.location}, which holds {block.attempt}, is not there.")
@@ -49,6 +56,8 @@ class LocalTransport:
     async def release(self, query: QueryId) -> None:
         for worker in self._workers.values():
             await worker.slots.release(query)
+        if self._data:
+            await self._data.release(query)
 
     @property
     def held_bytes(self) -> int:
@@ -79,6 +88,10 @@ class _StoreView:
         self._transport = transport
         self._location = location
 
+    @property
+    def waits(self) -> bool:
+        return self._own.waits
+
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         return self._own.sink(attempt, partitions)
 
@@ -86,6 +99,9 @@ class _StoreView:
         return self._own.read(block) if block.location == self._location else self._transport.fetch(block)
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        if any(block.outlives_worker for block in blocks):
+            yield from self._own.read_many(blocks)
+            return
         for block in blocks:
             yield from self.read(block)
 

@@ -84,6 +84,14 @@ class TaskDone:
     seconds: float
     operators: tuple[OperatorMetrics, ...]
 
+    @property
+    def operator_spilled_bytes(self) -> int:
+        return sum(dict(operator.values).get("spilled_bytes", 0) for operator in self.operators)
+
+    @property
+    def shuffle_spilled_bytes(self) -> int:
+        return sum(block.spilled_bytes for block in self.blocks)
+
 
 class Failure(StrEnum):
     """What went wrong, as far as it matters to who decides what next."""

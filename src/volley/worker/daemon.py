@@ -30,8 +30,10 @@ from volley.errors import ConfigError
 from volley.loop import LoopThread
 from volley.lower.memory import OperatorMemory
 from volley.security import Clients, Security
+from volley.shuffle.choice import StoreChoice, new_store
 from volley.shuffle.flight import WorkerStore
 from volley.shuffle.location import Location
+from volley.shuffle.shared import Visitor
 from volley.transport.handshake import Identity
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
@@ -52,6 +54,7 @@ class ShuffleSettings:
     compression: str
     retry_attempts: int
     retry_delay_seconds: float
+    store: StoreChoice
 
     @classmethod
     def of(cls, config: Config) -> ShuffleSettings:
@@ -62,6 +65,7 @@ class ShuffleSettings:
             config.shuffle_compression,
             config.shuffle_retry_attempts,
             config.shuffle_retry_delay_ms / 1000,
+            StoreChoice.of(config),
         )
 
 
@@ -95,6 +99,7 @@ class Daemon:
         self._loop = LoopThread()
         self.budget = WorkerBudget.divide(settings.memory_bytes, settings.shuffle.memory_fraction)
         store = _store(settings, self.budget, self.address, security)
+        self._shared = new_store(settings.shuffle.store, security, self.budget.shuffle_bytes)
         self.scratch = Scratch(settings.directories)
         self._worker: Worker = self._loop.submit(self._made(store)).result()
         self._server.open(self._worker)
@@ -104,7 +109,9 @@ class Daemon:
         settings = self._settings
         # A share for each, so that what one task can do does not depend on its neighbours.
         memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self.scratch.directories)
-        slots = Slots(self.address, settings.slots, settings.cores, store, memory=memory)
+        # Its own store then holds nothing, and nobody has to wait for it to be empty.
+        used = Visitor(self._shared) if self._shared else store
+        slots = Slots(self.address, settings.slots, settings.cores, used, memory=memory)
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
             identity,
@@ -133,6 +140,8 @@ class Daemon:
         shutdown.start()
         self._loop.close()
         shutdown.join(_STOP_SECONDS)
+        if self._shared:
+            self._shared.close()
         self.scratch.close()
 
     async def _drain(self) -> None:

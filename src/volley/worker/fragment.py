@@ -21,6 +21,10 @@ class Running(Protocol):
     @property
     def input_errors(self) -> list[Exception]: ...
 
+    @property
+    def streams(self) -> int:
+        """How many outputs it has."""
+
     async def run(self, give: Give) -> None:
         """Give every batch that has rows, with the number of its output."""
 
@@ -42,6 +46,10 @@ class Fragment:
         self.input_errors = input_errors
         self._context = context
         self._plan = plan
+
+    @property
+    def streams(self) -> int:
+        return self._plan.partition_count if self._plan is not None else 0
 
     async def run(self, give: Give) -> None:
         """Poll all outputs together and give every batch that has rows; ends them all when one fails."""

@@ -12,18 +12,28 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan
 
-from volley.errors import BlockDamaged, BlockMissing, DataError, QueryError, SpillDiskFull, VolleyError
+from volley.errors import (
+    BlockDamaged,
+    BlockMissing,
+    DataError,
+    QueryError,
+    ShuffleRefused,
+    SpillDiskFull,
+    VolleyError,
+)
 from volley.ids import AttemptId
 from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
-from volley.lower.operators import lower, new_context, root
+from volley.lower.operators import lower, new_context, root, shared_context
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
 from volley.lower.streams import StreamTable
-from volley.plan.nodes import FeedInput, Partitioning, StageInput
+from volley.lower.written import written_plan
+from volley.plan.nodes import FeedInput, Partitioning, StageInput, WriteFiles
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
@@ -31,6 +41,7 @@ from volley.worker.fragment import Fragment, Running
 from volley.worker.intake import Intakes
 from volley.worker.scan import Scans
 from volley.worker.waves import Waves, held_back
+from volley.worker.write import write_rows
 
 
 async def run_task(
@@ -86,6 +97,8 @@ async def _run_once(
             await asyncio.gather(planning, return_exceptions=True)
             raise
         try:
+            if isinstance(task.plan, WriteFiles):
+                return await _write(task, task.plan, running, give, started)
             if task.output is None:
                 return await _stream(task, running, give, started)
             return await _store(task, task.output, running, store, started)
@@ -116,10 +129,29 @@ async def _stream(
     return TaskDone(task.attempt, (), count.rows, count.size_bytes, seconds, running.metrics())
 
 
+async def _write(
+    task: TaskSpec,
+    node: WriteFiles,
+    running: Running,
+    give: Callable[[pa.RecordBatch], Awaitable[None]],
+    started: float,
+) -> TaskDone:
+    """The rows go into files; what the client gets is their names."""
+    count = _Count()
+    files = await write_rows(node, task.attempt, running.streams, running.run)
+    if files is not None:
+        count.add(files)
+        await give(files)
+    seconds = time.perf_counter() - started
+    return TaskDone(task.attempt, (), count.rows, count.size_bytes, seconds, running.metrics())
+
+
 async def _store(
     task: TaskSpec, output: Output, running: Running, store: ShuffleStore, started: float
 ) -> TaskDone:
-    sink = store.sink(task.attempt, output.partitions)
+    # Work on memory is done here; what waits for other machines must not hold up the loop.
+    do = asyncio.to_thread if store.waits else _now
+    sink = await do(store.sink, task.attempt, output.partitions)
     width = len(arrow_schema(task.plan.output))
     turn = 0
 
@@ -127,23 +159,27 @@ async def _store(
         nonlocal turn
         match output.partitioning:
             case Partitioning.HASH:
-                sink.write(stream, _first_columns(batch, width))
+                await do(sink.write, stream, _first_columns(batch, width))
             case Partitioning.ROUND_ROBIN:
-                sink.write(turn, batch)
-                turn = (turn + 1) % output.partitions
+                target, turn = turn, (turn + 1) % output.partitions
+                await do(sink.write, target, batch)
             case _:
-                sink.write(0, batch)
+                await do(sink.write, 0, batch)
 
     try:
         await running.run(write)
-        blocks = sink.commit()
+        blocks = await do(sink.commit)
     except BaseException:
-        sink.abort()
+        await do(sink.abort)
         raise
     rows = sum(block.rows for block in blocks)
     size_bytes = sum(block.size_bytes for block in blocks)
     seconds = time.perf_counter() - started
     return TaskDone(task.attempt, blocks, rows, size_bytes, seconds, running.metrics())
+
+
+async def _now(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
@@ -153,7 +189,7 @@ def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
     elif isinstance(error, DataError | pa.ArrowException) or type(error) is Exception:
         # DataFusion raises bare exceptions; at this point they come from evaluating data or from opening a file.
         kind = Failure.DATA
-    elif isinstance(error, OSError | MemoryError | SpillDiskFull):
+    elif isinstance(error, OSError | MemoryError | SpillDiskFull | ShuffleRefused):
         kind = Failure.WORKER
     else:
         kind = Failure.INTERNAL
@@ -178,16 +214,20 @@ def _plan(
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
     width = output.partitions if output is not None and hashed else cores
-    context = new_context(width, memory)
+    # Partitioning changes settings of its session, and a limit of memory belongs to one task.
+    context = new_context(width, memory) if hashed or memory else shared_context(width)
 
-    def input_of(node: StageInput | FeedInput) -> StreamTable:
+    def inputs(node: StageInput | FeedInput) -> StreamTable:
         if isinstance(node, FeedInput):
             return scans.table(node)
         return _input(task.inputs, store, cores, errors, node)
 
+    if isinstance(task.plan, WriteFiles):
+        rows = root(lower(task.plan.child, context, inputs, resources), task.plan.child)
+        return Fragment(context, written_plan(rows, task.plan), errors)
     if output is None and (node := held_back(task.plan)) is not None:
         return Waves(task.plan, node, scans, cores, memory, errors)
-    frame = lower(task.plan, context, input_of, resources)
+    frame = lower(task.plan, context, inputs, resources)
     if output is None:
         return Fragment(context, _executable(root(frame, task.plan), task), errors)
     if not hashed:

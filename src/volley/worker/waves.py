@@ -52,6 +52,10 @@ class Waves:
         self._memory = memory
         self._metrics: dict[int, OperatorMetrics] = {}
 
+    @property
+    def streams(self) -> int:
+        return self._cores
+
     async def run(self, give: Give) -> None:
         loop = asyncio.get_running_loop()
         async for wave in self._scans.waves(self._node):

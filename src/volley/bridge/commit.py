@@ -1,0 +1,168 @@
+"""From files that nobody sees to a table that is whole: staging, and the commit of a write.
+
+    new table, or all of it replaced       <parent>/.volley-<name>-<id>/data   becomes  <parent>/<name>
+    some folders replaced                  <table>/.volley-<id>/data/<folder>  becomes  <table>/<folder>
+    rows added                             <table>/.volley-<id>/data/...       files move to <table>/...
+
+Replacing is one exchange of two directories, which Linux does in one step, so a reader, or whoever finds the table
+after a crash, sees the old rows or the new ones. Names that begin with a dot are invisible to Spark's readers. The
+staging directory of a process that was killed is removed by the next write to the same table: its lock is free then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from volley.errors import DataError, QueryError
+from volley.worker.parquet import Written
+
+_SUCCESS = "_SUCCESS"
+_STAGING = ".volley-"
+
+
+class Staging:
+    """Where one write to `table` collects its files; gone when the block ends.
+
+    In `tasks`, attempts make directories of their own.
+    """
+
+    def __init__(self, table: Path, replaces_table: bool) -> None:
+        self.table = table
+        self._whole = replaces_table or not table.exists()
+        self._home = table.parent if self._whole else table
+        self._prefix = f"{_STAGING}{table.name}-" if self._whole else _STAGING
+
+    def __enter__(self) -> Staging:
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._remove_abandoned()
+        self._root = self._home / f"{self._prefix}{secrets.token_hex(6)}"
+        self.tasks, self._data = self._root / "tasks", self._root / "data"
+        self._root.mkdir(mode=0o700)
+        self._lock = os.open(self._root / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.tasks.mkdir()
+        self._data.mkdir()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+        os.close(self._lock)
+
+    def commit(
+        self, files: Iterable[Written], suffix: str, replaces: Iterable[str], mark_success: bool
+    ) -> None:
+        """Make the files part of the table, under names as Spark gives them, in place of the folders `replaces`."""
+        placed = self._place(files, suffix)
+        if self._whole:
+            if mark_success:
+                (self._data / _SUCCESS).touch()
+            self._replace_table()
+            return
+        replaced = [folder for folder in dict.fromkeys(replaces) if folder]
+        for folder in replaced:
+            _put(self._data / folder, self.table / folder)
+        for file in placed:
+            relative = file.relative_to(self._data)
+            if not any(relative.is_relative_to(folder) for folder in replaced):
+                (self.table / relative).parent.mkdir(parents=True, exist_ok=True)
+                file.rename(self.table / relative)
+        if mark_success:
+            (self.table / _SUCCESS).touch()
+
+    def _place(self, files: Iterable[Written], suffix: str) -> list[Path]:
+        """Give the files of the attempts that counted their names and folders, still out of sight."""
+        job = uuid.uuid4()
+        streams: dict[tuple[str, str], int] = {}
+        placed = []
+        for file in sorted(files, key=lambda file: file.file):
+            source = Path(file.file)
+            stream, _, number = source.stem.split("-")
+            split = streams.setdefault((source.parent.name, stream), len(streams))
+            folder = self._data / file.partition
+            folder.mkdir(parents=True, exist_ok=True)
+            separator = "." if file.partition else "-"
+            target = folder / f"part-{split:05}-{job}{separator}c{number}{suffix}"
+            if target.exists():
+                raise QueryError(f"two files of one write would be called {target.name}.")
+            source.rename(target)
+            placed.append(target)
+        return placed
+
+    def _replace_table(self) -> None:
+        if self.table.exists():
+            shutil.copymode(self.table, self._data)
+            exchange(self._data, self.table)
+            return
+        try:
+            self._data.rename(self.table)
+        except OSError as error:
+            raise DataError(f"{self.table} appeared while it was being written: {error}.") from error
+
+    def _remove_abandoned(self) -> None:
+        for found in self._home.glob(f"{self._prefix}*"):
+            try:
+                lock = os.open(found / "lock", os.O_RDWR)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(found, ignore_errors=True)
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(lock)
+
+
+def can_be_replaced(table: Path) -> bool:
+    """Whether the directory itself can be exchanged for another: no mount point, and its parent is ours to change."""
+    return not table.exists() or (not table.is_mount() and os.access(table.parent, os.W_OK | os.X_OK))
+
+
+def exchange(new: Path, old: Path) -> None:
+    """Let the two directories change places."""
+    if _renameat2(new, old):
+        return
+    # A file system that cannot do it in one step: for a moment neither is at `old`.
+    aside = new.with_name(f"{new.name}-aside")
+    old.rename(aside)
+    new.rename(old)
+    aside.rename(new)
+
+
+def _put(new: Path, old: Path) -> None:
+    """`new` in place of `old`; either may be missing."""
+    if not new.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():
+        shutil.copymode(old, new)
+        exchange(new, old)
+    else:
+        old.parent.mkdir(parents=True, exist_ok=True)
+        new.rename(old)
+
+
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def _renameat2(first: Path, second: Path) -> bool:
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        return False
+    if call(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(number, os.strerror(number), str(second))

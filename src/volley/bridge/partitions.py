@@ -1,0 +1,68 @@
+"""The partitions of a table as Spark's catalog knows them: a catalog that keeps a list must hear of new folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+
+from volley.plan.jvm import Java, Jvm
+
+_PARTITION = "org.apache.spark.sql.catalyst.catalog.CatalogTablePartition"
+
+
+class CatalogPartitions:
+    """The partitions of the table that a command writes to, as they were before the write. None for other tables."""
+
+    def __init__(self, spark: SparkSession, command: Java) -> None:
+        self._spark = spark
+        self._jvm = Jvm(spark.sparkContext._gateway)
+        self._identifier = command.catalogTable().get().identifier()
+        catalog = spark._jsparkSession.sessionState().catalog()
+        spec = self._jvm.root.scala.Option.apply(command.staticPartitions())
+        self.before = self._texts(catalog.listPartitionNames(self._identifier, spec))
+        location = self._jvm.chain(
+            self._jvm.method(_PARTITION, "location", "java.net.URI"),
+            self._jvm.method("java.net.URI", "getPath", "java.lang.String"),
+        )
+        found = catalog.listPartitions(self._identifier, spec).map(self._jvm.function(location))
+        root = str(command.outputPath().toUri().getPath()).rstrip("/")
+        self.elsewhere = sorted(
+            {path.rstrip("/") for path in self._texts(found)} - {f"{root}/{name}" for name in self.before}
+        )
+        """Partitions that lie somewhere else than their names say."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, command: Java) -> CatalogPartitions | None:
+        table = command.catalogTable()
+        kept = table.isDefined() and table.get().tracksPartitionsInCatalog()
+        return cls(spark, command) if kept and not table.get().partitionColumnNames().isEmpty() else None
+
+    def update(self, written: Iterable[str], replaced: bool) -> None:
+        """Tell the catalog which folders there are now; with `replaced`, those that were not written are gone."""
+        now = set(written)
+        added = sorted(now - set(self.before))
+        gone = sorted(set(self.before) - now) if replaced else []
+        commands = self._jvm.root.org.apache.spark.sql.execution.command
+        session = self._spark._jsparkSession
+        if added:
+            none = self._jvm.root.scala.Option.apply(None)
+            specs = self._seq([self._jvm.root.scala.Tuple2(self._spec(name), none) for name in added])
+            commands.AlterTableAddPartitionCommand(self._identifier, specs, True).run(session)
+        if gone:
+            specs = self._seq([self._spec(name) for name in gone])
+            commands.AlterTableDropPartitionCommand(self._identifier, specs, True, False, True).run(session)
+
+    def _spec(self, folder: str) -> Java:
+        datasources = self._jvm.root.org.apache.spark.sql.execution.datasources
+        return datasources.PartitioningUtils.parsePathFragment(folder)
+
+    def _seq(self, items: list[Java]) -> Java:
+        array = self._jvm.root.java.util.ArrayList()
+        for item in items:
+            array.add(item)
+        return self._jvm.root.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq()
+
+    def _texts(self, sequence: Java) -> list[str]:
+        separator = self._jvm.separator(1)
+        return str(sequence.mkString(separator)).split(separator) if sequence.size() else []

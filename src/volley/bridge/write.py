@@ -1,0 +1,78 @@
+"""The plan of a write: the query's rows, laid out for files, under the node that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from volley.bridge.commit import Staging
+from volley.bridge.write_command import WriteCommand
+from volley.errors import CaptureError
+from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Expression, Literal
+from volley.plan.nodes import Node, Project, WriteFiles
+from volley.plan.types import BOOLEAN, STRING
+from volley.worker.parquet import Written, file_schema, open_parquet
+
+# Ids that no plan of Spark's has, one for each partition column.
+_OWN_IDS = 2**62 + 100
+
+
+def laid_out(plan: Node, command: WriteCommand) -> Node:
+    """The columns of the files, then the text of each partition column."""
+    if [a.type for a in plan.output] != [c.type for c in command.columns]:
+        raise CaptureError("the rows to be written have other types than Spark's command says.")
+    if not command.partition_positions:
+        return plan
+    kept = [a for position, a in enumerate(plan.output) if position not in command.partition_positions]
+    texts = [
+        Alias(_OWN_IDS + number, plan.output[position].name, _text(plan.output[position], command.ansi))
+        for number, position in enumerate(command.partition_positions)
+    ]
+    return Project((*kept, *texts), plan)
+
+
+def write_plan(rows: Node, command: WriteCommand, staging: Staging) -> WriteFiles:
+    return WriteFiles(
+        directory=str(staging.tasks),
+        columns=tuple(c for i, c in enumerate(command.columns) if i not in command.partition_positions),
+        partition_names=command.partition_names,
+        single=command.single,
+        codec=command.codec,
+        int96=command.int96,
+        rows_a_file=command.rows_a_file,
+        metadata=command.metadata,
+        child=rows,
+    )
+
+
+def commit(written: list[Written], node: WriteFiles, command: WriteCommand, staging: Staging) -> None:
+    """Make what the winning attempts wrote the content of the table."""
+    if not written and not node.partition_names:
+        # Spark leaves one file without rows, which tells readers the schema.
+        written = [_empty(node, staging)]
+    replaces = [file.partition for file in written] if command.dynamic else [command.replaces]
+    staging.commit(written, command.suffix, replaces, command.mark_success)
+
+
+def files_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:
+    for batch in batches:
+        for file, partition, rows, size_bytes in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+            yield Written(file, partition, rows, size_bytes)
+
+
+def _empty(node: WriteFiles, staging: Staging) -> Written:
+    path = Path(staging.tasks) / "0-0-000.parquet"
+    schema = file_schema(node)
+    open_parquet(path, schema, node).close()
+    return Written(str(path), "", 0, path.stat().st_size)
+
+
+def _text(column: Attribute, ansi: bool) -> Expression:
+    """The value as Spark writes it into the name of a folder."""
+    if column.type == STRING:
+        # An empty text names no folder: it goes where NULL goes.
+        is_empty = Call("EqualTo", (column, Literal("", STRING)), BOOLEAN)
+        return Call("If", (is_empty, Literal(None, STRING), column), STRING)
+    return Call("Cast", (column,), STRING, EvalMode.ANSI if ansi else EvalMode.LEGACY)

@@ -1,0 +1,28 @@
+"""The plan under a write: its rows in as many streams as there are writers, each in the order of its folders."""
+
+from __future__ import annotations
+
+from datafusion import DataFrame, ExecutionPlan, col
+
+from volley.errors import QueryError
+from volley.plan.nodes import WriteFiles
+from volley.stages.graph import is_ordered
+
+
+def written_plan(frame: DataFrame, node: WriteFiles) -> ExecutionPlan:
+    """`frame` has the child's columns by position. Where there are folders, every stream comes sorted by them.
+
+    A writer then has one file open at a time, however many folders there are.
+    """
+    if not node.partition_names:
+        plan = frame.execution_plan()
+        if is_ordered(node.child) and plan.partition_count != 1:
+            raise QueryError(f"rows to be written in order came in {plan.partition_count} streams.")
+        return plan
+    first = len(node.columns)
+    texts = (col(f'"{first + number}"') for number in range(len(node.partition_names)))
+    plan = frame.sort(*(text.sort(ascending=True, nulls_first=True) for text in texts)).execution_plan()
+    if plan.display().startswith("SortPreservingMergeExec") and not node.single:
+        # Several sorted streams are as good as one, and are written at the same time.
+        (plan,) = plan.children()
+    return plan

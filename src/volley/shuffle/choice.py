@@ -1,0 +1,85 @@
+"""Which store stands beside the workers, if any: the same choice for a driver and its workers."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from dataclasses import dataclass
+
+from volley.config import Config
+from volley.security import Security
+from volley.shuffle.base import SharedStore
+from volley.shuffle.fetch import Patience
+from volley.shuffle.objectstore import ObjectStore
+
+_STALL_SECONDS = 20.0
+# A driver only reads, and tasks that run inside of it are few.
+_DRIVER_MEMORY_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class StoreChoice:
+    """`store` is worker (none), service, or the URI of a folder."""
+
+    store: str
+    compression: str
+    retry_attempts: int
+    retry_delay_seconds: float
+
+    @classmethod
+    def of(cls, config: Config) -> StoreChoice:
+        return cls(
+            config.shuffle_store,
+            config.shuffle_compression,
+            config.shuffle_retry_attempts,
+            config.shuffle_retry_delay_ms / 1000,
+        )
+
+
+def new_store(choice: StoreChoice, security: Security, memory_limit_bytes: int) -> SharedStore | None:
+    """The store that was chosen; None when exchanged data lives with the workers."""
+    patience = Patience(choice.retry_attempts, choice.retry_delay_seconds, _STALL_SECONDS)
+    if choice.store == "worker":
+        return None
+    return ObjectStore(
+        choice.store,
+        memory_limit_bytes=memory_limit_bytes,
+        compression=choice.compression,
+        patience=patience,
+    )
+
+
+# ------------------------------------------------------------------------------------------- stores of this process
+
+_lock = threading.Lock()
+_stores: dict[tuple[StoreChoice, Security], SharedStore] = {}
+
+
+def driver_store(choice: StoreChoice, security: Security) -> SharedStore | None:
+    """The store of this process for its own queries: it outlives them, and ends with the process."""
+    with _lock:
+        store = _stores.get((choice, security)) or new_store(choice, security, _DRIVER_MEMORY_BYTES)
+        if store is not None:
+            _stores[choice, security] = store
+        return store
+
+
+@atexit.register
+def close_stores() -> None:
+    """Release what this process began."""
+    with _lock:
+        closing = list(_stores.values())
+        _stores.clear()
+    for store in closing:
+        store.close()
+
+
+def _forget_after_fork() -> None:
+    # Threads and connections do not survive a fork, and what the parent began is the parent's.
+    global _lock
+    _lock = threading.Lock()
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

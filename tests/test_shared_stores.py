@@ -1,0 +1,140 @@
+"""Exchanged data that outlives the workers: nothing that was committed is computed again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from volley.bench.queries import QUERIES, query_text
+from volley.cancellation import CancellationToken
+from volley.cluster import LocalCluster
+from volley.config import Config
+from volley.coordinator.run import execute
+from volley.events import Event, EventLog, StageFinished, TaskStarted
+from volley.ids import QueryId
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import Aggregate, Exchange, Node, Partitioning, Range
+from volley.plan.types import LONG
+from volley.shuffle.choice import StoreChoice, close_stores, new_store
+from volley.stages.cut import cut
+from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
+from volley.transport.fleet import Fleet
+from volley.transport.flight import FlightTransport, close_fleets
+
+NUMBER = Attribute(1, "n", LONG, False)
+WORKERS = 3
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+SOME = ("q03", "q11", "q18")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[LocalCluster]:
+    settings = {"spark.volley.shuffle.store": f"file://{folder}"}
+    with LocalCluster(WORKERS, cores=1, memory="512m", settings=settings) as running:
+        yield running
+        close_fleets()
+        close_stores()
+
+
+def three_stages() -> Node:
+    numbers = Exchange(Partitioning.HASH, WORKERS, (NUMBER,), (), Range(0, 3000, 1, (NUMBER,)))
+    distinct = Aggregate((NUMBER,), (), (), (NUMBER,), numbers)
+    return Exchange(Partitioning.SINGLE, 1, (), (), distinct)
+
+
+class Replacement:
+    """Kills every worker when stage `stage` has finished, and starts others in their places."""
+
+    def __init__(self, cluster: LocalCluster, stage: int) -> None:
+        self._cluster = cluster
+        self._stage = stage
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StageFinished) and event.stage.stage == self._stage:
+            # The listener stands on the loop that hands out the next stage: nothing runs there meanwhile.
+            for member in self._cluster.members:
+                os.kill(member.pid, signal.SIGKILL)
+                member.process.wait()
+            self._thread = threading.Thread(target=self._start)
+            self._thread.start()
+
+    def _start(self) -> None:
+        gone, self._cluster.members = self._cluster.members, []
+        for member in gone:
+            member.log.close()
+            self._cluster.add(port=int(member.address.rpartition(":")[2]))
+
+    def join(self) -> None:
+        assert self._thread is not None, "the stage never finished"
+        self._thread.join()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_all_workers_are_killed_between_two_stages(
+    cluster: LocalCluster, folder: Path, stage: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+    store = new_store(StoreChoice.of(Config.read(cluster.settings)), cluster.security, 2**26)
+    fleet = Fleet(cluster.addresses, cluster.security, 10.0)
+    fleet.wait()
+    replacement = Replacement(cluster, stage)
+    log = EventLog(replacement)
+    try:
+        stream = execute(
+            cut(three_stages(), WORKERS),
+            FlightTransport(fleet, shared=store),
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=120,
+            attempts=3,
+            events=log,
+            absence_seconds=60,
+        )
+        rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
+    finally:
+        replacement.join()
+        fleet.close()
+    assert rows == list(range(3000))
+    started = Counter(
+        (event.attempt.task.stage.stage, event.attempt.task.task)
+        for event in log.events
+        if isinstance(event, TaskStarted) and event.attempt.task.stage.stage <= stage
+    )
+    assert set(started.values()) == {1}, "a map task ran again"
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("query", SOME)
+def test_rows_are_sparks(tpch: SparkSession, cluster: LocalCluster, folder: Path, query: str) -> None:
+    with conf(tpch, cluster.settings | SHUFFLED):
+        assert_same_rows(tpch, query_text(query))
+    assert list(folder.iterdir()) == [], "a query left data behind"
+
+
+@pytest.mark.parametrize("query", SOME)
+def test_in_one_process(tpch: SparkSession, tmp_path: Path, query: str) -> None:
+    embedded = {"spark.volley.local.workers": "3", "spark.volley.shuffle.store": f"file://{tmp_path}"}
+    with conf(tpch, embedded | SHUFFLED):
+        assert_same_rows(tpch, query_text(query))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [query for query in QUERIES if query not in SOME])
+def test_every_query(tpch: SparkSession, cluster: LocalCluster, query: str) -> None:
+    with conf(tpch, cluster.settings | SHUFFLED):
+        assert_same_rows(tpch, query_text(query))
