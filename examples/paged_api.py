@@ -3,8 +3,8 @@
     GET /listing?from=0   ->  {"pages": ["/pages/0", "/pages/1"], "next": "/listing?from=2"}
     GET /pages/0          ->  {"rows": [{"id": 0, "name": "a"}, ...]}
 
-It is an ordinary data source of PySpark and needs nothing of Volley. On plain Spark the whole listing is read before the
-first page. Under Volley pages are read while the listing goes on, because the reader offers `discover`.
+It is an ordinary data source of PySpark and needs nothing of Volley. On plain Spark the whole listing is read before
+the first page. Under Volley pages are read while the listing goes on, because the reader offers `discover`.
 
     spark.dataSource.register(PagedApi)
     spark.read.format("paged_api").option("url", "http://127.0.0.1:8000").load().show()

@@ -45,6 +45,7 @@ ORDER = [
     "query",
     "session",
     "",
+    "sources",
     "bench",
     "testing",
     "cli",

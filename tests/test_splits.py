@@ -189,6 +189,9 @@ class TestFeed:
             feed.commit(0)
             assert await everything(feed, 0) == list(first.units)
             assert feed.status().done == len(first.units)
+            # Also one that read nothing, because its plan did not ask for it.
+            feed.commit(1)
+            assert await everything(feed, 1) == []
 
         told(story())
 

@@ -161,9 +161,8 @@ class Feed:
 
     def commit(self, task: int) -> None:
         """An attempt at the task has won: whoever repeats it reads what is in its ledger, and no more."""
-        if task in self._ledgers:
-            self._ledgers[task].closed = True
-            self._committed.add(task)
+        self._ledgers.setdefault(task, Ledger()).closed = True
+        self._committed.add(task)
 
     async def surplus(self, tasks: int) -> bool:
         """Waits until there is work for more than `tasks`: none waits for a unit, and more are queued than those
