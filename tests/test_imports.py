@@ -23,12 +23,15 @@ ORDER = [
     "cancellation",
     "gate",
     "loop",
+    "foreground",
+    "listening",
     "plan",
     "support",
     "stages",
     "lower",
     "splits",
     "shuffle.base",
+    "shuffle.service.messages",
     "transport.messages",
     "transport.control",
     "transport.codec",
@@ -39,6 +42,7 @@ ORDER = [
     "shuffle",
     "transport",
     "worker.daemon",
+    "worker.sidecar",
     "cluster",
     "bridge",
     "observe",
@@ -111,8 +115,8 @@ def test_imports_go_one_way(module: str) -> None:
 
 
 def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
-    concrete = {f"transport.{name}" for name in ("local", "flight")} | {
-        f"shuffle.{name}" for name in ("memory", "flight", "objectstore")
+    concrete = {f"transport.{name}" for name in ("local", "flight", "spark")} | {
+        f"shuffle.{name}" for name in ("memory", "flight", "objectstore", "service.store")
     }
     assert concrete <= set(modules())
     users = {module for module in modules() for name in imports(module) if name in concrete}

@@ -204,8 +204,15 @@ class TestDamage:
         assert caught.value.attempt == block.attempt
 
     def test_of_the_index(self, uri: str, tmp_path: Path) -> None:
-        store, block = self.broken(uri, tmp_path, "committed", 20)
-        with pytest.raises(BlockDamaged):
+        # The name of a column, which nothing but the checksum of the index looks at.
+        probe = new_store(f"{uri}/probe", "q")
+        written(probe, 1)
+        (marker,) = (tmp_path / "shuffle" / "probe").rglob("committed")
+        data = marker.read_bytes()
+        position = data.rindex(b"\1\0\0\0n\0") + 4 - len(data)
+        shutil.rmtree(tmp_path / "shuffle")
+        store, block = self.broken(uri, tmp_path, "committed", position)
+        with pytest.raises(BlockDamaged, match="index"):
             values(store, block)
 
     def test_an_object_that_is_cut_short(self, uri: str, tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,13 +13,15 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.coordinator.run import execute
 from volley.errors import BlockDamaged, BlockMissing
-from volley.events import EventLog, StageRolledBack, TaskFailed, TaskFinished
+from volley.events import EventLog, StageAbsorbed, StageRolledBack, TaskFailed, TaskFinished
 from volley.ids import AttemptId, QueryId
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import Aggregate, Exchange, Limit, Node, Partitioning, Range
+from volley.plan.nodes import Aggregate, Exchange, Join, JoinKind, Limit, Node, Partitioning, Range
 from volley.plan.types import LONG
 from volley.shuffle.base import Block
+from volley.shuffle.fetch import Patience
 from volley.shuffle.memory import MemoryStore
+from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
@@ -96,6 +99,22 @@ def run(plan: Node, losses: Losses, attempts: int = 3) -> tuple[list[int], Event
     return sorted(rows), log
 
 
+class LossyFolder(ObjectStore):
+    """The same, of a store beside the workers."""
+
+    def __init__(self, directory: Path, losses: Losses) -> None:
+        patience = Patience(0, 0, 5.0)
+        super().__init__(
+            f"file://{directory}", memory_limit_bytes=2**26, compression="none", patience=patience
+        )
+        self._losses = losses
+
+    def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        for block in blocks:
+            self._losses.strike(block)
+        return super().read_many(blocks)
+
+
 def finished(log: EventLog) -> Counter[tuple[int, int]]:
     """How often each task gave an output."""
     done = (event.attempt.task for event in log.events if isinstance(event, TaskFinished))
@@ -111,6 +130,28 @@ def test_a_lost_output_is_computed_again_and_nothing_else(damaged: bool) -> None
     expected = Counter({(0, 0): 1, (1, 0): 1, (1, 1): 1, (1, 2): 1, (2, 0): 1})
     expected[(1, lost.task.task)] += 1
     assert finished(log) == expected
+
+
+def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_again(tmp_path: Path) -> None:
+    losses = Losses(stage=1, count=1)
+    log = EventLog()
+    store = LossyFolder(tmp_path, losses)
+    # One worker makes all outputs: if they were its own, all would be given up.
+    stream = execute(
+        cut(three_stages(), WORKERS),
+        LocalTransport(1, 1, MemoryStore, shared=store),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=3,
+        events=log,
+    )
+    assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
+    (lost,) = losses.lost
+    expected = Counter({(0, 0): 1, (1, 0): 1, (1, 1): 1, (1, 2): 1, (2, 0): 1})
+    expected[(1, lost.task.task)] += 1
+    assert finished(log) == expected
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_lost_output_was_made_of_is_not_computed_again_while_it_is_there() -> None:
@@ -136,11 +177,54 @@ def test_readers_of_what_cannot_be_repeated_begin_again() -> None:
     """Round robin deals by arrival: an output that is made again may hold other rows in each partition."""
     rows, log = run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=1))
     assert rows == list(range(3000))
-    rolled_back = [event.stage for event in log.events if isinstance(event, StageRolledBack)]
-    assert [(stage.stage, stage.epoch) for stage in rolled_back] == [(1, 1)]
+    assert rolled_back(log) == [(1, 1)]
     last = [event.attempt.task.stage for event in log.events if isinstance(event, TaskFinished)]
     assert {stage.epoch for stage in last if stage.stage == 1} >= {1}
     assert [event for event in log.events if isinstance(event, TaskFailed)]
+
+
+def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Stage 3 joins stage 2, which is small, and does the work of stage 1, which reads stage 0, in its own tasks."""
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {1: frozenset({2})})
+    other = Attribute(2, "m", LONG, False)
+    small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
+    large = exchanged(Partitioning.HASH, below)
+    return exchanged(Partitioning.SINGLE, Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small))
+
+
+def rolled_back(log: EventLog) -> list[tuple[int, int]]:
+    stages = [event.stage for event in log.events if isinstance(event, StageRolledBack)]
+    return [(stage.stage, stage.epoch) for stage in stages]
+
+
+def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = absorbing(exchanged(Partitioning.ROUND_ROBIN, numbers(3000)), monkeypatch)
+    rows, log = run(plan, Losses(stage=0, count=1))
+    assert rows == list(range(3000))
+    assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
+    assert rolled_back(log) == [(3, 1)]
+
+
+def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    below = Limit(5000, 0, False, exchanged(Partitioning.HASH, numbers(3000)))
+    rows, log = run(absorbing(below, monkeypatch), Losses(stage=3, count=1))
+    assert rows == list(range(3000))
+    assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
+    assert rolled_back(log) == [(4, 1)]
+
+
+def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = absorbing(exchanged(Partitioning.HASH, numbers(3000)), monkeypatch)
+    losses = Losses(stage=2, count=1)
+    rows, log = run(plan, losses)
+    assert rows == list(range(3000))
+    (lost,) = losses.lost
+    assert finished(log)[(2, lost.task.task)] == 2
+    assert rolled_back(log) == []
 
 
 @pytest.mark.parametrize(

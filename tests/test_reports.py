@@ -52,3 +52,15 @@ def test_a_task_counts_what_its_operators_spilled() -> None:
         OperatorMetrics("AggregateExec", (("spilled_bytes", 6),)),
     )
     assert TaskDone(attempt_id(), (), 0, 0, 0.0, operators).operator_spilled_bytes == 11
+
+
+def test_what_was_decided_while_it_ran_is_shown() -> None:
+    stage = StageId(QUERY, 2)
+    events = [StageStarted(stage, 4, 3, ("stage 1 < stage 0: read whole",)), StageFinished(stage, 1, 8, 0.1)]
+    told = report(*stage_reports(events))
+    assert str(told).splitlines()[1:] == [
+        "  stage 2: 4 tasks (planned 3), 1 rows, 8 bytes, 0.100 s",
+        "    stage 1 < stage 0: read whole",
+    ]
+    assert "stage 1 &lt; stage 0: read whole" in told._repr_html_()
+    assert told.to_dict()["stages"][0]["decisions"] == ("stage 1 < stage 0: read whole",)

@@ -35,16 +35,37 @@ SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 SOME = ("q03", "q11", "q18")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("shared")
+class Shared:
+    """A cluster whose exchanged data is in a folder, or on shuffle servers."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind = kind
+        self._folder = folder
+        self.cluster = (
+            LocalCluster(WORKERS, cores=1, memory="512m", services=3)
+            if kind == "service"
+            else LocalCluster(
+                WORKERS,
+                cores=1,
+                memory="512m",
+                settings={"spark.volley.shuffle.store": f"file://{folder}"},
+            )
+        )
+
+    def assert_empty(self) -> None:
+        if self._kind == "folder":
+            assert list(self._folder.iterdir()) == [], "a query left data behind"
+            return
+        for health in self.cluster.service_health():
+            assert health is not None
+            assert (health.queries, health.held_bytes, health.disk_bytes) == (0, 0, 0)
 
 
-@pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[LocalCluster]:
-    settings = {"spark.volley.shuffle.store": f"file://{folder}"}
-    with LocalCluster(WORKERS, cores=1, memory="512m", settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module", params=["folder", "service"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    kept = Shared(request.param, tmp_path_factory.mktemp("shared"))
+    with kept.cluster:
+        yield kept
         close_fleets()
         close_stores()
 
@@ -85,8 +106,9 @@ class Replacement:
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_all_workers_are_killed_between_two_stages(
-    cluster: LocalCluster, folder: Path, stage: int, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, stage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cluster = shared.cluster
     monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
     store = new_store(StoreChoice.of(Config.read(cluster.settings)), cluster.security, 2**26)
     fleet = Fleet(cluster.addresses, cluster.security, 10.0)
@@ -115,14 +137,14 @@ def test_all_workers_are_killed_between_two_stages(
         if isinstance(event, TaskStarted) and event.attempt.task.stage.stage <= stage
     )
     assert set(started.values()) == {1}, "a map task ran again"
-    assert list(folder.iterdir()) == []
+    shared.assert_empty()
 
 
 @pytest.mark.parametrize("query", SOME)
-def test_rows_are_sparks(tpch: SparkSession, cluster: LocalCluster, folder: Path, query: str) -> None:
-    with conf(tpch, cluster.settings | SHUFFLED):
+def test_rows_are_sparks(tpch: SparkSession, shared: Shared, query: str) -> None:
+    with conf(tpch, shared.cluster.settings | SHUFFLED):
         assert_same_rows(tpch, query_text(query))
-    assert list(folder.iterdir()) == [], "a query left data behind"
+    shared.assert_empty()
 
 
 @pytest.mark.parametrize("query", SOME)
@@ -135,6 +157,7 @@ def test_in_one_process(tpch: SparkSession, tmp_path: Path, query: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", [query for query in QUERIES if query not in SOME])
-def test_every_query(tpch: SparkSession, cluster: LocalCluster, query: str) -> None:
-    with conf(tpch, cluster.settings | SHUFFLED):
+def test_every_query(tpch: SparkSession, shared: Shared, query: str) -> None:
+    with conf(tpch, shared.cluster.settings | SHUFFLED):
         assert_same_rows(tpch, query_text(query))
+    shared.assert_empty()

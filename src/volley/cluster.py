@@ -23,6 +23,7 @@ import pyarrow.flight as flight
 from volley.errors import VolleyError
 from volley.machine import available_cores
 from volley.security import Security
+from volley.shuffle.service.messages import ServiceHealth
 from volley.transport.codec import decode, encode
 from volley.transport.control import Answer, AskHealth, Drain, Health
 from volley.worker.scratch import Scratch
@@ -31,7 +32,11 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _HEALTH_SECONDS = 5.0
 # A driver has to know these as its workers do.
-_OF_BOTH_SIDES = ("spark.volley.shuffle.store",)
+_OF_BOTH_SIDES = (
+    "spark.volley.shuffle.store",
+    "spark.volley.shuffle.service",
+    "spark.volley.shuffle.replicas",
+)
 
 
 class ClusterError(VolleyError):
@@ -59,7 +64,8 @@ class LocalCluster:
     """`workers` daemons on loopback with a token of their own, up when the `with` block begins and gone after it.
 
     `settings` are options for the workers, `arguments` further ones of `volley worker`. Each gets its share of the
-    machine's cores unless `cores` says otherwise.
+    machine's cores unless `cores` says otherwise. With `services` there are so many shuffle servers beside the workers,
+    who then keep exchanged data there.
     """
 
     def __init__(
@@ -70,14 +76,19 @@ class LocalCluster:
         memory: str = "1g",
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        services: int = 0,
+        service_arguments: Sequence[str] = (),
     ) -> None:
         self._count = workers
+        self._services = services
+        self._service_arguments = tuple(service_arguments)
         self._cores = cores or max(1, available_cores() // workers)
         self._memory = memory
         self._worker_settings = dict(settings or {})
         self._arguments = tuple(arguments)
         self._resources = ExitStack()
         self.members: list[Member] = []
+        self.servers: list[Member] = []
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -88,12 +99,15 @@ class LocalCluster:
         try:
             scratch = Scratch((Path(tempfile.gettempdir()),), prefix="volley-cluster-")
             self._resources.callback(scratch.close)
-            (directory,) = scratch.directories
+            (self._directory,) = scratch.directories
+            directory = self._directory
             self.token_file = directory / "token"
             descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(descriptor, secrets.token_hex(32).encode())
             os.close(descriptor)
             self.security = Security.read(str(self.token_file))
+            if self._services:
+                self._start_services()
             self.add(self._count)
         except BaseException:
             self.close()
@@ -120,29 +134,39 @@ class LocalCluster:
 
     def add(self, workers: int = 1, *, port: int = 0) -> list[Member]:
         """More daemons; returns when they serve."""
-        started = [self._start(port) for _ in range(workers)]
-        deadline = time.monotonic() + _START_SECONDS
-        added = []
-        try:
-            for process, log in started:
-                added.append(Member(_address(process, log, deadline), process, log))
-        finally:
-            ready = {member.pid for member in added}
-            for process, log in started:
-                if process.pid not in ready:
-                    process.kill()
-                    process.wait()
-                    log.close()
-            self.members += added
-        return added
+        return _up([self._start(port) for _ in range(workers)], self.members)
+
+    def _start_services(self) -> None:
+        _up([self._start_server(number) for number in range(self._services)], self.servers)
+        self._worker_settings = {
+            "spark.volley.shuffle.store": "service",
+            "spark.volley.shuffle.service": ",".join(member.address for member in self.servers),
+        } | self._worker_settings
+
+    def restart_servers(self, *numbers: int) -> None:
+        """Others in the places of shuffle servers that have ended, on their ports and with their directories."""
+        for number in numbers:
+            self.servers[number].process.wait()
+            self.servers[number].log.close()
+        ports = [int(self.servers[number].address.rpartition(":")[2]) for number in numbers]
+        started: list[Member] = []
+        _up([self._start_server(number, port) for number, port in zip(numbers, ports, strict=True)], started)
+        for number, member in zip(numbers, started, strict=True):
+            self.servers[number] = member
 
     def health(self) -> list[Health | None]:
-        """Of each member; None for one that does not answer."""
-        return [health_of(member.address, self.security) for member in self.members]
+        """Of each worker; None for one that does not answer."""
+        found = [health_of(member.address, self.security) for member in self.members]
+        return [health if isinstance(health, Health) else None for health in found]
+
+    def service_health(self) -> list[ServiceHealth | None]:
+        """Of each shuffle server."""
+        found = [health_of(member.address, self.security) for member in self.servers]
+        return [health if isinstance(health, ServiceHealth) else None for health in found]
 
     def close(self) -> None:
         """End all members, by force where they take too long, and remove what was made for them."""
-        for member in self.members:
+        for member in self.members + self.servers:
             if member.alive:
                 # One that a test has stopped could not even hear that it is to end.
                 member.process.send_signal(signal.SIGCONT)
@@ -150,7 +174,7 @@ class LocalCluster:
                 member.process.terminate()
                 member.process.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
-        for member in self.members:
+        for member in self.members + self.servers:
             try:
                 member.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -160,11 +184,22 @@ class LocalCluster:
         self._resources.close()
 
     def _start(self, port: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        command = [sys.executable, "-m", "volley.cli.main", "worker", "--json", "--port", str(port)]
-        command += ["--cores", str(self._cores), "--memory", self._memory, "--parent", str(os.getpid())]
-        command += ["--token-file", str(self.token_file), *self._arguments]
+        arguments = ["--cores", str(self._cores), "--memory", self._memory, *self._arguments]
         for key, value in self._worker_settings.items():
-            command += ["--set", f"{key}={value}"]
+            arguments += ["--set", f"{key}={value}"]
+        return self._process("worker", port, arguments)
+
+    def _start_server(self, number: int, port: int = 0) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        directory = self._directory / f"server-{number}"
+        directory.mkdir(exist_ok=True)
+        arguments = ["--memory", self._memory, "--dirs", str(directory), *self._service_arguments]
+        return self._process("shuffle-service", port, arguments)
+
+    def _process(
+        self, daemon: str, port: int, arguments: Sequence[str]
+    ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        command = [sys.executable, "-m", "volley.cli.main", daemon, "--json", "--port", str(port)]
+        command += ["--parent", str(os.getpid()), "--token-file", str(self.token_file), *arguments]
         log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with its member)
         process = subprocess.Popen(
             command,
@@ -177,10 +212,30 @@ class LocalCluster:
         return process, log
 
 
-def health_of(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> Health | None:
-    """What the daemon at `address` says of itself; None when it does not answer."""
+def _up(started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], members: list[Member]) -> list[Member]:
+    """Adds those that serve to `members`, and ends the others when one does not."""
+    deadline = time.monotonic() + _START_SECONDS
+    added: list[Member] = []
+    try:
+        for process, log in started:
+            added.append(Member(_address(process, log, deadline), process, log))
+    finally:
+        ready = {member.pid for member in added}
+        for process, log in started:
+            if process.pid not in ready:
+                process.kill()
+                process.wait()
+                log.close()
+        members += added
+    return added
+
+
+def health_of(
+    address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS
+) -> Health | ServiceHealth | None:
+    """What the worker or shuffle server at `address` says of itself; None when it does not answer."""
     answer = _ask(address, security, "health", AskHealth(), timeout_seconds)
-    return answer if isinstance(answer, Health) else None
+    return answer if isinstance(answer, Health | ServiceHealth) else None
 
 
 def drain(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> bool:

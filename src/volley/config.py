@@ -89,11 +89,11 @@ def _port(text: str) -> int:
 
 
 def _store(text: str) -> str:
-    if text.lower() in ("worker", "service"):
+    if text.lower() in ("memory", "service"):
         return text.lower()
     if "://" not in text:
         raise ValueError(
-            "expected worker, service, or the URI of a folder such as file:///data or s3://bucket/folder"
+            "expected memory, service, or the URI of a folder such as file:///data or s3://bucket/folder"
         )
     return text.rstrip("/") if "?" not in text else text
 
@@ -109,6 +109,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
 
 # A worker has one store for all who use it, so these are settled when it starts.
 _OF_WORKERS = "For `volley worker --set`."
+_OF_BOTH = "Alike in the session and for `volley worker --set`."
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -125,8 +126,8 @@ OPTIONS: tuple[Option, ...] = (
         "transport",
         "choice",
         "local",
-        "How a task reaches a worker: local (in this process) or flight (worker daemons).",
-        _choice("local", "flight"),
+        "How a task reaches a worker: local (in this process), flight (worker daemons) or spark (its executors).",
+        _choice("local", "flight", "spark"),
     ),
     Option(
         "workers", "addresses", "", "The worker daemons of transport flight, host:port,...", parse_addresses
@@ -169,10 +170,38 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "shuffle.store",
         "store",
-        "worker",
-        "Where exchanged data lives: worker (with those who wrote it), or a folder that all workers reach, as a URI "
-        "(file://, s3://, ...), where it outlives them. Set it alike in the session and for `volley worker --set`.",
+        "memory",
+        "Where exchanged data lives: memory (of those who wrote it, or their disks), or, outliving them, service (shuffle servers) or"
+        " a folder that all workers reach, as a URI (file://, s3://, ...). " + _OF_BOTH,
         _store,
+    ),
+    Option(
+        "shuffle.service",
+        "addresses",
+        "",
+        "The shuffle servers of store service, host:port,... " + _OF_BOTH,
+        parse_addresses,
+    ),
+    Option(
+        "shuffle.replicas",
+        "integer",
+        "2",
+        "On how many shuffle servers each block is kept, where there are so many. " + _OF_BOTH,
+        _at_least(1),
+    ),
+    Option(
+        "executor.memory",
+        "size",
+        "0",
+        "Transport spark: what the sidecar of an executor may use; 0 takes the executor's overhead memory.",
+        lambda text: 0 if text == "0" else parse_bytes(text),
+    ),
+    Option(
+        "executor.insecure",
+        "boolean",
+        "false",
+        "Transport spark: sidecars may listen beyond loopback without TLS. They ask for a token in any case.",
+        _boolean,
     ),
     Option(
         "shuffle.port",
@@ -259,6 +288,10 @@ class Config:
     local_workers: int
     local_cores: int
     shuffle_store: str
+    shuffle_service: tuple[str, ...]
+    shuffle_replicas: int
+    executor_memory: int
+    executor_insecure: bool
     shuffle_port: int
     shuffle_memory_fraction: float
     shuffle_spill_threshold: float

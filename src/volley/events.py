@@ -36,11 +36,21 @@ class QueryStarted(Event):
 
 @dataclass(frozen=True)
 class StageStarted(Event):
-    """`planned_tasks` is how many tasks the stage had before the sizes of its inputs were known."""
+    """`planned_tasks` is how many tasks the stage had before the sizes of its inputs were known; `decisions` is what
+    else these sizes changed, in words."""
 
     stage: StageId
     tasks: int
     planned_tasks: int
+    decisions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StageAbsorbed(Event):
+    """The stage does not run: the tasks of its reader `by` do its work, so that its rows are not exchanged."""
+
+    stage: StageId
+    by: StageId
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
+from volley.transport.spark import SparkTransport, application
 
 Answer = TypeVar("Answer")
 
@@ -182,11 +183,16 @@ def cancel(spark: SparkSession) -> int:
 
 
 def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options as this session has them. One call: the whole configuration has hundreds of entries."""
+    """Volley's options as this session has them."""
+    return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+
+
+def explicit_settings(spark: SparkSession) -> dict[str, str]:
+    """Every key that somebody has set on this session. One call: a Java map costs several an entry."""
     separator = "\x01"
     text = spark._jsparkSession.conf().getAll().mkString(separator)
     pairs = (entry.partition(" -> ") for entry in text.split(separator))
-    return {key: value for key, _, value in pairs if key.startswith(PREFIX)}
+    return {key: value for key, _, value in pairs}
 
 
 class Query:
@@ -304,23 +310,28 @@ class Query:
     def _start(self, plan: Node) -> ResultStream:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
         shared = _shared_store(self.config)
-        transport = _transport(self.config, shared)
+        transport = _transport(self.config, shared, self.spark)
         if self.config.transport != "local":
             plan = portable_plan(plan)
         token = CancellationToken()
-        with _lock:
-            _running[self._session].add(token)
         token.on_fire(lambda: self._ended(token))
-        return execute(
-            make_stages(plan, len(transport.workers())),
-            transport,
-            query=QueryId.new(),
-            token=token,
-            timeout_seconds=self.config.timeout_seconds,
-            attempts=self.config.task_attempts,
-            events=EventLog(*progress_listeners(self.config.progress)),
-            absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
-        )
+        try:
+            with _lock:
+                _running[self._session].add(token)
+            return execute(
+                make_stages(plan, sum(worker.slots > 0 for worker in transport.workers())),
+                transport,
+                query=QueryId.new(),
+                token=token,
+                timeout_seconds=self.config.timeout_seconds,
+                attempts=self.config.task_attempts,
+                events=EventLog(*progress_listeners(self.config.progress)),
+                absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
+            )
+        except BaseException:
+            # An interrupt may fall between the start of the query and the stream that would end it.
+            token.cancel("it was interrupted while it started")
+            raise
 
     def _ended(self, token: CancellationToken) -> None:
         with _lock:
@@ -344,7 +355,7 @@ _ABSENCE_SECONDS = 60.0
 
 def _shared_store(config: Config) -> SharedStore | None:
     """The store beside the workers; None when exchanged data lives with them."""
-    if config.shuffle_store == "worker":
+    if config.shuffle_store == "memory":
         return None
     return driver_store(StoreChoice.of(config), _security(config))
 
@@ -355,8 +366,10 @@ def _security(config: Config) -> Security:
     )
 
 
-def _transport(config: Config, shared: SharedStore | None) -> Transport:
+def _transport(config: Config, shared: SharedStore | None, spark: SparkSession) -> Transport:
     """How this query reaches workers; NoWorkers when it reaches none."""
+    if config.transport == "spark":
+        return SparkTransport(application(spark.sparkContext, config, settings(spark)), shared)
     if config.transport == "local":
         cores = config.local_cores or available_cores()
         return LocalTransport(config.local_workers, cores, MemoryStore, shared=shared)

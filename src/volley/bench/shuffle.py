@@ -3,6 +3,8 @@
     in-process    handed over as references                         the writer is this process
     same host     memory or disk of another process, mapped or read
     TCP           memory of another process, over Flight            loopback: without the delay of a network
+    service       shuffle servers, pushed and on disk at the commit, then read over Flight
+    folder        files, as an object store has them
     spark         Spark's shuffle of the same rows
 
 Writing includes reading the input, hashing and partitioning it; reading includes the check of every checksum. The two
@@ -23,7 +25,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from volley.bench.writers import COLUMNS, Way, Writer, make_rows, writers
+from volley.bench.ways import writers
+from volley.bench.writers import COLUMNS, Way, Writer, make_rows
 from volley.shuffle.base import Block, ShuffleStore
 
 WAYS = (
@@ -31,6 +34,12 @@ WAYS = (
     Way("same host", "memory", "none"),
     *(Way("same host", "disk", compression) for compression in ("none", "lz4", "zstd")),
     *(Way("TCP", "memory", compression) for compression in ("none", "lz4", "zstd")),
+    *(
+        Way("service", replicas, compression)
+        for replicas in ("1 replica", "2 replicas")
+        for compression in ("none", "lz4")
+    ),
+    *(Way("folder", "file://", compression) for compression in ("none", "lz4")),
 )
 SPARK = Way("spark", "disk", "lz4")
 
@@ -66,9 +75,9 @@ def measure(
     rows: int, partitions: int, cores: int, runs: int, ways: Sequence[Way], progress: Progress
 ) -> Iterator[Exchange]:
     """Each way in turn: `runs` exchanges after one to warm up."""
-    with writers(rows, partitions, cores) as (here, there), tempfile.TemporaryDirectory() as directory:
+    with writers(rows, partitions, cores) as writer_of, tempfile.TemporaryDirectory() as directory:
         for way in ways:
-            writer = here if way.distance == "in-process" else there
+            writer = writer_of(way)
             done = []
             for run in range(runs + 1):
                 progress(way, run)

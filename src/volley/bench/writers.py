@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,7 +37,7 @@ COLUMNS = (
 )
 # As an operator gives them.
 _BATCH_ROWS = 8192
-_QUERY = QueryId("bench")
+QUERY = QueryId("bench")
 _MESSAGE_BYTES = 64 * 2**20
 
 
@@ -69,16 +68,6 @@ class Writer(Protocol):
         """Forget what was written."""
 
 
-@contextmanager
-def writers(rows: int, partitions: int, cores: int) -> Iterator[tuple[Writer, Writer]]:
-    """One in this process, and one in another."""
-    there = _There(rows, partitions, cores)
-    try:
-        yield _Here(rows, partitions, cores), there
-    finally:
-        there.stop()
-
-
 def make_rows(count: int, seed: int = 1) -> pa.Table:
     """The same rows for the same numbers, so that two processes need not send them to each other."""
     key = pc.cast(pc.floor(pc.multiply(pc.random(count, initializer=seed), 2.0**40)), pa.int64())
@@ -96,7 +85,7 @@ def make_rows(count: int, seed: int = 1) -> pa.Table:
     return pa.Table.from_arrays(columns, [f"c{column.id}" for column in COLUMNS])
 
 
-class _MapTask:
+class MapTask:
     """Rows out of memory, hashed and partitioned by the engine, into a store: the task of a map stage."""
 
     def __init__(self, rows: int, partitions: int, cores: int) -> None:
@@ -108,20 +97,20 @@ class _MapTask:
             sink.write(0, batch)
         self._blocks = sink.commit()
 
-    def run(self, store: ShuffleStore) -> Written:
+    def run(self, store: ShuffleStore, query: QueryId = QUERY) -> Written:
         output = Output(Partitioning.HASH, self._partitions, COLUMNS[:1])
         inputs = (InputBlocks(0, self._blocks),)
-        task = TaskSpec(_attempt(1), StageInput(0, COLUMNS), output, False, inputs)
+        task = TaskSpec(_attempt(1, query), StageInput(0, COLUMNS), output, False, inputs)
         started = time.perf_counter()
         done = asyncio.run(run_task(task, _Between(self._input, store), self._cores, _nobody))
         return Written(done.blocks, done.rows, time.perf_counter() - started)
 
 
-class _Here:
+class Here:
     """A writer in this process, which hands over references."""
 
-    def __init__(self, rows: int, partitions: int, cores: int) -> None:
-        self._task = _MapTask(rows, partitions, cores)
+    def __init__(self, task: MapTask) -> None:
+        self._task = task
         self._store = MemoryStore("here")
 
     def write(self, way: Way, directory: Path) -> Written:
@@ -132,10 +121,10 @@ class _Here:
         return self._store
 
     def free(self) -> None:
-        self._store.release(_QUERY)
+        self._store.release(QUERY)
 
 
-class _There:
+class There:
     """A writer in another process, which serves what it wrote."""
 
     def __init__(self, rows: int, partitions: int, cores: int) -> None:
@@ -164,7 +153,7 @@ class _There:
 
 
 def _serve_writes(pipe: Connection, rows: int, partitions: int, cores: int) -> None:
-    task = _MapTask(rows, partitions, cores)
+    task = MapTask(rows, partitions, cores)
     with _Server() as server:
         location = Location.here(f"grpc+tcp://127.0.0.1:{server.port}")
         while True:
@@ -229,8 +218,8 @@ class _Between:
         return self._target.held_bytes
 
 
-def _attempt(stage: int) -> AttemptId:
-    return AttemptId(TaskId(StageId(_QUERY, stage), 0), 0)
+def _attempt(stage: int, query: QueryId = QUERY) -> AttemptId:
+    return AttemptId(TaskId(StageId(query, stage), 0), 0)
 
 
 async def _nobody(batch: pa.RecordBatch) -> None:

@@ -92,6 +92,13 @@ def _engine_names(context: click.Context, parameter: click.Parameter, value: str
     help="Run Volley on so many worker daemons of this machine, started for it; 0: in this process.",
 )
 @click.option(
+    "--services",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="With --cluster: so many shuffle servers keep exchanged data; 0: the workers do.",
+)
+@click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark or Volley option; repeatable."
 )
 @click.option(
@@ -110,6 +117,7 @@ def tpch(
     json_file: Path | None,
     master: str,
     workers: int,
+    services: int,
     settings: tuple[str, ...],
     data: Path | None,
 ) -> None:
@@ -120,11 +128,14 @@ def tpch(
       volley bench tpch --scale 1 --check --json results.json
       volley bench tpch --scale 0.1 --queries q01,q05 --set spark.volley.local.workers=3
       volley bench tpch --scale 1 --cluster 2
+      volley bench tpch --scale 0.1 --cluster 3 --services 3
     """
     if check and "volley" not in engines:
         raise click.BadParameter(
             "there is nothing to compare without volley in --engines", param_hint="--check"
         )
+    if services and not workers:
+        raise click.BadParameter("shuffle servers need workers: give --cluster", param_hint="--services")
     console = new_console()
     chosen = parse_queries(queries)
     cores = cores_of(master)
@@ -135,7 +146,8 @@ def tpch(
             cluster = LocalCluster(
                 workers,
                 cores=max(1, cores // workers),
-                memory=f"{available_memory_bytes() // 2 // workers >> 20}m",
+                memory=f"{available_memory_bytes() // 2 // (workers + services) >> 20}m",
+                services=services,
                 settings={key: value for key, value in chosen_settings.items() if key.startswith(SHUFFLE)},
             )
             # Taken down when the command ends, however it ends.

@@ -26,12 +26,24 @@ _REFRESH_SECONDS = 1.0
     "--cores", type=click.IntRange(min=1), help="Cores of each; default: its share of this machine."
 )
 @click.option("--memory", help="Memory of each, such as 2g; default: its share of half of this machine's.")
+@click.option(
+    "--services",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Shuffle servers beside them, who keep exchanged data; 0: the workers do.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option; repeatable.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one line of JSON when it is up, and nothing else."
 )
 def cluster(
-    workers: int, cores: int | None, memory: str | None, settings: tuple[str, ...], as_json: bool
+    workers: int,
+    cores: int | None,
+    memory: str | None,
+    services: int,
+    settings: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """A local cluster of worker daemons, for trying out.
 
@@ -43,17 +55,20 @@ def cluster(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    share = memory or f"{available_memory_bytes() // 2 // workers >> 20}m"
-    running = LocalCluster(workers, cores=cores, memory=share, settings=parse_settings(settings))
+    share = memory or f"{available_memory_bytes() // 2 // (workers + services) >> 20}m"
+    running = LocalCluster(
+        workers, cores=cores, memory=share, settings=parse_settings(settings), services=services
+    )
     with step(console, f"Starting {workers} workers ..."):
         running.start()
     with closing(running):
         if as_json:
-            pids = [member.pid for member in running.members]
+            pids = [member.pid for member in running.members + running.servers]
             click.echo(json.dumps({"settings": running.settings, "pids": pids}))
         else:
             options = " ".join(f"--conf {key}={value}" for key, value in running.settings.items())
-            console.print(f"{workers} workers are up. To use them:\n", highlight=False)
+            beside = f" and {services} shuffle servers" if services else ""
+            console.print(f"{workers} workers{beside} are up. To use them:\n", highlight=False)
             console.print(f"  pyspark {options}\n", highlight=False, markup=False, soft_wrap=True)
         _show(console, running, stop, quiet=as_json)
     if not stop.is_set():

@@ -1,4 +1,4 @@
-"""The health of workers as a table."""
+"""The health of daemons as tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from volley.shuffle.service.messages import ServiceHealth
 from volley.transport.control import Health
 from volley.worker.budget import size
 
@@ -25,5 +26,35 @@ def health_table(addresses: Sequence[str], health: Sequence[Health | None]) -> T
                 size(state.shuffle_limit_bytes),
                 size(state.memory_bytes),
                 str(state.drivers),
+            )
+    return table
+
+
+def service_table(addresses: Sequence[str], health: Sequence[ServiceHealth | None]) -> Table:
+    table = Table(
+        "shuffle server",
+        "state",
+        "applications",
+        "queries",
+        "committed",
+        "kept",
+        "in memory",
+        "of",
+        "on disk",
+    )
+    for address, state in zip(addresses, health, strict=True):
+        if state is None:
+            table.add_row(address, "[red]gone[/]", *[""] * 7)
+        else:
+            table.add_row(
+                address,
+                state.status,
+                str(state.applications),
+                str(state.queries),
+                str(state.committed),
+                size(state.held_bytes),
+                size(state.memory_bytes),
+                size(state.memory_limit_bytes),
+                size(state.disk_bytes),
             )
     return table

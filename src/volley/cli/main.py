@@ -15,7 +15,8 @@ _COMMANDS = {
     "config": "Every option: name, type, default, meaning.",
     "demo": "A short PySpark pipeline, Volley next to Spark.",
     "doctor": "Check this machine, and say how to mend what is wrong.",
-    "status": "How worker daemons are.",
+    "shuffle-service": "A daemon that keeps exchanged data after the workers have gone.",
+    "status": "How worker daemons and shuffle servers are.",
     "worker": "A daemon that runs tasks of queries.",
 }
 
@@ -29,7 +30,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"volley.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"volley.cli.{name}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

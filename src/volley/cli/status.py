@@ -1,4 +1,4 @@
-"""`volley status`: how worker daemons are, and the word to drain them."""
+"""`volley status`: how worker daemons and shuffle servers are, and the word to drain them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import asdict
 import click
 
 from volley.cli.console import new_console
-from volley.cli.health import health_table
+from volley.cli.health import health_table, service_table
 from volley.cluster import drain, health_of
 from volley.config import parse_addresses
 from volley.security import Security
+from volley.shuffle.service.messages import ServiceHealth
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -23,7 +24,7 @@ def _addresses(context: click.Context, parameter: click.Parameter, value: str) -
 
 
 @click.command()
-@click.argument("workers", callback=_addresses)
+@click.argument("daemons", callback=_addresses)
 @click.option(
     "--drain", "draining", is_flag=True, help="Tell them to take nothing new; SIGTERM then ends them."
 )
@@ -35,7 +36,7 @@ def _addresses(context: click.Context, parameter: click.Parameter, value: str) -
 @click.option("--tls-ca", default="", help="Certificates (PEM) to trust. Set: they speak TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(
-    workers: tuple[str, ...],
+    daemons: tuple[str, ...],
     draining: bool,
     token_file: str,
     tls_certificate: str,
@@ -43,21 +44,28 @@ def status(
     tls_ca: str,
     as_json: bool,
 ) -> None:
-    """How the worker daemons at WORKERS (host:port,...) are. Status 1 when one does not answer.
+    """How the workers and shuffle servers at DAEMONS (host:port,...) are. Status 1 when one does not answer.
 
     Example: volley status 127.0.0.1:7070,127.0.0.1:7071
     """
     security = Security.read(token_file, tls_ca, tls_certificate, tls_key)
     if draining:
-        for address in workers:
+        for address in daemons:
             drain(address, security)
-    found = [health_of(address, security) for address in workers]
+    found = [health_of(address, security) for address in daemons]
     if as_json:
         answers = {
             address: asdict(health) if health else None
-            for address, health in zip(workers, found, strict=True)
+            for address, health in zip(daemons, found, strict=True)
         }
         click.echo(json.dumps(answers, indent=2))
     else:
-        new_console().print(health_table(workers, found))
+        states = dict(zip(daemons, found, strict=True))
+        servers = {a: state for a, state in states.items() if isinstance(state, ServiceHealth)}
+        others = {a: state for a, state in states.items() if not isinstance(state, ServiceHealth)}
+        console = new_console()
+        if others:
+            console.print(health_table(list(others), list(others.values())))
+        if servers:
+            console.print(service_table(list(servers), list(servers.values())))
     sys.exit(0 if all(found) else 1)

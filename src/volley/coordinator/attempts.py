@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volley.errors import BlockMissing, DataError, QueryError, TaskError
+from volley.errors import BlockMissing, DataError, QueryCancelled, QueryError, TaskError
 from volley.ids import AttemptId, TaskId
 from volley.transport.messages import Failure, TaskFailure
 
@@ -40,6 +40,8 @@ def error_of(failure: TaskFailure) -> QueryError:
             return DataError(f"{failure.attempt}: {failure.message}")
         case Failure.LOST_INPUT:
             return BlockMissing(f"{failure.attempt}: {failure.message}")
+        case Failure.CANCELLED:
+            return QueryCancelled(f"{failure.attempt}: {failure.message}")
         case _:
             tries = failure.attempt.attempt + 1
             return TaskError(

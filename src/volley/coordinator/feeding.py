@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from volley.errors import VolleyError
-from volley.plan.nodes import FeedInput, FileScan, Node, Partitioning, SourceScan, with_children
+from volley.plan.nodes import FeedInput, FileScan, Node, SourceScan, with_children
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
@@ -24,13 +24,14 @@ from volley.transport.messages import Units, Want
 class Feeding:
     """The feeds of one stage, and its `plan` as tasks get it. On one event loop."""
 
-    def __init__(self, stage: Stage, name: str, producers: Iterable[Stage]) -> None:
+    def __init__(self, stage: Stage, name: str, reads_alike: bool) -> None:
+        """`reads_alike`: what a task reads of other stages does not depend on how many tasks there are."""
         self._feeds: list[Feed] = []
         self.plan = self._fed(stage, name)
         # A plan that was made for one task gives wrong rows with more, and so do inputs that are dealt out by the
         # number of tasks, once it changes.
         fed_only = bool(self._feeds) and len(self._feeds) == len(scans_of(stage.plan))
-        self.may_grow = stage.tasks > 1 and fed_only and all(map(_read_alike, producers))
+        self.may_grow = stage.tasks > 1 and fed_only and reads_alike
 
     def _fed(self, stage: Stage, name: str) -> Node:
         def replaced(node: Node) -> Node:
@@ -105,14 +106,6 @@ class Feeding:
 
     def status(self) -> list[tuple[str, FeedStatus]]:
         return [(feed.name, feed.status()) for feed in self._feeds]
-
-
-def _read_alike(producer: Stage) -> bool:
-    """Whether what a task reads of this stage does not depend on how many tasks there are."""
-    return producer.output is not None and producer.output.partitioning in (
-        Partitioning.BROADCAST,
-        Partitioning.SINGLE,
-    )
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

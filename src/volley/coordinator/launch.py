@@ -41,6 +41,11 @@ class Launcher:
         """The workers that can be reached now."""
         return frozenset(worker.name for worker in self._transport.workers())
 
+    @property
+    def pulls(self) -> bool:
+        """Whether attempts can be given units while they run."""
+        return self._transport.pulls
+
     async def launch(self, task: TaskSpec, avoid: Set[str], serve: Serve) -> Launched:
         """Run an attempt to its end; `serve` answers what it wants meanwhile."""
         attempt = task.attempt
@@ -74,4 +79,5 @@ class Launcher:
                     outcome.shuffle_spilled_bytes,
                 )
             )
+            worker = outcome.made_by or worker
         return Launched(outcome, worker, gave_rows)

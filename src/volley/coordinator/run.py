@@ -20,6 +20,7 @@ from volley.errors import DeadlineExceeded, QueryError
 from volley.events import EventLog, QueryFinished, QueryStarted
 from volley.ids import QueryId, StageId
 from volley.loop import LoopThread, shared_loop
+from volley.stages.awaited import awaited
 from volley.stages.graph import StageGraph
 from volley.transport.base import Transport
 
@@ -110,6 +111,8 @@ class _Run:
             producers = {node.stage: runs[node.stage] for node in stage.inputs}
             id = StageId(self._query, stage.id)
             runs.append(StageRun(stage, id, producers, launcher, self._events, self._attempts))
+        for number, others in awaited(self._graph).items():
+            runs[number].awaits = [runs[other] for other in others]
         try:
             await until(run.run() for run in runs)
         finally:

@@ -1,5 +1,7 @@
 """One stage of a running query: which attempt of each task counts, and what happens when its output is lost.
 
+    run()              wait for what it reads, adapt to its sizes, compute every task
+    absorb(producer)   do the work of a producer that has not begun, instead of reading its output
     output(task)       the winner of a task; computes it where there is none yet, or none any more
     lose(...)          these winners count no more: their output is gone
     roll_back()        no winner counts any more: they read what will be computed differently
@@ -21,11 +23,20 @@ from volley.coordinator.feeding import Feeding
 from volley.coordinator.launch import Launched, Launcher
 from volley.coordinator.manifest import Election
 from volley.errors import QueryError, ResultInterrupted
-from volley.events import EventLog, FeedFinished, StageFinished, StageRolledBack, StageStarted, TaskFailed
+from volley.events import (
+    EventLog,
+    FeedFinished,
+    StageAbsorbed,
+    StageFinished,
+    StageRolledBack,
+    StageStarted,
+    TaskFailed,
+)
 from volley.ids import AttemptId, StageId, TaskId
-from volley.stages.adapt import adapted_tasks
+from volley.plan.nodes import Partitioning
+from volley.stages.adapt import Produced, absorbed, adapted, small_inputs
 from volley.stages.graph import Stage
-from volley.stages.layout import reads
+from volley.stages.layout import Layout
 from volley.stages.repeatable import is_repeatable
 from volley.transport.base import RunningTask
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
@@ -43,23 +54,31 @@ class StageRun:
         events: EventLog,
         attempts_limit: int,
     ) -> None:
-        self.stage = stage
+        self.awaits: list[StageRun] = []
         self._planned_tasks = stage.tasks
-        self._producers = producers
+        self._decisions: tuple[str, ...] = ()
+        self._producers = dict(producers)
         self._readers: list[StageRun] = []
         self._launcher = launcher
         self._events = events
         self._attempts_limit = attempts_limit
-        self._repeatable = is_repeatable(stage)
-        self._feeding = Feeding(stage, str(id), [producer.stage for producer in producers.values()])
         self._made_by: dict[AttemptId, str] = {}
         self._outlive: set[AttemptId] = set()
         self._running: dict[int, asyncio.Task[TaskDone]] = {}
         self._gave_rows = False
         self.finished = asyncio.Event()
-        self._begin(id)
+        self._id = id
+        self._plan_for(stage, Layout(stage.tasks))
         for producer in producers.values():
             producer._readers.append(self)
+
+    def _plan_for(self, stage: Stage, layout: Layout) -> None:
+        """Nothing of it has begun yet."""
+        self.stage = stage
+        self._layout = layout
+        self._repeatable = is_repeatable(stage)
+        self._feeding: Feeding | None = None
+        self._begin(self._id)
 
     def _begin(self, id: StageId) -> None:
         """A new epoch: no task has a winner, and each has all its attempts before it."""
@@ -71,22 +90,25 @@ class StageRun:
 
     async def run(self) -> None:
         """Until every task has a winner, or there are rows enough."""
-        self._feeding.start()
-        for producer in self._producers.values():
+        for producer in [*self._producers.values(), *self.awaits]:
             await producer.finished.wait()
-        planned = self._planned_tasks
+        if len(self._readers) == 1 and self._readers[0].absorb(self):
+            self._events.record(StageAbsorbed(self._id, self._readers[0]._id))
+            self.finished.set()
+            return
         self._adapt()
-        self._begin_small()
+        feeding = self._feed()
         started = time.monotonic()
-        self._events.record(StageStarted(self._id, self.stage.tasks, planned))
+        tasks = self.stage.tasks
+        self._events.record(StageStarted(self._id, tasks, self._planned_tasks, self._decisions))
         while missing := [] if self._has_enough() else self._election.missing():
             works = [self._finish(task) for task in missing]
-            if self._feeding:
-                works += [self._feeding.watch(), self._grow()]
+            if feeding:
+                works += [feeding.watch(), self._grow(feeding)]
             await until(works, self._is_done)
         await self._stop_running()
-        await self._feeding.stop()
-        for source, status in self._feeding.status():
+        await feeding.stop()
+        for source, status in feeding.status():
             self._events.record(FeedFinished(self._id, source, **asdict(status)))
         seconds = time.monotonic() - started
         election = self._election
@@ -94,37 +116,77 @@ class StageRun:
         self.finished.set()
 
     def _adapt(self) -> None:
-        """Give the stage as many tasks as there is work for, now that the sizes of its inputs are known."""
-        sizes = {number: producer._election.size_bytes for number, producer in self._producers.items()}
-        stages = {number: producer.stage for number, producer in self._producers.items()}
-        tasks = adapted_tasks(self.stage, stages, sizes)
-        if tasks != self.stage.tasks:
-            self.stage = replace(self.stage, tasks=tasks)
-            self._begin(self._id)
+        """Let the sizes of its inputs, which are known now, decide how many tasks there are and what each reads."""
+        inputs = {number: producer.produced() for number, producer in self._producers.items()}
+        new = adapted(self.stage, inputs)
+        self._decisions += new.decisions
+        self._plan_for(new.stage, new.layout)
 
-    def _begin_small(self) -> None:
-        """A stage that feeds can fill starts with one task; `_grow` adds more as they find work."""
-        if self._feeding.may_grow:
+    def produced(self) -> Produced:
+        """What it gave, when it is finished."""
+        assert self.stage.output is not None
+        blocks = self._election.manifest().blocks
+        return Produced(
+            self.stage.output, tuple(tuple(block.size_bytes for block in task) for task in blocks)
+        )
+
+    def absorb(self, producer: StageRun) -> bool:
+        """Take over the work of a producer that has not begun; False where its output has to be exchanged."""
+        others = {number: run for number, run in self._producers.items() if run is not producer}
+        outputs = {number: run.stage.output for number, run in self._producers.items() if run.stage.output}
+        sizes = {number: run._election.size_bytes for number, run in others.items() if run.finished.is_set()}
+        stage = absorbed(self.stage, producer.stage, outputs, sizes)
+        if stage is None:
+            return False
+        small = {number: sizes[number] for number in stage.whole & sizes.keys()}
+        said = (
+            f"{small_inputs(small)}: every task reads it whole, and does the work of stage {producer.stage.id} "
+            "itself, whose rows are not exchanged"
+        )
+        self._decisions = (*self._decisions, *producer._decisions, said)
+        self._producers = others | producer._producers
+        for run in producer._producers.values():
+            run._readers[run._readers.index(producer)] = self
+        self._plan_for(stage, Layout(stage.tasks, stage.whole))
+        return True
+
+    def _feed(self) -> Feeding:
+        """Begin to look for what its scans read. It starts with one task; `_grow` adds more as work is found."""
+        feeding = self._feeding = Feeding(self.stage, str(self._id), self._reads_alike())
+        feeding.start()
+        self._most_tasks = self.stage.tasks
+        if feeding.may_grow and self._launcher.pulls:
             self.stage = replace(self.stage, tasks=1)
             self._begin(self._id)
+        return feeding
 
-    async def _grow(self) -> None:
+    async def _grow(self, feeding: Feeding) -> None:
         """Another task whenever units wait and every task has its hands full, up to the number that was planned.
 
         That is one a worker: a task is as wide as its worker's cores.
         """
-        if not self._feeding.may_grow or self.stage.tasks >= self._planned_tasks:
+        if not feeding.may_grow or self.stage.tasks >= self._most_tasks:
             return
-        if await self._feeding.surplus(self.stage.tasks):
+        if await feeding.surplus(self.stage.tasks):
             task = self.stage.tasks
             self.stage = replace(self.stage, tasks=task + 1)
             self._election.add_task()
             self._attempts.append(Attempts(TaskId(self._id, task), self._attempts_limit))
-            await until([self._finish(task), self._grow()])
+            await until([self._finish(task), self._grow(feeding)])
+
+    def _reads_alike(self) -> bool:
+        """Whether what a task reads of other stages does not depend on how many tasks there are."""
+        alike = (Partitioning.BROADCAST, Partitioning.SINGLE)
+        return not self._layout.shares and all(
+            number in self._layout.whole
+            or (producer.stage.output is not None and producer.stage.output.partitioning in alike)
+            for number, producer in self._producers.items()
+        )
 
     async def close(self) -> None:
         await self._stop_running()
-        await self._feeding.close()
+        if self._feeding is not None:
+            await self._feeding.close()
 
     # ------------------------------------------------------------------------------------- outputs
 
@@ -197,6 +259,7 @@ class StageRun:
         failed_on: set[str] = set()
         while True:
             inputs = await self._inputs(task)
+            assert self._feeding is not None, "nobody asks for the output of a stage that has not begun"
             spec = TaskSpec(
                 attempts.next(), self._feeding.plan, self.stage.output, self.stage.ordered, inputs
             )
@@ -205,7 +268,8 @@ class StageRun:
             outcome = launched.outcome
             if isinstance(outcome, TaskDone):
                 self._made_by[outcome.attempt] = launched.worker
-                self._feeding.commit(task)
+                if self._feeding is not None:
+                    self._feeding.commit(task)
                 if all(block.outlives_worker for block in outcome.blocks):
                     self._outlive.add(outcome.attempt)
                 self._election.commit(outcome)
@@ -215,7 +279,8 @@ class StageRun:
                 failed_on.add(launched.worker)
 
     async def _serve(self, running: RunningTask, worker: str) -> None:
-        await self._feeding.serve(running, worker, lambda: self.stage.tasks)
+        if self._feeding is not None:
+            await self._feeding.serve(running, worker, lambda: self.stage.tasks)
 
     def _failed(self, failure: TaskFailure, launched: Launched, attempts: Attempts) -> None:
         """Make another attempt possible, or raise what ends the query."""
@@ -235,12 +300,12 @@ class StageRun:
                 producer.lose(worker=worker)
 
     async def _inputs(self, task: int) -> tuple[InputBlocks, ...]:
-        return tuple([await self._input(task, number) for number in dict.fromkeys(self._producers)])
+        return tuple([await self._input(task, number) for number in self._producers])
 
     async def _input(self, task: int, number: int) -> InputBlocks:
         producer = self._producers[number]
         assert producer.stage.output is not None
-        wanted = reads(producer.stage.output, producer.stage.tasks, task, self.stage.tasks)
+        wanted = self._layout.reads(number, producer.stage.output, producer.stage.tasks, task)
         for needed in sorted({read.producer for read in wanted}):
             await producer.output(needed)
         return InputBlocks(number, producer._election.manifest().take(wanted))

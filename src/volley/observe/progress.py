@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TextIO
 
-from volley.events import Event, QueryFinished, QueryStarted, StageFinished, TaskFinished
+from volley.events import Event, QueryFinished, QueryStarted, StageAbsorbed, StageFinished, TaskFinished
 
 _EVERY_SECONDS = 0.2
 
@@ -36,6 +36,8 @@ class ProgressLine:
                 threading.Thread(target=self._draw, name="volley-progress", daemon=True).start()
             case TaskFinished():
                 self._tasks_done += 1
+            case StageAbsorbed():
+                self._stages_done += 1
             case StageFinished():
                 self._stages_done += 1
                 self._rows += event.rows

@@ -45,7 +45,8 @@ class FeedReport:
 
 @dataclass(frozen=True)
 class StageReport:
-    """`planned_tasks` is what the stage would have had without the real sizes of its inputs.
+    """`planned_tasks` is what the stage would have had without the real sizes of its inputs; `decisions` is what else
+    these changed, in words. A stage whose work its reader did is not among the stages, but in that one's decisions.
 
     What went to disk for want of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
     aggregates and joins held, `shuffle_spilled_bytes` of the stage's output.
@@ -62,6 +63,7 @@ class StageReport:
     feeds: tuple[FeedReport, ...] = ()
     operator_spilled_bytes: int = 0
     shuffle_spilled_bytes: int = 0
+    decisions: tuple[str, ...] = ()
 
     @property
     def spilled_bytes(self) -> int:
@@ -121,12 +123,14 @@ class QueryReport:
                 + _spilled(stage)
             )
             lines += [f"    {feed}" for feed in stage.feeds]
+            lines += [f"    {decision}" for decision in stage.decisions]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{stage.stage}</td><td>{stage.tasks}</td><td>{stage.rows:,}</td>"
-            f"<td>{stage.bytes:,}</td><td>{stage.spilled_bytes:,}</td><td>{stage.seconds:.3f}</td></tr>"
+            f"<td>{stage.bytes:,}</td><td>{stage.spilled_bytes:,}</td><td>{stage.seconds:.3f}</td>"
+            f"<td>{escape('; '.join(stage.decisions))}</td></tr>"
             for stage in self.stages
         )
         reasons = "".join(f"<li>{escape(str(reason))}</li>" for reason in self.reasons)
@@ -135,7 +139,7 @@ class QueryReport:
             f"<p><b>{head}</b></p>"
             + (f"<ul>{reasons}</ul>" if reasons else "")
             + "<table><tr><th>stage</th><th>tasks</th><th>rows</th><th>bytes</th><th>spilled</th>"
-            + f"<th>seconds</th></tr>{rows}</table>"
+            + f"<th>seconds</th><th>decided while it ran</th></tr>{rows}</table>"
         )
 
 

@@ -47,6 +47,7 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                     seconds=event.seconds,
                     operator_spilled_bytes=operators_spilled[stage],
                     shuffle_spilled_bytes=shuffle_spilled[stage],
+                    decisions=started[stage].decisions,
                     operators=tuple(
                         OperatorReport(name, tuple(values.items()))
                         for (_, name), values in sorted(operators.get(stage, {}).items())

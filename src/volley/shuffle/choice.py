@@ -12,6 +12,7 @@ from volley.security import Security
 from volley.shuffle.base import SharedStore
 from volley.shuffle.fetch import Patience
 from volley.shuffle.objectstore import ObjectStore
+from volley.shuffle.service.store import ServiceStore
 
 _STALL_SECONDS = 20.0
 # A driver only reads, and tasks that run inside of it are few.
@@ -23,6 +24,8 @@ class StoreChoice:
     """`store` is worker (none), service, or the URI of a folder."""
 
     store: str
+    servers: tuple[str, ...]
+    replicas: int
     compression: str
     retry_attempts: int
     retry_delay_seconds: float
@@ -31,6 +34,8 @@ class StoreChoice:
     def of(cls, config: Config) -> StoreChoice:
         return cls(
             config.shuffle_store,
+            config.shuffle_service,
+            config.shuffle_replicas,
             config.shuffle_compression,
             config.shuffle_retry_attempts,
             config.shuffle_retry_delay_ms / 1000,
@@ -40,8 +45,17 @@ class StoreChoice:
 def new_store(choice: StoreChoice, security: Security, memory_limit_bytes: int) -> SharedStore | None:
     """The store that was chosen; None when exchanged data lives with the workers."""
     patience = Patience(choice.retry_attempts, choice.retry_delay_seconds, _STALL_SECONDS)
-    if choice.store == "worker":
+    if choice.store == "memory":
         return None
+    if choice.store == "service":
+        return ServiceStore(
+            choice.servers,
+            replicas=choice.replicas,
+            security=security,
+            memory_limit_bytes=memory_limit_bytes,
+            compression=choice.compression,
+            patience=patience,
+        )
     return ObjectStore(
         choice.store,
         memory_limit_bytes=memory_limit_bytes,

@@ -1,4 +1,4 @@
-"""One stream of blocks from one worker, read ahead of whoever uses it."""
+"""One stream of blocks from whoever holds them, read ahead of whoever uses it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -15,15 +16,27 @@ from volley.errors import BlockDamaged, BlockMissing, VolleyError
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.frames import Header, Kind, unframe
-from volley.shuffle.location import Location
 from volley.transport.codec import encode
 
-Connect = Callable[[Location], flight.FlightClient]
-"""A client of the worker there, which may be asked for again after a failure."""
+
+class Holder(Protocol):
+    """A process that has blocks."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is known to have ended, so that asking it again is no use."""
+
+
+Place = TypeVar("Place", bound=Holder)
+Connect = Callable[[Place], flight.FlightClient]
+"""A client of the holder there, which may be asked for again after a failure."""
 
 _LONGEST_DELAY_SECONDS = 30.0
 # Asking again does not make a peer trust us.
-_FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
+FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
 
 
 @dataclass(frozen=True)
@@ -41,8 +54,11 @@ class Patience:
         return longest * random.uniform(0.5, 1.0)
 
 
-class Fetch:
-    """Reads `blocks` of one worker in this order on a thread of its own, at most `budget_bytes` ahead.
+class Fetch(Generic[Place]):
+    """Reads `blocks` in this order on a thread of its own, at most `budget_bytes` ahead.
+
+    Each of `holders` has all of them. When one fails, or what it gives is not what was written, the next goes on at the
+    chunk where it failed.
 
     Blocks must be taken in the order in which they are fetched. That is why one queue serves them all, and why a
     reader who uses several fetches in the same order of blocks cannot make them wait for each other.
@@ -50,15 +66,17 @@ class Fetch:
 
     def __init__(
         self,
-        holder: Location,
+        holders: Sequence[Place],
         blocks: Sequence[Block],
-        connect: Connect,
+        connect: Connect[Place],
         *,
         codec: str,
         budget_bytes: int,
         patience: Patience,
     ) -> None:
-        self._holder = holder
+        self._holders = tuple(holders)
+        self._asked = 0
+        self._without: set[int] = set()  # the holders that do not have the chunk which is wanted now
         self._blocks = tuple(blocks)
         self._connect = connect
         self._codec = codec
@@ -124,10 +142,16 @@ class Fetch:
             try:
                 self._read(progress)
             except BlockMissing as error:
-                self._end(error)
-                return
+                if progress.chunks_arrived > arrived:
+                    self._without.clear()
+                self._without.add(self._asked)
+                if not self._ask_another():
+                    self._end(error)
+                    return
             except (flight.FlightError, pa.ArrowException, OSError) as error:
                 came = progress.chunks_arrived > arrived
+                if came:
+                    self._without.clear()
                 if came and isinstance(error, flight.FlightTimedOutError):
                     # Time is up for this call, perhaps because nobody took what came: ask for the rest.
                     failures = 0
@@ -214,19 +238,37 @@ class Fetch:
             self._changed.notify_all()
             return not self._closed.is_set()
 
+    @property
+    def _holder(self) -> Place:
+        return self._holders[self._asked]
+
+    def _ask_another(self) -> bool:
+        """Turn to the next holder that may have what is wanted; False when there is none."""
+        count = len(self._holders)
+        for number in ((self._asked + step) % count for step in range(1, count + 1)):
+            if number not in self._without:
+                self._asked = number
+                return True
+        return False
+
     def _may_go_on(self, error: Exception, progress: _Progress, failures: int) -> bool:
         """Wait before another try; False when there is none, and who reads knows why."""
         if self._closed.is_set() or progress.finished:
             self._end(None)
             return False
-        if self._holder.on_this_host and not self._holder.alive:
+        if len(self._holders) == 1 and self._holder.gone:
             self._end(self._unreadable(progress, "its process has ended", error))
             return False
-        if failures > self._patience.attempts or isinstance(error, _FINAL):
+        # Each of the others is asked before anybody is asked again.
+        rounds, others = divmod(failures, len(self._holders))
+        last = rounds + (others > 0) > self._patience.attempts + (len(self._holders) > 1)
+        if last or (len(self._holders) == 1 and isinstance(error, FINAL)):
             self._end(self._unreadable(progress, f"{failures} tries failed, {_first_line(error)}", error))
             return False
-        with self._changed:
-            self._changed.wait_for(self._closed.is_set, timeout=self._patience.delay(failures))
+        self._ask_another()
+        if not others:
+            with self._changed:
+                self._changed.wait_for(self._closed.is_set, timeout=self._patience.delay(rounds))
         return True
 
     def _unreadable(self, progress: _Progress, why: str, cause: Exception) -> BlockMissing:

@@ -23,7 +23,7 @@ from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.fetch import Connect, Fetch, Patience
-from volley.shuffle.frames import SCHEMA, Header, Kind, frame
+from volley.shuffle.frames import SCHEMA, Header, Kind, frame, parts
 from volley.shuffle.gather import CHUNK_BYTES
 from volley.shuffle.location import Location
 from volley.shuffle.peers import open_peer
@@ -65,7 +65,7 @@ class WorkerStore:
         max_message_bytes: int,
         retry_attempts: int,
         retry_delay_seconds: float,
-        connect: Connect,
+        connect: Connect[Location],
         stall_seconds: float = _STALL_SECONDS,
         fetch_budget_bytes: int = _BUDGET_BYTES,
         map_same_host: bool = True,
@@ -83,7 +83,7 @@ class WorkerStore:
         # An abandoned reader may be cleaned up on any thread, in the middle of anything.
         self._lock = threading.RLock()
         self._sinks: dict[AttemptId, WorkerSink] = {}
-        self._fetches: dict[Fetch, frozenset[QueryId]] = {}
+        self._fetches: dict[Fetch[Location], frozenset[QueryId]] = {}
         self._released = Released()
 
     # -------------------------------------------------------------------------------------------------- writing
@@ -156,7 +156,7 @@ class WorkerStore:
                 else:
                     yield from self._read_near(block)
 
-    def _start_fetches(self, blocks: Sequence[Block], under_way: ExitStack) -> dict[str, Fetch]:
+    def _start_fetches(self, blocks: Sequence[Block], under_way: ExitStack) -> dict[str, Fetch[Location]]:
         """One stream for each worker that has to be asked, with its blocks in the order of `blocks`."""
         wanted: dict[str, list[Block]] = {}
         for block in blocks:
@@ -168,14 +168,14 @@ class WorkerStore:
         }
 
     @contextmanager
-    def _fetching(self, blocks: Sequence[Block]) -> Iterator[Fetch]:
+    def _fetching(self, blocks: Sequence[Block]) -> Iterator[Fetch[Location]]:
         holder = _holder(blocks[0])
         queries = frozenset(_query(block.attempt) for block in blocks)
         with self._lock:
             for query in filter(self._released.__contains__, queries):
                 raise BlockMissing(f"query {query} is over.")
             fetch = Fetch(
-                holder,
+                (holder,),
                 blocks,
                 self._connect,
                 codec=self.codec_from(holder),
@@ -253,19 +253,10 @@ class WorkerStore:
                     data = _bytes(block, index, chunk, files)
                     # What lies on disk was packed when it was written there.
                     codec = request.codec if name.in_memory else "none"
-                    yield from self._parts(number, chunk, data, codec)
+                    yield from parts(number, chunk, data, codec, self._max_message_bytes)
         except BlockMissing as error:
             kind = Kind.DAMAGED if isinstance(error, BlockDamaged) else Kind.MISSING
             yield frame(Header(kind, block=number), pa.py_buffer(error.message.encode()))
-
-    def _parts(
-        self, block: int, chunk: int, data: pa.Buffer, codec: str
-    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        sent = data if codec == "none" else pa.Codec(codec).compress(data)
-        for start in range(0, sent.size, self._max_message_bytes):
-            part = sent.slice(start, min(self._max_message_bytes, sent.size - start))
-            last = start + part.size == sent.size
-            yield frame(Header(Kind.PART, last, block, chunk, data.size, codec), part)
 
     # -------------------------------------------------------------------------------------------------- helpers
 

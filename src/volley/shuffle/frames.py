@@ -11,6 +11,7 @@ of a block travel in the stream, so that they cannot be taken for failures of th
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -53,6 +54,17 @@ def frame(header: Header, data: pa.Buffer) -> tuple[pa.RecordBatch, bytes]:
     ends = pa.py_buffer(struct.pack("<ii", 0, data.size))
     value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data])
     return pa.RecordBatch.from_arrays([value], schema=SCHEMA), header.pack()
+
+
+def parts(
+    block: int, chunk: int, data: pa.Buffer, codec: str, limit_bytes: int
+) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    """A chunk in frames of `limit_bytes` at most."""
+    sent = data if codec == "none" else pa.Codec(codec).compress(data)
+    for start in range(0, sent.size, limit_bytes):
+        part = sent.slice(start, min(limit_bytes, sent.size - start))
+        last = start + part.size == sent.size
+        yield frame(Header(Kind.PART, last, block, chunk, data.size, codec), part)
 
 
 def unframe(batch: pa.RecordBatch, header: pa.Buffer) -> tuple[Header, pa.Buffer]:

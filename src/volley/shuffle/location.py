@@ -64,6 +64,11 @@ class Location:
         """Whether the process still runs; only to be asked on its own host."""
         return started_ticks(self.pid) == self.started
 
+    @property
+    def gone(self) -> bool:
+        """Whether it is known from here that the process has ended."""
+        return self.on_this_host and not self.alive
+
 
 def started_ticks(pid: int) -> int | None:
     """When a process started; None when there is none, or only what its parent has not yet collected."""

@@ -1,37 +1,163 @@
 """What the real sizes of finished stages change about the next one.
 
-A stage is planned for all workers before anybody knows how much it will read. When its producers are done, their
-partitions are merged until a task has something to do: a task costs a message, a plan and a hash table each, which for
-a few kilobytes is more than the work itself.
+A stage is planned for all workers before anybody knows how much it will read. When its producers are done,
+
+    partitions are merged        until a task has something to do: it costs a message, a plan and a hash table each,
+                                 which for a few kilobytes is more than the work itself
+    a partition is sliced        when it is far larger than the others, and the operators allow it
+    a join becomes a broadcast   when one side proved small: every task reads it whole, and the rows of the other side
+                                 stay where they are, in their stage's outputs or, if it has not begun, in its tasks
+
+Every decision is also said in words, for the report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from volley.plan.nodes import Partitioning
-from volley.stages.graph import Stage
+from volley.plan.nodes import Node, StageInput, transform
+from volley.stages.graph import Output, Stage
+from volley.stages.layout import Layout, Share, dealt, runs
 from volley.stages.scans import scans_of
+from volley.stages.streamed import divided_inputs, holding_the_others, streamed_inputs
 
 # What one task should at least have to read; a second worker saves less than it costs below that.
 BYTES_A_TASK = 4 * 2**20
+# What every task may read whole, as Spark has it.
+BROADCAST_BYTES = 10 * 2**20
+# When the rows of both sides are exchanged already, holding one side whole must be worth it.
+BROADCAST_RATIO = 8
+# A task with this much more than its fair share is worth another one.
+SKEW = 1.5
 
 
-def adapted_tasks(stage: Stage, producers: Mapping[int, Stage], input_bytes: Mapping[int, int]) -> int:
-    """How many tasks the stage gets, given the bytes that each of its producers made.
+@dataclass(frozen=True)
+class Produced:
+    """The output of a finished stage, in bytes by task and partition; a task that was not needed has none."""
+
+    output: Output
+    sizes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(sum, self.sizes))
+
+    def by_producer(self, partitions: range) -> list[int]:
+        return [sum(sizes[p] for p in partitions) if sizes else 0 for sizes in self.sizes]
+
+
+@dataclass(frozen=True)
+class Adapted:
+    stage: Stage
+    layout: Layout
+    decisions: tuple[str, ...] = ()
+
+
+def adapted(stage: Stage, inputs: Mapping[int, Produced]) -> Adapted:
+    """The stage and who reads what of its inputs, now that these are finished."""
+    outputs = {number: produced.output for number, produced in inputs.items()}
+    divided = divided_inputs(stage, outputs)
+    tasks = _tasks(stage, sum(inputs[number].size_bytes for number in divided))
+    if tasks > 1:
+        streamed = streamed_inputs(stage, outputs)
+        for number in sorted(streamed, key=lambda number: -inputs[number].size_bytes):
+            other = {number: inputs[number].size_bytes for number in divided - {number}}
+            found = _broadcast(stage, number, inputs[number], other, tasks) or _sliced(
+                stage, number, inputs[number], tasks
+            )
+            if found:
+                return found
+    return Adapted(replace(stage, tasks=tasks), Layout(tasks, stage.whole))
+
+
+def absorbed(
+    reader: Stage, streamed: Stage, outputs: Mapping[int, Output], sizes: Mapping[int, int]
+) -> Stage | None:
+    """`reader` with all of `streamed`, which has not begun, in it; None where that is not allowed or not worth it.
+
+    It then reads its other inputs whole, so these must have proved small: `sizes` are the bytes of those that are
+    finished, `outputs` the outputs of all that it reads. Nobody else may read `streamed`.
+    """
+    others = divided_inputs(reader, outputs) - {streamed.id}
+    if streamed.id not in streamed_inputs(reader, outputs) or not others or not others <= sizes.keys():
+        return None
+    if sum(sizes[number] for number in others) > BROADCAST_BYTES or streamed.tasks < reader.tasks:
+        return None
+    # What both read would have to be read in two ways.
+    if {node.stage for node in reader.inputs} & {node.stage for node in streamed.inputs}:
+        return None
+
+    def put_in(node: Node) -> Node:
+        return streamed.plan if isinstance(node, StageInput) and node.stage == streamed.id else node
+
+    plan = transform(holding_the_others(reader.plan, streamed.id), put_in)
+    return replace(reader, plan=plan, tasks=streamed.tasks, whole=reader.whole | streamed.whole | others)
+
+
+def _tasks(stage: Stage, shared_bytes: int) -> int:
+    """How many tasks have something to do with so much that is divided among them.
 
     Never more than planned, and just what was planned where a scan is read: its feed sees to that.
     Partitions are merged in runs, the same for every input (`layout.dealt`), so equal keys still meet in one task.
     """
     if scans_of(stage.plan):
         return stage.tasks
-    shared = sum(size for number, size in input_bytes.items() if _is_divided(producers[number]))
-    return max(1, min(stage.tasks, -(-shared // BYTES_A_TASK)))
+    return max(1, min(stage.tasks, -(-shared_bytes // BYTES_A_TASK)))
 
 
-def _is_divided(producer: Stage) -> bool:
-    """Whether each reader takes a share; what every task reads whole says nothing about their number."""
-    return producer.output is not None and producer.output.partitioning in (
-        Partitioning.HASH,
-        Partitioning.ROUND_ROBIN,
+def _broadcast(
+    stage: Stage, number: int, produced: Produced, others: Mapping[int, int], tasks: int
+) -> Adapted | None:
+    small = sum(others.values())
+    if not others or small > BROADCAST_BYTES or produced.size_bytes < BROADCAST_RATIO * small:
+        return None
+    everything = range(produced.output.partitions)
+    weights = produced.by_producer(everything)
+    if len(weights) < tasks:
+        return None
+    shares = tuple(Share(everything, producers) for producers in runs(weights, tasks))
+    layout = Layout(tasks, stage.whole, number, shares)
+    said = (
+        f"{small_inputs(others)}: every task reads it whole, and stage {number} where it lies "
+        f"instead of by partition"
     )
+    return Adapted(_over(stage, number, tasks), layout, (said,))
+
+
+def _sliced(stage: Stage, number: int, produced: Produced, tasks: int) -> Adapted | None:
+    fair = max(BYTES_A_TASK, produced.size_bytes / tasks)
+    shares: list[Share] = []
+    decisions = []
+    for task in range(tasks):
+        partitions = dealt(produced.output.partitions, task, tasks)
+        weights = produced.by_producer(partitions)
+        size_bytes = sum(weights)
+        pieces = min(-int(-size_bytes // fair), sum(weight > 0 for weight in weights))
+        if size_bytes <= SKEW * fair or pieces < 2:
+            shares.append(Share(partitions))
+            continue
+        shares += [Share(partitions, producers) for producers in runs(weights, pieces)]
+        decisions.append(
+            f"{size_bytes:,} of {produced.size_bytes:,} bytes of stage {number} are in {_named(partitions)}: "
+            f"read in {pieces} slices"
+        )
+    if not decisions:
+        return None
+    layout = Layout(len(shares), stage.whole, number, tuple(shares))
+    return Adapted(_over(stage, number, len(shares)), layout, tuple(decisions))
+
+
+def _over(stage: Stage, streamed: int, tasks: int) -> Stage:
+    return replace(stage, plan=holding_the_others(stage.plan, streamed), tasks=tasks)
+
+
+def small_inputs(sizes: Mapping[int, int]) -> str:
+    """For the report: the inputs that proved small."""
+    stages = " and ".join(f"stage {number}" for number in sorted(sizes))
+    return f"{stages} proved small ({sum(sizes.values()):,} bytes)"
+
+
+def _named(partitions: range) -> str:
+    first, last = partitions[0], partitions[-1]
+    return f"partition {first}" if first == last else f"partitions {first} to {last}"

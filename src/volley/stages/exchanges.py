@@ -52,8 +52,8 @@ SINGLE = Distribution(1)
 
 # A broadcast side is seen whole by every task, so a join that also gives that side's unmatched rows would give them
 # once a task.
-_MAY_BROADCAST_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
-_MAY_BROADCAST_LEFT = {JoinKind.INNER, JoinKind.RIGHT}
+MAY_BROADCAST_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
+MAY_BROADCAST_LEFT = {JoinKind.INNER, JoinKind.RIGHT}
 
 
 def place_exchanges(plan: Node, workers: int) -> Node:
@@ -123,7 +123,7 @@ class _Placement:
 
     def _aggregate(self, node: Aggregate) -> Placed:
         placed = self.place(node.child)
-        if not _takes_any_share(node) and id(node) not in self._first_halves:
+        if not takes_any_share(node) and id(node) not in self._first_halves:
             placed = self._clustered(placed, node.grouping)
         child, at = placed
         return replace(node, child=child), through_aggregate(at, node)
@@ -190,9 +190,9 @@ class _Placement:
     def _broadcast_side(self, node: Join) -> BuildSide | None:
         """The side that every task may see whole: the one Spark chose, or any for a join without keys."""
         without_keys = not node.left_keys or node.null_aware
-        if (_is_broadcast(node.right) or without_keys) and node.kind in _MAY_BROADCAST_RIGHT:
+        if (_is_broadcast(node.right) or without_keys) and node.kind in MAY_BROADCAST_RIGHT:
             return BuildSide.RIGHT
-        if (_is_broadcast(node.left) or without_keys) and node.kind in _MAY_BROADCAST_LEFT:
+        if (_is_broadcast(node.left) or without_keys) and node.kind in MAY_BROADCAST_LEFT:
             return BuildSide.LEFT
         return None
 
@@ -269,7 +269,7 @@ def _key_types_differ(node: Join) -> bool:
     return any(left.type != right.type for left, right in zip(node.left_keys, node.right_keys, strict=True))
 
 
-def _takes_any_share(node: Aggregate) -> bool:
+def takes_any_share(node: Aggregate) -> bool:
     """Whether the node only reduces rows to state, which a later aggregate merges."""
     return any(call.mode is AggregateMode.PARTIAL for call in node.calls)
 

@@ -31,6 +31,7 @@ class Stage:
     """`plan` ends in sources and in inputs from other stages; each of the `tasks` runs it over its own share.
 
     The result stage has no `output`: its rows go to the client, in order when `ordered` (it has one task then).
+    Inputs in `whole` are read whole by every task, however they are partitioned.
     """
 
     id: int
@@ -38,6 +39,7 @@ class Stage:
     tasks: int
     output: Output | None = None
     ordered: bool = False
+    whole: frozenset[int] = frozenset()
 
     @property
     def inputs(self) -> tuple[StageInput, ...]:

@@ -7,6 +7,13 @@ r"""Which task reads which partitions of which producers: the only place that kn
                   \_____/ \_____/                     |
     reader task      0       1         reader task  0, 1, 2: all of it
 
+    a partition in slices                                  an input that is read whole
+
+    producer 0   [0][1]     producer 2   [0][1]            producer 0   [0][1][2]
+    producer 1   [0][1]                   |                producer 1   [0][1][2]
+                  |                       |
+    reader task   0                       1                reader task  0, 1: all of it
+
 Partitions are dealt to reader tasks in contiguous runs, so a reader with fewer tasks than partitions reads neighbours
 together, and a single partition goes to task 0 alone. Two inputs of one stage with the same number of partitions are
 therefore always dealt alike: equal keys meet in one task.
@@ -14,7 +21,9 @@ therefore always dealt alike: equal keys meet in one task.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from volley.plan.nodes import Partitioning
 from volley.stages.graph import Output
@@ -28,12 +37,47 @@ class Read:
     partition: int
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one task takes: some partitions of every divided input, but of the sliced one from some producers only."""
+
+    partitions: range
+    producers: range | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Who reads what of the inputs of a stage of `tasks` tasks.
+
+    Inputs in `whole` are read whole by every task. `shares` are set, one a task, when partitions are not simply dealt;
+    tasks with the same partitions then divide the producers of input `sliced` among them.
+    """
+
+    tasks: int
+    whole: frozenset[int] = frozenset()
+    sliced: int | None = None
+    shares: tuple[Share, ...] = ()
+
+    def reads(self, number: int, output: Output, producers: int, task: int) -> tuple[Read, ...]:
+        """What `task` takes of input `number`, a stage of `producers` tasks, in the producers' order."""
+        if number in self.whole:
+            return _reads(range(output.partitions), range(producers))
+        if not self.shares or output.partitioning is Partitioning.BROADCAST:
+            return reads(output, producers, task, self.tasks)
+        share = self.shares[task]
+        some = share.producers if number == self.sliced else None
+        return _reads(share.partitions, range(producers) if some is None else some)
+
+
 def reads(output: Output, producers: int, task: int, tasks: int) -> tuple[Read, ...]:
     """What reader `task` of `tasks` takes from a stage of `producers` tasks, in the producers' order."""
     if output.partitioning is Partitioning.BROADCAST:
         return tuple(Read(producer, 0) for producer in range(producers))
-    mine = dealt(output.partitions, task, tasks)
-    return tuple(Read(producer, partition) for partition in mine for producer in range(producers))
+    return _reads(dealt(output.partitions, task, tasks), range(producers))
+
+
+def _reads(partitions: range, producers: range) -> tuple[Read, ...]:
+    return tuple(Read(producer, partition) for partition in partitions for producer in producers)
 
 
 def dealt(partitions: int, task: int, tasks: int) -> range:
@@ -41,3 +85,19 @@ def dealt(partitions: int, task: int, tasks: int) -> range:
     if partitions <= tasks:
         return range(task, task + 1) if task < partitions else range(0)
     return range(partitions * task // tasks, partitions * (task + 1) // tasks)
+
+
+def runs(weights: Sequence[int], pieces: int) -> tuple[range, ...]:
+    """Neighbours together: `pieces` runs, none empty, that weigh about the same. There are at least as many weights."""
+    total = sum(weights)
+    bounds = [0]
+    weight = 0
+    for position, added in enumerate(weights, start=1):
+        weight += added
+        open_pieces = pieces - len(bounds)
+        left = len(weights) - position
+        if open_pieces and left >= open_pieces:
+            is_heavy = weight * pieces >= total * len(bounds)
+            if is_heavy or left == open_pieces:
+                bounds.append(position)
+    return tuple(range(start, end) for start, end in pairwise([*bounds, len(weights)]))

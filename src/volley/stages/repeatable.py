@@ -28,7 +28,12 @@ _SUMMED = frozenset({"Sum", "Average", "StddevSamp", "StddevPop", "VarianceSamp"
 def is_repeatable(stage: Stage) -> bool:
     if stage.output is not None and stage.output.partitioning is Partitioning.ROUND_ROBIN:
         return False  # dealt in the order in which batches happen to arrive
-    return not any(_depends_on_order(node) for node in walk_plan(stage.plan))
+    return gives_same_rows(stage.plan)
+
+
+def gives_same_rows(plan: Node) -> bool:
+    """Whether two runs of the plan over the same rows give the same rows."""
+    return not any(_depends_on_order(node) for node in walk_plan(plan))
 
 
 def _depends_on_order(node: Node) -> bool:

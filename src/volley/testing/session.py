@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from volley.query import explicit_settings
+
 
 @contextmanager
 def conf(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[SparkSession]:
@@ -31,25 +33,18 @@ def conf(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[Sp
 @contextmanager
 def restored(spark: SparkSession) -> Iterator[SparkSession]:
     """Whatever a block sets in the session's configuration is undone after it."""
-    before = _explicit(spark)
+    before = explicit_settings(spark)
     try:
         yield spark
     finally:
-        for key, value in _explicit(spark).items():
+        for key, value in explicit_settings(spark).items():
             if key not in before:
                 spark.conf.unset(key)
             elif before[key] != value:
                 spark.conf.set(key, before[key])
-        for key in before.keys() - _explicit(spark).keys():
+        for key in before.keys() - explicit_settings(spark).keys():
             spark.conf.set(key, before[key])
 
 
 def _is_set(spark: SparkSession, key: str) -> bool:
     return bool(spark._jsparkSession.conf().getOption(key).isDefined())
-
-
-def _explicit(spark: SparkSession) -> dict[str, str]:
-    """Every key that somebody has set on this session. One call: a Java map costs several an entry."""
-    separator = "\x01"
-    text = spark._jsparkSession.conf().getAll().mkString(separator)
-    return dict(entry.split(" -> ", 1) for entry in text.split(separator))

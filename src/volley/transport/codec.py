@@ -21,6 +21,7 @@ from volley import events, ids
 from volley.errors import QueryError
 from volley.plan import expressions, nodes, types
 from volley.shuffle import base as shuffle
+from volley.shuffle.service import messages as service
 from volley.stages import graph
 from volley.transport import control, messages
 
@@ -31,6 +32,7 @@ _MODULES: tuple[ModuleType, ...] = (
     nodes,
     graph,
     shuffle,
+    service,
     events,
     messages,
     control,

@@ -6,6 +6,8 @@
     watch     Watch            ->  News                 at once when there is some, else after `wait_seconds`
     feed      Units            ->  Answer               the answer to a Want that came as news
     cancel    AttemptId        ->  Answer               when the attempt holds nothing any more
+    perform   TaskSpec         ->  Answer               for a caller that waits, without a driver
+    await     Await            ->  how it ended, or Answer(False): not yet
     release   QueryId          ->  Answer
     bye       Bye              ->  Answer               the driver ends: forget it
     drain     Drain            ->  Answer
@@ -54,6 +56,14 @@ class News:
     outcomes: tuple[Outcome, ...]
     draining: bool
     wants: tuple[Want, ...] = ()
+
+
+@dataclass(frozen=True)
+class Await:
+    """How did this attempt end? Asked by whoever let it be performed, at least every few seconds."""
+
+    attempt: AttemptId
+    wait_seconds: float
 
 
 @dataclass(frozen=True)

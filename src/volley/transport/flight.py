@@ -42,6 +42,8 @@ _MESSAGE_BYTES = 64 * 2**20
 class FlightTransport:
     """A `Transport` over a fleet. One for each query. `shared` is the store that the workers use beside their own."""
 
+    pulls = True
+
     def __init__(
         self,
         fleet: Fleet,
@@ -81,7 +83,7 @@ class FlightTransport:
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
             return self._data.store.read(block)
-        return _reader(self._fleet).read(block)
+        return store_reader(self._fleet.security).read(block)
 
     async def release(self, query: QueryId) -> None:
         self._fleet.end(query)
@@ -97,9 +99,9 @@ class FlightTransport:
         return await loop.run_in_executor(self._fleet.threads, peer.call, action, message)
 
 
-def _reader(fleet: Fleet) -> WorkerStore:
+def store_reader(security: Security) -> WorkerStore:
     """A store that keeps nothing itself, to read what the workers keep."""
-    clients = Clients(fleet.security)
+    clients = Clients(security)
     return WorkerStore(
         Location.here("driver:0"),
         memory_limit_bytes=0,

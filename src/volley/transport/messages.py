@@ -34,18 +34,6 @@ class InputBlocks:
 
 
 @dataclass(frozen=True)
-class TaskSpec:
-    """Everything that an attempt needs. `output` is None for a task whose batches go to the client."""
-
-    attempt: AttemptId
-    plan: Node
-    output: Output | None
-    ordered: bool
-    inputs: tuple[InputBlocks, ...]
-    protocol_version: int = PROTOCOL_VERSION
-
-
-@dataclass(frozen=True)
 class Want:
     """An attempt has room for `credits` units of feed `feed`, behind place `after` of what it was given.
 
@@ -74,8 +62,26 @@ class Units:
 
 
 @dataclass(frozen=True)
+class TaskSpec:
+    """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
+
+    `units` is set by a transport that cannot give any later: all units of every feed, one entry a feed."""
+
+    attempt: AttemptId
+    plan: Node
+    output: Output | None
+    ordered: bool
+    inputs: tuple[InputBlocks, ...]
+    units: tuple[Units, ...] = ()
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
 class TaskDone:
-    """The attempt has committed. `blocks` is empty for a result task."""
+    """The attempt has committed. `blocks` is empty for a result task.
+
+    `made_by` is the worker that ran it and holds its blocks, where that is not the one that it was placed on.
+    """
 
     attempt: AttemptId
     blocks: tuple[Block, ...]
@@ -83,6 +89,7 @@ class TaskDone:
     size_bytes: int
     seconds: float
     operators: tuple[OperatorMetrics, ...]
+    made_by: str = ""
 
     @property
     def operator_spilled_bytes(self) -> int:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import selectors
-import signal
 import tempfile
 import threading
 import time
@@ -22,11 +20,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.flight as flight
-
+from volley import foreground
 from volley.config import Config
 from volley.errors import ConfigError
+from volley.listening import address_of, listen, reachable_name
 from volley.loop import LoopThread
 from volley.lower.memory import OperatorMemory
 from volley.security import Clients, Security
@@ -37,6 +34,7 @@ from volley.shuffle.shared import Visitor
 from volley.transport.handshake import Identity
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
+from volley.worker.performed import Performed
 from volley.worker.scratch import Scratch
 from volley.worker.server import Worker, WorkerServer
 from volley.worker.slots import Slots
@@ -91,11 +89,17 @@ class Daemon:
     """A worker that serves from its construction until `close`."""
 
     def __init__(self, settings: DaemonSettings, security: Security) -> None:
-        security.check_listening(settings.host, settings.insecure)
         self._settings = settings
-        name = settings.advertise or _reachable(settings.host)
-        self._server = _listening(settings, security)
-        self.address = _address(name, self._server.port)
+        name = reachable_name(settings.host, settings.advertise)
+        self._server = listen(
+            WorkerServer,
+            settings.host,
+            settings.port,
+            security,
+            require_client_certificate=settings.require_client_certificate,
+            insecure=settings.insecure,
+        )
+        self.address = address_of(name, self._server.port)
         self._loop = LoopThread()
         self.budget = WorkerBudget.divide(settings.memory_bytes, settings.shuffle.memory_fraction)
         store = _store(settings, self.budget, self.address, security)
@@ -103,7 +107,10 @@ class Daemon:
         self.scratch = Scratch(settings.directories)
         self._worker: Worker = self._loop.submit(self._made(store)).result()
         self._server.open(self._worker)
-        self._leases: Future[None] = self._loop.submit(self._worker.drivers.forget_the_silent())
+        self._leases: list[Future[None]] = [
+            self._loop.submit(self._worker.drivers.forget_the_silent()),
+            self._loop.submit(self._worker.performed.end_the_forgotten()),
+        ]
 
     async def _made(self, store: WorkerStore) -> Worker:
         settings = self._settings
@@ -118,6 +125,7 @@ class Daemon:
             settings.cores,
             slots,
             Drivers(slots, settings.lease_seconds),
+            Performed(slots),
             store,
             self.budget,
             settings.shuffle.max_message_bytes,
@@ -135,7 +143,8 @@ class Daemon:
 
     def close(self) -> None:
         """Stop serving. Calls that wait are answered; whatever runs is cancelled."""
-        self._leases.cancel()
+        for lease in self._leases:
+            lease.cancel()
         shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
         shutdown.start()
         self._loop.close()
@@ -153,48 +162,10 @@ class Daemon:
 
 
 def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = None) -> None:
-    """Run a daemon in this process until a signal or the end of `parent`, then end the process.
-
-    `announce` tells others where it is, when it is ready for them.
-    """
+    """Run a worker in the foreground of this process."""
     # Whatever anybody in this process puts into temporary files is removed with it.
     tempfile.tempdir = str(daemon.scratch.directories[0])
-    stop, hurry = threading.Event(), threading.Event()
-
-    def signalled(number: int, frame: object) -> None:
-        if stop.is_set():
-            hurry.set()
-        stop.set()
-
-    signal.signal(signal.SIGTERM, signalled)
-    signal.signal(signal.SIGINT, signalled)
-    if parent is not None:
-        die_with(parent)
-    announce()
-    # Events are waited for in slices: a signal is handled on the main thread between two of them.
-    daemon.run_until(stop, hurry)
-    daemon.close()
-    # Threads of Flight and DataFusion may still be in the middle of a batch that nobody wants; an orderly end of the
-    # interpreter under them can abort the process.
-    os._exit(0)
-
-
-def die_with(parent: int) -> None:
-    """End this process, at once and without ceremony, when process `parent` ends."""
-    try:
-        watched = os.pidfd_open(parent)
-    except ProcessLookupError:
-        os._exit(1)
-    if os.getppid() != parent:
-        os._exit(1)
-
-    def watch() -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(watched, selectors.EVENT_READ)
-            selector.select()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="volley-parent", daemon=True).start()
+    foreground.serve(daemon, announce, parent)
 
 
 def check_directories(directories: Sequence[Path]) -> None:
@@ -202,29 +173,6 @@ def check_directories(directories: Sequence[Path]) -> None:
     for directory in directories:
         if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
             raise ConfigError(f"{directory} is not a directory that can be written to.")
-
-
-def _listening(settings: DaemonSettings, security: Security) -> WorkerServer:
-    address = _address(settings.host, settings.port)
-    arguments = security.server_arguments(settings.require_client_certificate)
-    try:
-        return WorkerServer(security.uri(address), **arguments)
-    except (pa.ArrowException, flight.FlightError, OSError) as error:
-        raise ConfigError(
-            f"{address} cannot be listened on: {error}.", hint="Is the port taken, is the certificate good?"
-        ) from error
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _reachable(host: str) -> str:
-    if host in ("0.0.0.0", "::", ""):
-        raise ConfigError(
-            f"{host or 'an empty host'} is no name that others can call.", hint="Give --advertise."
-        )
-    return host
 
 
 def _store(settings: DaemonSettings, budget: WorkerBudget, address: str, security: Security) -> WorkerStore:

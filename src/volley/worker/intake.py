@@ -28,8 +28,12 @@ class Stopped(Exception):
 class Intakes:
     """What one attempt receives from its feeds. Made and given to on the worker's loop, taken from by threads."""
 
-    def __init__(self, attempt: AttemptId, ask: Callable[[Want], None]) -> None:
+    def __init__(
+        self, attempt: AttemptId, ask: Callable[[Want], None], given: tuple[Units, ...] = ()
+    ) -> None:
+        """`given`: the feeds of which everything is here already."""
         self._attempt = attempt
+        self._given = {units.feed: units for units in given}
         self._ask = ask
         self._loop = asyncio.get_running_loop()
         self._by_feed: dict[int, Intake] = {}
@@ -40,7 +44,7 @@ class Intakes:
         def ask(after: int, credits: int) -> None:
             self._loop.call_soon_threadsafe(self._ask, Want(self._attempt, feed, after, credits))
 
-        intake = self._by_feed[feed] = Intake(ask)
+        intake = self._by_feed[feed] = Intake(ask, self._given.get(feed))
         return intake
 
     def give(self, units: Units) -> None:
@@ -51,15 +55,16 @@ class Intakes:
 class Intake:
     """The units of one feed for one run of an attempt."""
 
-    def __init__(self, ask: Callable[[int, int], None]) -> None:
+    def __init__(self, ask: Callable[[int, int], None], given: Units | None = None) -> None:
         self._ask = ask
         self._changed = threading.Condition()
-        self._payloads: deque[bytes] = deque()
+        self._payloads: deque[bytes] = deque(given.units if given else ())
         self._after = 0
         self._asked = False
         self._taken = 0
         self._started = time.monotonic()
-        self._over = self._closed = False
+        self._over = given is not None
+        self._closed = False
 
     def take(self) -> bytes | None:
         """The next unit, when it comes; None after the last. Raises `Stopped` when the run is over."""

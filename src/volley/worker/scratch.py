@@ -22,15 +22,20 @@ class Scratch:
         self.directories = tuple(
             Path(tempfile.mkdtemp(prefix=prefix, dir=parent.resolve())) for parent in parents
         )
-        self._remover = subprocess.Popen(
-            ["/bin/sh", "-c", _REMOVE_AT_THE_END, "volley-scratch", *map(str, self.directories)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Signals to the group of the worker are not for it.
-            start_new_session=True,
-        )
+        self._remover = removed_at_the_end(self.directories)
 
     def close(self) -> None:
         """Remove them now."""
         self._remover.communicate()
+
+
+def removed_at_the_end(directories: Sequence[Path]) -> subprocess.Popen[bytes]:
+    """Who removes these directories when this process, or the pipe to it, ends."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _REMOVE_AT_THE_END, "volley-scratch", *map(str, directories)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Signals to the group of the worker are not for it.
+        start_new_session=True,
+    )

@@ -26,6 +26,7 @@ from volley.transport.control import (
     RESULT_TICKET,
     Answer,
     AskHealth,
+    Await,
     Bye,
     Drain,
     Health,
@@ -37,6 +38,7 @@ from volley.transport.handshake import Identity, Welcome, hello_of, to_json
 from volley.transport.messages import TaskSpec, Units
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import Drivers
+from volley.worker.performed import Performed
 from volley.worker.slots import Attempt, Slots
 
 _log = logging.getLogger(__name__)
@@ -51,12 +53,13 @@ class ServingStore(ShuffleStore, Protocol):
 
 @dataclass(frozen=True)
 class Worker:
-    """Everything that the server answers from. `slots` and `drivers` are touched on `loop` alone."""
+    """Everything that the server answers from. `slots`, `drivers` and `performed` are touched on `loop` alone."""
 
     identity: Identity
     cores: int
     slots: Slots
     drivers: Drivers
+    performed: Performed
     store: ServingStore
     budget: WorkerBudget
     max_message_bytes: int
@@ -152,6 +155,10 @@ async def _answered(worker: Worker, action: str, body: bytes) -> Any:
         case "cancel", AttemptId():
             await worker.slots.cancel(message)
             return Answer()
+        case "perform", TaskSpec():
+            return Answer(worker.performed.start(message))
+        case "await", Await(attempt, wait_seconds):
+            return await worker.performed.wait(attempt, wait_seconds) or Answer(False)
         case "release", QueryId():
             await worker.drivers.release(message)
             return Answer()

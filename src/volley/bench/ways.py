@@ -1,0 +1,93 @@
+"""Who writes a measured exchange, for each way that it can go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from volley.bench.writers import QUERY, Here, MapTask, There, Way, Writer, Written
+from volley.cluster import LocalCluster
+from volley.ids import QueryId
+from volley.shuffle.base import SharedStore, ShuffleStore
+from volley.shuffle.fetch import Patience
+from volley.shuffle.objectstore import ObjectStore
+from volley.shuffle.service.store import ServiceStore
+
+_STORE_MEMORY_BYTES = 256 * 2**20
+_STALL_SECONDS = 60.0
+_SERVERS = 2
+
+
+@contextmanager
+def writers(rows: int, partitions: int, cores: int) -> Iterator[Callable[[Way], Writer]]:
+    """Who writes, for each way: this process, another one, or this process to a store beside it."""
+    there = There(rows, partitions, cores)
+    here = MapTask(rows, partitions, cores)
+    others: dict[str, Writer] = {"in-process": Here(here), "folder": _Folder(here)}
+    with ExitStack() as resources:
+        resources.callback(there.stop)
+
+        def writer(way: Way) -> Writer:
+            if way.distance == "service" and way.distance not in others:
+                cluster = resources.enter_context(LocalCluster(0, cores=1, memory="2g", services=_SERVERS))
+                others[way.distance] = _Service(here, cluster)
+            return others.get(way.distance, there)
+
+        yield writer
+
+
+class _Beside:
+    """A writer in this process to a store beside it, which another object of this process reads."""
+
+    def __init__(self, task: MapTask) -> None:
+        self._task = task
+        self._store: SharedStore | None = None
+        self._query = QUERY
+
+    def make_store(self, way: Way, directory: Path) -> SharedStore:
+        raise NotImplementedError
+
+    def write(self, way: Way, directory: Path) -> Written:
+        # A store remembers the queries that are over.
+        self._query = QueryId.new()
+        self._store = self.make_store(way, directory)
+        self._store.begin(self._query)
+        return self._task.run(self._store, self._query)
+
+    def reader(self, way: Way, directory: Path) -> ShuffleStore:
+        return self.make_store(way, directory)
+
+    def free(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+class _Folder(_Beside):
+    """Files of this machine, as an object store has them."""
+
+    def make_store(self, way: Way, directory: Path) -> SharedStore:
+        return ObjectStore(
+            f"file://{directory}",
+            memory_limit_bytes=_STORE_MEMORY_BYTES,
+            compression=way.compression,
+            patience=Patience(0, 0, _STALL_SECONDS),
+        )
+
+
+class _Service(_Beside):
+    """Shuffle servers in processes of their own, which say yes to a commit when it is on disk."""
+
+    def __init__(self, task: MapTask, cluster: LocalCluster) -> None:
+        super().__init__(task)
+        self._cluster = cluster
+
+    def make_store(self, way: Way, directory: Path) -> SharedStore:
+        return ServiceStore(
+            [server.address for server in self._cluster.servers],
+            replicas=int(way.medium.partition(" ")[0]),
+            security=self._cluster.security,
+            memory_limit_bytes=_STORE_MEMORY_BYTES,
+            compression=way.compression,
+            patience=Patience(0, 0, _STALL_SECONDS),
+        )

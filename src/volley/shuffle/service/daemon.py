@@ -1,0 +1,87 @@
+"""`volley shuffle-service` from its start to its end: find what is there, listen, serve, drain, stop.
+
+SIGTERM drains it: no new attempts, everything is served until its queries are over or the time for that is up. What was
+committed stays in its directories however it ends, and is served again by the next that starts there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from volley.listening import address_of, listen, reachable_name
+from volley.security import Security
+from volley.shuffle.service.keeper import Keeper, KeeperSettings
+from volley.shuffle.service.metrics import MetricsServer
+from volley.shuffle.service.server import ShuffleServer
+
+_STOP_SECONDS = 5.0
+_DRAIN_STEP_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """`advertise` is the host that others reach this one by; without `metrics_port` there are no metrics."""
+
+    host: str
+    port: int
+    keeper: KeeperSettings
+    advertise: str = ""
+    metrics_port: int | None = None
+    drain_seconds: float = 30.0
+    require_client_certificate: bool = False
+    insecure: bool = False
+
+
+class ServiceDaemon:
+    """A shuffle server that serves from its construction until `close`."""
+
+    def __init__(self, settings: ServiceSettings, security: Security) -> None:
+        self._settings = settings
+        name = reachable_name(settings.host, settings.advertise)
+        self._server = listen(
+            ShuffleServer,
+            settings.host,
+            settings.port,
+            security,
+            require_client_certificate=settings.require_client_certificate,
+            insecure=settings.insecure,
+        )
+        self.address = address_of(name, self._server.port)
+        self.keeper = Keeper(f"shuffle server {self.address}", settings.keeper)
+        self._stopped = threading.Event()
+        self._leases = threading.Thread(target=self._expire, name="volley-leases", daemon=True)
+        self._leases.start()
+        self._metrics = (
+            None
+            if settings.metrics_port is None
+            else MetricsServer(settings.host, settings.metrics_port, self.keeper)
+        )
+        self._server.open(self.keeper)
+
+    @property
+    def metrics_port(self) -> int | None:
+        return self._metrics.port if self._metrics else None
+
+    def run_until(self, stop: threading.Event, hurry: threading.Event) -> None:
+        stop.wait()
+        self.keeper.drain()
+        deadline = time.monotonic() + self._settings.drain_seconds
+        while time.monotonic() < deadline and not self.keeper.empty:
+            if hurry.wait(_DRAIN_STEP_SECONDS):
+                return
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._metrics:
+            self._metrics.close()
+        shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
+        shutdown.start()
+        shutdown.join(_STOP_SECONDS)
+        self._leases.join()
+        self.keeper.close()
+
+    def _expire(self) -> None:
+        while not self._stopped.wait(min(1.0, self._settings.keeper.lease_seconds / 4)):
+            self.keeper.expire()

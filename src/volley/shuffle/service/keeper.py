@@ -1,0 +1,415 @@
+"""One server's part of the service: the ledger, the chunks and the journal together, for callers on any thread.
+
+    reserve -> push, push ...      room first, then chunks; each is counted once however often it comes
+    commit                         chunks to files, files to disk, a record into the journal, and only then yes
+    frames                         committed blocks, for readers who verify them
+
+A server that starts where another was killed reads the journal and has every commit that was ever acknowledged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from volley.errors import ConfigError
+from volley.ids import AttemptId, QueryId
+from volley.shuffle.base import Block, BlockRequest
+from volley.shuffle.chunks import Index, checksum_of
+from volley.shuffle.frames import Header, Kind, frame, parts
+from volley.shuffle.service.journal import Journal
+from volley.shuffle.service.ledger import Attempt, Ledger, Refusal
+from volley.shuffle.service.messages import (
+    DAMAGED_ON_WAY,
+    DRAINING,
+    FULL,
+    LEASE_EXPIRED,
+    NOT_RESERVED,
+    QUERY_OVER,
+    QUOTA,
+    AttemptCommitted,
+    ChunkPlace,
+    CommitAttempt,
+    CommittedBlock,
+    KeepAlive,
+    Kept,
+    PlacedBlock,
+    PushChunks,
+    QueryBegan,
+    QueryEnded,
+    ServiceHealth,
+)
+from volley.shuffle.service.storage import NoRoom, Storage, Stored
+
+_log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60.0
+_MESSAGE_BYTES = 64 * 2**20
+# A journal of this size is written anew when nothing in it is needed any more.
+_COMPACT_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class KeeperSettings:
+    """`quota_bytes` is for each application, 0 for none."""
+
+    directories: tuple[Path, ...]
+    memory_bytes: int
+    watermark: float = 0.8
+    quota_bytes: int = 0
+    lease_seconds: float = LEASE_SECONDS
+    in_memory_commits: bool = False
+
+
+class Keeper:
+    def __init__(self, name: str, settings: KeeperSettings) -> None:
+        self.name = name
+        self._settings = settings
+        self._locked = [_lock_directory(directory) for directory in settings.directories]
+        self._lock = threading.RLock()
+        self._ledger = Ledger()
+        self._storage = Storage(
+            settings.directories, settings.memory_bytes, settings.watermark, settings.in_memory_commits
+        )
+        self._journal = Journal(settings.directories[0] / "journal")
+        self._used: Counter[str] = Counter()
+        self._deadlines: dict[QueryId, float] = {}
+        self._draining = False
+        self._started = time.monotonic()
+        self.counts: Counter[str] = Counter()
+        """For metrics: what happened since the start."""
+        self._recover()
+
+    # --------------------------------------------------------------------------------------------- queries
+
+    def keep_alive(self, message: KeepAlive) -> Kept:
+        expired = []
+        with self._lock:
+            for query in message.queries:
+                try:
+                    if self._ledger.begin(query, message.application):
+                        self._journal.append(QueryBegan(query, message.application))
+                except Refusal as refusal:
+                    if refusal.code == LEASE_EXPIRED:
+                        expired.append(query)
+                else:
+                    self._deadlines[query] = time.monotonic() + self._settings.lease_seconds
+        return Kept(self._settings.lease_seconds, tuple(expired))
+
+    def release(self, query: QueryId) -> None:
+        self._end(query, QUERY_OVER)
+
+    def expire(self) -> None:
+        """End the queries whose drivers have been silent for too long."""
+        now = time.monotonic()
+        with self._lock:
+            late = [query for query, deadline in self._deadlines.items() if deadline < now]
+        for query in late:
+            _log.warning("query %s: its driver has been silent for too long; all of it is removed", query)
+            self._end(query, LEASE_EXPIRED)
+            self.counts["leases_expired"] += 1
+
+    def _end(self, query: QueryId, code: str) -> None:
+        with self._lock:
+            known = self._ledger.end(query, code)
+            self._deadlines.pop(query, None)
+            if known is None:
+                return
+            # First the word, then the deed: a server that is killed in between must not serve half of it.
+            self._journal.append(QueryEnded(query, code))
+            for attempt in known.attempts.values():
+                self._free(attempt, known.application)
+            self._storage.drop_query(query, ())
+            if not self._ledger.queries and self._journal.size_bytes > _COMPACT_BYTES:
+                self._journal.replace(self._records())
+
+    # --------------------------------------------------------------------------------------------- writing
+
+    def reserve(self, id: AttemptId, size_bytes: int) -> int:
+        """How much may be sent; 0 when there is no room now."""
+        with self._lock:
+            if self._draining and not self._ledger.knows(id):
+                raise Refusal(DRAINING, f"{self.name} takes no new attempts.")
+            attempt = self._opened(id)
+            application = self._ledger.query(_query(id)).application
+            quota = self._settings.quota_bytes
+            if quota and self._used[application] + size_bytes > quota:
+                raise Refusal(QUOTA, f"{application} has used its {quota} bytes on {self.name}.")
+            try:
+                granted = self._storage.reserve(size_bytes)
+            except NoRoom as error:
+                raise Refusal(FULL, f"{self.name} has no room left on {error}.") from error
+            if not granted:
+                self.counts["reservations_deferred"] += 1
+                return 0
+            attempt.reserved_bytes += size_bytes
+            self._used[application] += size_bytes
+            return size_bytes
+
+    def push(self, message: PushChunks, payload: pa.Buffer) -> None:
+        """Take chunks. Those that are here already are not taken again."""
+        pieces = _pieces(message, payload)
+        with self._lock:
+            attempt = self._opened(message.attempt)
+            for chunk, data in pieces:
+                known = attempt.chunks.get((chunk.partition, chunk.sequence))
+                if known is not None:
+                    if known.checksum != chunk.checksum:
+                        raise Refusal(
+                            DAMAGED_ON_WAY, f"{message.attempt} sent two different chunks under one number."
+                        )
+                    self.counts["chunks_repeated"] += 1
+                    continue
+                if attempt.reserved_bytes < chunk.size_bytes:
+                    raise Refusal(NOT_RESERVED, f"{message.attempt} has no room reserved on {self.name}.")
+                attempt.reserved_bytes -= chunk.size_bytes
+                stage = message.attempt.task.stage
+                stored = self._storage.put(stage, chunk.partition, data, chunk.checksum)
+                attempt.chunks[chunk.partition, chunk.sequence] = stored
+                self.counts["chunks_pushed"] += 1
+                self.counts["bytes_pushed"] += chunk.size_bytes
+
+    def commit(self, message: CommitAttempt) -> None:
+        """Publish all that is here of an attempt. The same again says the same; anything else is refused."""
+        blocks = {block.partition: block for block in message.blocks}
+        with self._lock:
+            done = self._ledger.committed(message.attempt)
+            if done is not None and done.blocks == blocks:
+                return
+            attempt = self._opened(message.attempt)
+            self._ledger.check_commit(attempt)
+            _check_complete(attempt, blocks)
+        try:
+            self._storage.keep(attempt.chunks.values())
+        except (NoRoom, OSError) as error:
+            raise Refusal(FULL, f"{self.name} cannot keep {message.attempt}: {error}.") from error
+        with self._lock:
+            # Meanwhile another attempt may have won, or the query may be over.
+            self._ledger.check_commit(attempt)
+            self._unreserve(attempt)
+            try:
+                self._journal.append(_record(attempt, blocks.values()))
+            except OSError as error:
+                raise Refusal(FULL, f"{self.name} cannot write its journal: {error}.") from error
+            self._ledger.commit(attempt, blocks)
+            self.counts["commits"] += 1
+
+    def abort(self, id: AttemptId) -> None:
+        with self._lock:
+            application = self._ledger.query(_query(id)).application
+            attempt = self._ledger.abort(id)
+            if attempt is not None:
+                self._free(attempt, application)
+
+    def _opened(self, id: AttemptId) -> Attempt:
+        attempt = self._ledger.open(id)
+        if id.task.stage.epoch:
+            application = self._ledger.query(_query(id)).application
+            for stale in self._ledger.stale(id.task.stage):
+                self._free(stale, application)
+        return attempt
+
+    def _unreserve(self, attempt: Attempt) -> None:
+        application = self._ledger.query(_query(attempt.id)).application
+        self._storage.unreserve(attempt.reserved_bytes)
+        self._used[application] -= attempt.reserved_bytes
+        attempt.reserved_bytes = 0
+
+    def _free(self, attempt: Attempt, application: str) -> None:
+        self._used[application] -= attempt.held_bytes
+        self._storage.unreserve(attempt.reserved_bytes)
+        attempt.reserved_bytes = 0
+        self._storage.drop(attempt.chunks.values())
+        attempt.chunks = {}
+
+    # --------------------------------------------------------------------------------------------- reading
+
+    def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """The blocks, one after the other, made as they are taken, so that a slow reader costs nothing."""
+        for number, block in enumerate(request.blocks):
+            try:
+                index, chunks = self._find(block)
+            except Refusal as refusal:
+                yield _problem(Kind.MISSING, number, f"{refusal.code}: {refusal.message}")
+                return
+            yield frame(Header(Kind.INDEX, block=number), pa.py_buffer(index))
+            for chunk in range(0 if number else request.skip_chunks, len(chunks)):
+                try:
+                    data = self._storage.read(chunks[chunk])
+                except OSError as error:
+                    yield _problem(Kind.MISSING, number, f"{block}: chunk {chunk}: {error}.")
+                    return
+                self.counts["bytes_read"] += data.size
+                yield from parts(number, chunk, data, request.codec, _MESSAGE_BYTES)
+        self.counts["blocks_read"] += len(request.blocks)
+
+    def _find(self, block: Block) -> tuple[bytes, list[Stored]]:
+        with self._lock:
+            attempt = self._ledger.committed(block.attempt)
+            found = attempt.blocks.get(block.partition) if attempt and attempt.blocks else None
+            if attempt is None or found is None:
+                raise Refusal("SHUFFLE_BLOCK_MISSING", f"{block} is not on {self.name}.")
+            if checksum_of(found.index) != block.checksum:
+                raise Refusal("SHUFFLE_BLOCK_MISSING", f"{block} on {self.name} is not the one of that name.")
+            count = sum(partition == block.partition for partition, _ in attempt.chunks)
+            return found.index, [attempt.chunks[block.partition, number] for number in range(count)]
+
+    # ---------------------------------------------------------------------------------------------- health
+
+    def drain(self) -> None:
+        """Take no new attempts; what has begun may finish, and everything is served."""
+        self._draining = True
+
+    @property
+    def empty(self) -> bool:
+        with self._lock:
+            return not self._ledger.queries
+
+    def health(self) -> ServiceHealth:
+        with self._lock:
+            queries = list(self._ledger.queries.values())
+            attempts = [attempt for query in queries for attempt in query.attempts.values()]
+            return ServiceHealth(
+                name=self.name,
+                status="draining" if self._draining else "serving",
+                applications=len({query.application for query in queries}),
+                queries=len(queries),
+                attempts=len(attempts),
+                committed=sum(attempt.blocks is not None for attempt in attempts),
+                held_bytes=sum(self._used.values()),
+                memory_bytes=self._storage.memory_bytes,
+                memory_limit_bytes=self._storage.memory_limit_bytes,
+                disk_bytes=self._storage.disk_bytes,
+                uptime_seconds=time.monotonic() - self._started,
+            )
+
+    @property
+    def spilled_bytes(self) -> int:
+        return self._storage.spilled_bytes
+
+    def close(self) -> None:
+        """Everything that was committed is found again by the next who starts in these directories."""
+        with self._lock:
+            self._journal.close()
+            for descriptor in self._locked:
+                os.close(descriptor)
+
+    # -------------------------------------------------------------------------------------------- recovery
+
+    def _recover(self) -> None:
+        for record in self._journal.read():
+            match record:
+                case QueryBegan(query, application):
+                    self._ledger.begin(query, application)
+                case QueryEnded(query, code):
+                    self._ledger.end(query, code)
+                case AttemptCommitted(id, blocks) if _query(id) in self._ledger.queries:
+                    self._recover_attempt(id, blocks)
+        if self._journal.damaged:
+            _log.error("%d damaged records in the journal; what they said is lost", self._journal.damaged)
+        self._storage.remove_unknown()
+        deadline = time.monotonic() + self._settings.lease_seconds
+        self._deadlines = dict.fromkeys(self._ledger.queries, deadline)
+        self._journal.replace(self._records())
+
+    def _recover_attempt(self, id: AttemptId, blocks: Sequence[PlacedBlock]) -> None:
+        indexes = {placed.block.partition: _index(id, placed.block) for placed in blocks}
+        if any(len(placed.places) != len(indexes[placed.block.partition].chunks) for placed in blocks):
+            # It was in memory alone. Whoever wants it is told that it is missing.
+            return
+        attempt = self._ledger.open(id)
+        for placed in blocks:
+            partition = placed.block.partition
+            for number, chunk in enumerate(indexes[partition].chunks):
+                attempt.chunks[partition, number] = self._storage.found(
+                    id.task.stage, partition, placed.places[number], chunk.size_bytes, chunk.checksum
+                )
+        self._ledger.commit(attempt, {placed.block.partition: placed.block for placed in blocks})
+        self._used[self._ledger.query(_query(id)).application] += attempt.held_bytes
+
+    def _records(self) -> Iterator[Any]:
+        for query, code in self._ledger.over():
+            yield QueryEnded(query, code)
+        for known in self._ledger.queries.values():
+            yield QueryBegan(known.id, known.application)
+            for attempt in sorted(known.attempts.values(), key=lambda attempt: attempt.committed_at):
+                if attempt.blocks is not None:
+                    yield _record(attempt, attempt.blocks.values())
+
+
+def _record(attempt: Attempt, blocks: Iterable[CommittedBlock]) -> AttemptCommitted:
+    places: dict[int, list[ChunkPlace]] = {}
+    for (partition, _), stored in sorted(attempt.chunks.items(), key=lambda item: item[0]):
+        if stored.place is not None:
+            places.setdefault(partition, []).append(stored.place)
+    placed = (PlacedBlock(block, tuple(places.get(block.partition, ()))) for block in blocks)
+    return AttemptCommitted(attempt.id, tuple(placed))
+
+
+def _check_complete(attempt: Attempt, blocks: dict[int, CommittedBlock]) -> None:
+    """Every chunk that the indexes name is here and is what they say, and no other is."""
+    named = {
+        (partition, number): chunk
+        for partition, block in blocks.items()
+        for number, chunk in enumerate(_index(attempt.id, block).chunks)
+    }
+    for key, chunk in named.items():
+        stored = attempt.chunks.get(key)
+        if stored is None or (stored.size_bytes, stored.checksum) != (chunk.size_bytes, chunk.checksum):
+            raise Refusal(
+                DAMAGED_ON_WAY, f"{attempt.id}: chunk {key[1]} of partition {key[0]} did not arrive."
+            )
+    if len(named) != len(attempt.chunks):
+        raise Refusal(DAMAGED_ON_WAY, f"{attempt.id}: more chunks arrived than it commits.")
+
+
+def _index(attempt: AttemptId, block: CommittedBlock) -> Index:
+    name = Block(attempt, block.partition, "", 0, 0, checksum_of(block.index))
+    return Index.unpack(block.index, name)
+
+
+def _pieces(message: PushChunks, payload: pa.Buffer) -> list[tuple[Any, pa.Buffer]]:
+    """The chunks with their bytes, each of its own memory; refused when one is not what was sent."""
+    found = []
+    start = 0
+    for chunk in message.chunks:
+        data = payload.slice(start, chunk.size_bytes)
+        if data.size != chunk.size_bytes or checksum_of(data) != chunk.checksum:
+            raise Refusal(
+                DAMAGED_ON_WAY,
+                f"chunk {chunk.sequence} of partition {chunk.partition} of {message.attempt} is not what was sent.",
+            )
+        found.append((chunk, data if len(message.chunks) == 1 else pa.py_buffer(data.to_pybytes())))
+        start += chunk.size_bytes
+    if start != payload.size:
+        raise Refusal(DAMAGED_ON_WAY, f"{message.attempt} sent more than it said.")
+    return found
+
+
+def _problem(kind: Kind, block: int, message: str) -> tuple[pa.RecordBatch, bytes]:
+    return frame(Header(kind, block=block), pa.py_buffer(message.encode()))
+
+
+def _lock_directory(directory: Path) -> int:
+    """Nobody else may keep chunks there; the lock goes with the process."""
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(f"{directory} is in use by another shuffle server.") from error
+    return descriptor
+
+
+def _query(attempt: AttemptId) -> QueryId:
+    return attempt.task.stage.query

@@ -1,0 +1,91 @@
+"""What a shuffle server counts, as Prometheus reads it: plain text over HTTP, numbers and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from volley.errors import ConfigError
+from volley.shuffle.service.keeper import Keeper
+
+_COUNTERS = {
+    "chunks_pushed": "Chunks that were taken.",
+    "chunks_repeated": "Chunks that came a second time and were not taken again.",
+    "bytes_pushed": "Bytes of chunks that were taken.",
+    "bytes_read": "Bytes of chunks that were sent to readers.",
+    "blocks_read": "Blocks that were sent to readers.",
+    "commits": "Attempts that were committed.",
+    "refusals": "Calls that were refused.",
+    "reservations_deferred": "Times that somebody had to wait for room.",
+    "leases_expired": "Queries whose drivers were silent for too long.",
+}
+
+
+def metrics_text(keeper: Keeper) -> str:
+    return "\n".join(_lines(keeper)) + "\n"
+
+
+def _lines(keeper: Keeper) -> Iterator[str]:
+    for name, meaning in _COUNTERS.items():
+        yield from _metric(f"{name}_total", "counter", meaning, keeper.counts[name])
+    yield from _metric(
+        "spilled_bytes_total", "counter", "Bytes that left memory for a file.", keeper.spilled_bytes
+    )
+    health = keeper.health()
+    yield from _metric(
+        "draining", "gauge", "1 while it takes no new attempts.", int(health.status == "draining")
+    )
+    yield from _metric("applications", "gauge", "Applications with a query here.", health.applications)
+    yield from _metric("queries", "gauge", "Queries that have data here.", health.queries)
+    yield from _metric("held_bytes", "gauge", "Bytes kept and promised.", health.held_bytes)
+    yield from _metric("memory_bytes", "gauge", "Of them in memory.", health.memory_bytes)
+    yield from _metric("memory_limit_bytes", "gauge", "What memory may hold.", health.memory_limit_bytes)
+    yield from _metric("disk_bytes", "gauge", "Bytes in files.", health.disk_bytes)
+    yield from _metric("uptime_seconds", "gauge", "Since it started.", health.uptime_seconds)
+
+
+def _metric(name: str, kind: str, meaning: str, value: float) -> Iterator[str]:
+    full = f"volley_shuffle_{name}"
+    yield f"# HELP {full} {meaning}"
+    yield f"# TYPE {full} {kind}"
+    yield f"{full} {value:.17g}"
+
+
+class MetricsServer:
+    """Answers `GET /metrics` from its construction until `close`. It reads nothing else of a request."""
+
+    def __init__(self, host: str, port: int, keeper: Keeper) -> None:
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(lambda: metrics_text(keeper)))
+        except OSError as error:
+            raise ConfigError(f"{host}:{port} cannot be listened on for metrics: {error}.") from error
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="volley-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            if self.path != "/metrics":
+                self.send_error(404)
+                return
+            body = text().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """A line for each question of a monitor would be noise."""
+
+    return Handler

@@ -1,0 +1,118 @@
+"""The Flight face of a shuffle server: actions for everything that is said, `do_get` for blocks.
+
+What goes wrong is answered as `Refused`: an exception that left this file would carry a traceback of this process to
+the peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from volley.errors import QueryError, VolleyError
+from volley.ids import AttemptId, QueryId
+from volley.shuffle.base import BlockRequest
+from volley.shuffle.frames import SCHEMA
+from volley.shuffle.service.keeper import Keeper
+from volley.shuffle.service.messages import CommitAttempt, Granted, KeepAlive, PushChunks, ReserveBytes
+from volley.transport.codec import decode, encode
+from volley.transport.control import Answer, AskHealth, Drain, Refused
+
+_log = logging.getLogger(__name__)
+_LENGTH = struct.Struct("<I")
+
+
+def push_body(message: PushChunks, data: list[pa.Buffer]) -> bytes:
+    """A push as it is sent: the length of the message, the message, and the bytes of its chunks."""
+    header = encode(message)
+    return b"".join((_LENGTH.pack(len(header)), header, *data))
+
+
+class ShuffleServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Listens from its construction on, so that its port is known, and answers from `open` on."""
+
+    def __init__(self, uri: str, **security: Any) -> None:
+        self._keeper: Keeper | None = None
+        super().__init__(uri, **security)
+
+    def open(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
+        keeper = self._opened()
+        try:
+            answer = _answered(keeper, action.type, action.body)
+        except VolleyError as error:
+            answer = Refused(error.code, error.message)
+            keeper.counts["refusals"] += 1
+        except Exception as error:
+            _log.exception("%s failed", action.type)
+            answer = Refused("INTERNAL", f"{action.type} failed: {type(error).__name__}")
+        yield encode(answer)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        keeper = self._opened()
+        try:
+            request = _decoded(ticket.ticket)
+        except VolleyError as error:
+            raise flight.FlightServerError(str(error)) from None
+        if not isinstance(request, BlockRequest):
+            raise flight.FlightServerError(f"{type(request).__name__} is not a request for blocks.")
+        return flight.GeneratorStream(SCHEMA, keeper.frames(request))
+
+    def _opened(self) -> Keeper:
+        if self._keeper is None:
+            raise flight.FlightUnavailableError("starting")
+        return self._keeper
+
+
+def _answered(keeper: Keeper, action: str, body: pa.Buffer) -> Any:
+    if action == "push":
+        return _pushed(keeper, body)
+    message = _decoded(body.to_pybytes())
+    match action, message:
+        case "keep", KeepAlive():
+            return keeper.keep_alive(message)
+        case "reserve", ReserveBytes(attempt, size_bytes):
+            return Granted(keeper.reserve(attempt, size_bytes))
+        case "commit", CommitAttempt():
+            keeper.commit(message)
+        case "abort", AttemptId():
+            keeper.abort(message)
+        case "release", QueryId():
+            keeper.release(message)
+        case "drain", Drain():
+            keeper.drain()
+        case "health", AskHealth():
+            return keeper.health()
+        case _:
+            raise QueryError(
+                f"{action!r} with {type(message).__name__} is nothing that a shuffle server does."
+            )
+    return Answer()
+
+
+def _pushed(keeper: Keeper, body: pa.Buffer) -> Answer:
+    if body.size < _LENGTH.size:
+        raise QueryError("that was no push.")
+    (length,) = _LENGTH.unpack_from(body)
+    start = _LENGTH.size + length
+    if start > body.size:
+        raise QueryError("that was no push.")
+    message = _decoded(body.slice(_LENGTH.size, length).to_pybytes())
+    if not isinstance(message, PushChunks):
+        raise QueryError(f"{type(message).__name__} is not a push.")
+    keeper.push(message, body.slice(start))
+    return Answer()
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return decode(body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise QueryError(f"that was no message: {error!r}.") from error

@@ -1,0 +1,326 @@
+"""The output of one attempt on its way to the servers that own its partitions.
+
+    write   ->  chunks, each for the owners of its partition  ->  outboxes  ->  reserve, push
+    commit  ->  every server in the same order: all of what it has of the attempt
+
+A server that fails is left out. What it had is sent to the next owner as long as this process still has it, and is
+otherwise left to the other replicas; when there are none, the attempt has failed, and the next one goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from volley.errors import BlockMissing, QueryError, ShuffleRefused
+from volley.ids import AttemptId
+from volley.shuffle.base import Block
+from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.gather import Gathering
+from volley.shuffle.service.client import ServerLost, ServiceClient
+from volley.shuffle.service.location import ServiceLocation
+from volley.shuffle.service.messages import (
+    DAMAGED_ON_WAY,
+    ELSEWHERE,
+    FULL,
+    UNAVAILABLE,
+    CommitAttempt,
+    CommittedBlock,
+    PushChunks,
+    PushedChunk,
+    ReserveBytes,
+)
+from volley.shuffle.service.placement import ranked
+from volley.shuffle.service.server import push_body
+
+# Chunks for one server wait until there is this much to send at once.
+_PUSH_BYTES = 4 * 2**20
+# A server that has no room for so long is taken for full.
+_ROOM_SECONDS = 60.0
+_FIRST_WAIT_SECONDS = 0.01
+_LAST_WAIT_SECONDS = 0.5
+
+
+@dataclass
+class _Partition:
+    """`kept` are its chunks while this process has all of them, None afterwards."""
+
+    holders: list[str]
+    chunks: list[Chunk] = field(default_factory=list)
+    kept: list[pa.Buffer] | None = field(default_factory=list)
+    kept_bytes: int = 0
+
+
+@dataclass
+class _Outbox:
+    """What one server is still to be sent, and the push to it that is under way."""
+
+    chunks: list[tuple[PushedChunk, pa.Buffer]] = field(default_factory=list)
+    size_bytes: int = 0
+    under_way: Future[None] | None = None
+
+
+class ServiceSink:
+    """A `ShuffleSink`."""
+
+    def __init__(
+        self,
+        attempt: AttemptId,
+        partitions: int,
+        *,
+        client: ServiceClient,
+        replicas: int,
+        budget: MemoryBudget,
+        codec: str,
+        pool: ThreadPoolExecutor,
+        room_seconds: float = _ROOM_SECONDS,
+    ) -> None:
+        self._attempt = attempt
+        self._client = client
+        self._replicas = replicas
+        self._budget = budget
+        self._codec = codec
+        self._pool = pool
+        self._room_seconds = room_seconds
+        self._lock = threading.Lock()
+        self._gathering = Gathering(partitions, budget)
+        live = client.live() or list(client.addresses)
+        self._partitions = [_Partition(self._owners(number, live)) for number in range(partitions)]
+        self._outboxes: dict[str, _Outbox] = {}
+        self._failed: dict[str, QueryError] = {}
+        self._committed_on: set[str] = set()
+        self._committed = False
+        self._closed = threading.Event()
+
+    # ------------------------------------------------------------------------------------- as the writer sees it
+
+    def write(self, partition: int, batch: pa.RecordBatch) -> None:
+        with self._lock:
+            self._check_open()
+            self._send(self._gathering.add(partition, batch))
+
+    def commit(self) -> tuple[Block, ...]:
+        with self._lock:
+            self._check_open()
+            self._send(self._gathering.rest())
+            self._flush()
+            packed = [self._index(partition) for partition in self._partitions]
+            # All writers go to the servers in one order, so of two that race the same one is first everywhere.
+            while waiting := sorted(self._holders() - self._committed_on):
+                self._commit_on(waiting[0], packed)
+            self._committed = True
+            self._free()
+            return tuple(self._block(number, index) for number, index in enumerate(packed))
+
+    def abort(self) -> None:
+        # Whoever waits for room lets go.
+        self._closed.set()
+        with self._lock:
+            if self._committed:
+                return
+            self._stop()
+            for address in self._outboxes:
+                # Best effort: the end of the query frees the rest.
+                with suppress(QueryError):
+                    self._client.call(address, "abort", self._attempt, tries=1)
+
+    def stop(self) -> None:
+        """Its query is over: whoever still writes is refused."""
+        self._closed.set()
+        with self._lock:
+            self._stop()
+
+    # -------------------------------------------------------------------------------------------------- pushing
+
+    def _send(self, ready: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        for number, batch in ready:
+            partition = self._partitions[number]
+            sealed = seal(batch, self._codec)
+            chunk = Chunk(0, len(partition.chunks), sealed.data.size, batch.num_rows, sealed.checksum)
+            partition.chunks.append(chunk)
+            self._keep(partition, sealed.data)
+            for address in list(partition.holders):
+                self._put(address, number, chunk, sealed.data)
+
+    def _put(self, address: str, partition: int, chunk: Chunk, data: pa.Buffer) -> None:
+        if address in self._failed:
+            return
+        outbox = self._outboxes.setdefault(address, _Outbox())
+        pushed = PushedChunk(partition, chunk.start, chunk.size_bytes, chunk.checksum)
+        outbox.chunks.append((pushed, data))
+        outbox.size_bytes += data.size
+        if outbox.size_bytes >= _PUSH_BYTES:
+            self._start(address)
+
+    def _start(self, address: str) -> None:
+        """Push what waits for a server, after the push before it."""
+        if not self._finish(address):
+            return
+        outbox = self._outboxes[address]
+        if not outbox.chunks:
+            return
+        chunks, outbox.chunks, outbox.size_bytes = outbox.chunks, [], 0
+        outbox.under_way = self._pool.submit(self._push, address, chunks)
+
+    def _finish(self, address: str) -> bool:
+        """Wait for the push that is under way; False when the server failed and was replaced."""
+        outbox = self._outboxes[address]
+        under_way, outbox.under_way = outbox.under_way, None
+        if under_way is None:
+            return address not in self._failed
+        try:
+            under_way.result()
+        except QueryError as error:
+            self._replace(address, error)
+            return False
+        return True
+
+    def _flush(self) -> None:
+        """Until nothing waits and nothing is under way, on any server, also on those that stepped in meanwhile."""
+        while busy := [a for a, box in self._outboxes.items() if box.chunks or box.under_way]:
+            for address in busy:
+                self._start(address)
+            for address in busy:
+                self._finish(address)
+
+    def _push(self, address: str, chunks: list[tuple[PushedChunk, pa.Buffer]]) -> None:
+        self._reserve(address, sum(data.size for _, data in chunks))
+        message = PushChunks(self._attempt, tuple(chunk for chunk, _ in chunks))
+        body = push_body(message, [data for _, data in chunks])
+        for last in (False, True):
+            try:
+                self._client.call(address, "push", body, stopped=self._closed.is_set)
+                return
+            except ShuffleRefused as error:
+                # Sent once more: what was damaged on its way may arrive the next time.
+                if error.code != DAMAGED_ON_WAY or last:
+                    raise
+
+    def _reserve(self, address: str, size_bytes: int) -> None:
+        """Wait for room, so that no server has to take what it cannot hold."""
+        deadline = time.monotonic() + self._room_seconds
+        wait_seconds = _FIRST_WAIT_SECONDS
+        while True:
+            message = ReserveBytes(self._attempt, size_bytes)
+            if self._client.call(address, "reserve", message, stopped=self._closed.is_set).size_bytes:
+                return
+            if time.monotonic() > deadline:
+                raise ShuffleRefused(FULL, f"{address} had no room for {self._room_seconds:g} s.")
+            if self._closed.wait(wait_seconds):
+                raise BlockMissing(f"{self._attempt}: its output is closed.")
+            wait_seconds = min(2 * wait_seconds, _LAST_WAIT_SECONDS)
+
+    # ------------------------------------------------------------------------------------------------- replicas
+
+    def _owners(self, partition: int, servers: Iterable[str]) -> list[str]:
+        return ranked(servers, self._attempt.task.stage, partition)[: self._replicas]
+
+    def _holders(self) -> set[str]:
+        return {address for partition in self._partitions for address in partition.holders}
+
+    def _replace(self, address: str, error: QueryError) -> None:
+        """Go on without a server. Raises `error` when that is not about the server, or nothing is left."""
+        if isinstance(error, ShuffleRefused) and error.code not in ELSEWHERE:
+            raise error
+        if not isinstance(error, ShuffleRefused | ServerLost):
+            raise error
+        self._failed[address] = error
+        box = self._outboxes.get(address)
+        if box is not None:
+            box.chunks, box.size_bytes = [], 0
+        usable = [
+            other
+            for other in self._client.live()
+            if other not in self._failed and other not in self._committed_on
+        ]
+        for number, partition in enumerate(self._partitions):
+            if address not in partition.holders:
+                continue
+            partition.holders.remove(address)
+            if partition.kept is not None:
+                others = [other for other in usable if other not in partition.holders]
+                for other in self._owners(number, others)[:1]:
+                    partition.holders.append(other)
+                    for chunk, data in zip(partition.chunks, partition.kept, strict=True):
+                        self._put(other, number, chunk, data)
+            if not partition.holders:
+                raise ShuffleRefused(
+                    UNAVAILABLE,
+                    f"{self._attempt}: no server has all of partition {number}. {error.message}",
+                ) from error
+
+    def _keep(self, partition: _Partition, data: pa.Buffer) -> None:
+        if partition.kept is None:
+            return
+        if self._budget.admit(data.size, new=False):
+            partition.kept.append(data)
+            partition.kept_bytes += data.size
+        else:
+            self._forget(partition)
+
+    def _forget(self, partition: _Partition) -> None:
+        partition.kept = None
+        self._budget.free(partition.kept_bytes)
+        partition.kept_bytes = 0
+
+    # --------------------------------------------------------------------------------------------------- commit
+
+    def _commit_on(self, address: str, packed: list[bytes]) -> None:
+        blocks = tuple(
+            CommittedBlock(number, packed[number])
+            for number, partition in enumerate(self._partitions)
+            if address in partition.holders
+        )
+        try:
+            self._client.call(
+                address, "commit", CommitAttempt(self._attempt, blocks), stopped=self._closed.is_set
+            )
+        except QueryError as error:
+            self._replace(address, error)
+            self._flush()
+        else:
+            self._outboxes.setdefault(address, _Outbox())
+            self._committed_on.add(address)
+
+    def _index(self, partition: _Partition) -> bytes:
+        chunks = tuple(partition.chunks)
+        return Index((), chunks, self._gathering.schema if chunks else None).pack()
+
+    def _block(self, number: int, index: bytes) -> Block:
+        partition = self._partitions[number]
+        return Block(
+            self._attempt,
+            number,
+            str(ServiceLocation(tuple(partition.holders))),
+            sum(chunk.rows for chunk in partition.chunks),
+            self._gathering.written_bytes[number],
+            checksum_of(index),
+            outlives_worker=True,
+        )
+
+    # -------------------------------------------------------------------------------------------------- helpers
+
+    def _check_open(self) -> None:
+        if self._closed.is_set() or self._committed:
+            raise BlockMissing(f"{self._attempt}: its output is closed.")
+
+    def _stop(self) -> None:
+        for outbox in self._outboxes.values():
+            outbox.chunks = []
+            if outbox.under_way is not None:
+                with suppress(QueryError):
+                    outbox.under_way.result()
+                outbox.under_way = None
+        self._free()
+
+    def _free(self) -> None:
+        self._gathering.clear()
+        for partition in self._partitions:
+            self._forget(partition)

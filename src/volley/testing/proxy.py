@@ -1,0 +1,71 @@
+"""A TCP proxy that loses what a server says, at a moment that a test chooses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class LossyProxy:
+    """Forwards connections to `port` on loopback. Once `lose_when` says so, what the server sends next is lost with its
+    connection; after that it forwards faithfully."""
+
+    def __init__(self, port: int, lose_when: Callable[[], bool]) -> None:
+        self._target = port
+        self._lose_when = lose_when
+        self.lost = 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            sockets = list(self._open)
+        for connection in sockets:
+            _end(connection)
+        for thread in list(self._threads):
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            with self._lock:
+                self._open += [client, server]
+            for source, target, may_lose in ((client, server, False), (server, client, True)):
+                thread = threading.Thread(target=self._forward, args=(source, target, may_lose), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _forward(self, source: socket.socket, target: socket.socket, may_lose: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if may_lose and self._loses():
+                    break
+                target.sendall(data)
+        _end(source)
+        _end(target)
+
+    def _loses(self) -> bool:
+        with self._lock:
+            if self.lost or not self._lose_when():
+                return False
+            self.lost += 1
+            return True
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,0 +1,54 @@
+"""Shuffle servers as tests need them, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from volley.ids import QueryId
+from volley.security import Security
+from volley.shuffle.fetch import Patience
+from volley.shuffle.service.keeper import Keeper, KeeperSettings
+from volley.shuffle.service.server import ShuffleServer
+from volley.shuffle.service.store import ServiceStore
+
+MEMORY_BYTES = 64 * 2**20
+PATIENCE = Patience(1, 0.01, 10.0)
+
+
+class Served:
+    """A keeper behind a Flight server on loopback. Closing it leaves its directories for the next."""
+
+    def __init__(self, directory: Path, port: int = 0, **options: Any) -> None:
+        directory.mkdir(exist_ok=True)
+        settings = KeeperSettings((directory,), **({"memory_bytes": MEMORY_BYTES} | options))
+        self.keeper = Keeper(f"server {directory.name}", settings)
+        self.server = ShuffleServer(f"grpc+tcp://127.0.0.1:{port}")
+        self.server.open(self.keeper)
+        self.address = f"127.0.0.1:{self.server.port}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.keeper.close()
+
+
+@contextmanager
+def served(directory: Path, count: int = 1, **options: Any) -> Iterator[list[Served]]:
+    with ExitStack() as running:
+        servers = [Served(directory / f"s{number}", **options) for number in range(count)]
+        for server in servers:
+            running.callback(server.close)
+        yield servers
+
+
+def service_store(
+    addresses: Sequence[str], *queries: str, replicas: int = 1, patience: Patience = PATIENCE, **options: Any
+) -> ServiceStore:
+    """A store of this process in which these queries have begun."""
+    chosen: dict[str, Any] = {"memory_limit_bytes": MEMORY_BYTES, "compression": "auto", **options}
+    store = ServiceStore(addresses, replicas=replicas, security=Security(), patience=patience, **chosen)
+    for query in queries:
+        store.begin(QueryId(query))
+    return store

@@ -1,0 +1,379 @@
+"""Workers inside the executors of the session's own Spark: each stage is a Spark job of native tasks.
+
+    coordinator    starts the attempts of a stage, one by one
+    transport      gathers those that start together into one job, an attempt a partition
+    Spark          places, repeats and speculates its tasks; cancels them by job group or tag
+    Spark task     lets the sidecar of its executor perform the attempt (`spark_task.py`)
+    sidecar        runs it, keeps its output, serves it to the sidecars of other executors
+
+Which executor runs an attempt is Spark's choice, so workers are places to run in, one for each core that Spark has; who
+really ran an attempt, and holds its output, is known when it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import datafusion
+import pyarrow as pa
+import pyarrow.flight as flight
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from volley.config import PREFIX, Config, parse_bytes
+from volley.ids import AttemptId, QueryId, StageId
+from volley.plan.nodes import FeedInput, walk
+from volley.security import Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.shared import Ownership
+from volley.transport.codec import decode, encode
+from volley.transport.executor import SidecarSettings
+from volley.transport.flight import store_reader
+from volley.transport.handshake import Identity, process_name
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
+from volley.transport.spark_task import perform
+
+# Attempts that start within so long of each other are one job; a stage starts all of its own at once.
+_GATHER_SECONDS = 0.005
+_JOB_THREADS = 16
+_RELEASE_SECONDS = 5.0
+_OVERHEAD_MIN_BYTES = 384 * 2**20
+
+# What a thread has said about its jobs, and what therefore holds for the jobs of its query.
+_INHERITED = (
+    "spark.jobGroup.id",
+    "spark.job.description",
+    "spark.job.interruptOnCancel",
+    "spark.job.tags",
+    "spark.scheduler.pool",
+)
+
+
+class Application:
+    """What queries of one SparkContext with one set of settings share: the token, and sidecars that have answered."""
+
+    def __init__(self, context: SparkContext, config: Config, options: Mapping[str, str]) -> None:
+        self.context = context
+        self.threads = ThreadPoolExecutor(_JOB_THREADS, thread_name_prefix="volley-spark")
+        # A token that the session has is asked for by shuffle servers, too; otherwise one is drawn.
+        given = Security.read(config.token_file).token
+        settings = SidecarSettings(
+            token=given or secrets.token_hex(32),
+            files=(config.tls_ca_file, config.tls_certificate_file, config.tls_key_file),
+            insecure=config.executor_insecure,
+            memory_bytes=config.executor_memory or _overhead_bytes(context),
+            cores_a_task=int(context.getConf().get("spark.task.cpus", "1")),
+            options={key: value for key, value in options.items() if key.startswith("shuffle.")},
+        )
+        self.security = Security.read("", *settings.files, environment={"VOLLEY_TOKEN": settings.token})
+        identity = Identity.of_this_process(process_name("driver"))
+        self.shared = context.broadcast((settings, identity, context.defaultParallelism))
+        self._lock = threading.Lock()
+        self._holders: set[str] = set()
+
+    @property
+    def holders(self) -> list[str]:
+        with self._lock:
+            return sorted(self._holders)
+
+    def met(self, holder: str) -> None:
+        with self._lock:
+            self._holders.add(holder)
+
+    def lost(self, holder: str) -> None:
+        with self._lock:
+            self._holders.discard(holder)
+
+    def release(self, holder: str, query: QueryId) -> None:
+        """Tell a sidecar that a query is over. One that cannot be told has gone with its executor."""
+        client = self.security.connect(holder)
+        try:
+            options = flight.FlightCallOptions(timeout=_RELEASE_SECONDS)
+            list(client.do_action(flight.Action("release", encode(query)), options))
+        except (flight.FlightError, OSError):
+            self.lost(holder)
+        finally:
+            client.close()
+
+
+_Settings = tuple[Any, ...]
+_applications: weakref.WeakKeyDictionary[SparkContext, dict[_Settings, Application]] = (
+    weakref.WeakKeyDictionary()
+)
+_applications_lock = threading.Lock()
+
+
+def application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
+    """The one of this SparkContext for these settings: what sidecars are is settled when they start."""
+    options = {key.removeprefix(PREFIX): value for key, value in settings.items()}
+    key = (
+        config.executor_memory,
+        config.executor_insecure,
+        config.token_file,
+        config.tls_ca_file,
+        config.tls_certificate_file,
+        config.tls_key_file,
+        *sorted(item for item in options.items() if item[0].startswith("shuffle.")),
+    )
+    with _applications_lock:
+        known = _applications.setdefault(context, {})
+        if key not in known:
+            known[key] = Application(context, config, options)
+        return known[key]
+
+
+class SparkTransport:
+    """A `Transport` over the executors of a SparkContext. Made on the thread whose job group and tags count.
+
+    `shared` is the store that the sidecars use beside their own.
+    """
+
+    # The driver has no way to an attempt while Spark runs it, so an attempt has all its units before it begins.
+    pulls = False
+
+    def __init__(self, application: Application, shared: SharedStore | None = None) -> None:
+        self._application = application
+        self._data = Ownership(shared) if shared else None
+        self._context = application.context
+        self._inherited = {
+            key: value for key in _INHERITED if (value := self._context.getLocalProperty(key)) is not None
+        }
+        self._places = [f"spark-{number}" for number in range(max(1, self._context.defaultParallelism))]
+        self._taken: dict[AttemptId, str] = {}
+        self._gathering: dict[StageId, _Job] = {}
+        self._gatherings: set[asyncio.Task[None]] = set()
+        self._jobs: set[_Job] = set()
+        self._made_by: dict[AttemptId, str] = {}
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        """Places to run in, and after them the sidecars, which only hold data: they have no slots."""
+        version = datafusion.__version__
+        places = [WorkerInfo(name, 1, 1, version) for name in self._places]
+        return [*places, *(WorkerInfo(name, 0, 0, version) for name in self._application.holders)]
+
+    async def reserve(self, worker: str, attempt: AttemptId) -> bool:
+        if worker not in self._places or worker in self._taken.values():
+            return False
+        self._taken[attempt] = worker
+        return True
+
+    async def start(self, worker: str, task: TaskSpec) -> SparkTask:
+        stage = task.attempt.task.stage
+        if self._data and task.output is not None:
+            await self._data.begin(stage.query)
+        job = self._gathering.get(stage)
+        if job is None:
+            job = self._gathering[stage] = _Job(stage)
+            gathering = asyncio.create_task(self._gathered(job))
+            self._gatherings.add(gathering)
+            gathering.add_done_callback(self._gatherings.discard)
+        running = SparkTask(task, job, self)
+        job.tasks.append(running)
+        return running
+
+    def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
+        if self._data and block.outlives_worker:
+            return self._data.store.read(block)
+        return store_reader(self._application.security).read(block)
+
+    async def release(self, query: QueryId) -> None:
+        for job in list(self._jobs):
+            await self.cancel_job(job)
+        loop = asyncio.get_running_loop()
+        threads = self._application.threads
+        calls = (
+            loop.run_in_executor(threads, self._application.release, holder, query)
+            for holder in self._application.holders
+        )
+        await asyncio.gather(*calls, return_exceptions=True)
+        if self._data:
+            await self._data.release(query)
+
+    def ended(self, attempt: AttemptId, outcome: TaskDone | TaskFailure) -> None:
+        """Its place is free again; learn what its end says about sidecars."""
+        self._taken.pop(attempt, None)
+        if isinstance(outcome, TaskDone):
+            self._made_by[outcome.attempt] = outcome.made_by
+            self._application.met(outcome.made_by)
+        elif outcome.lost is not None and not outcome.damaged:
+            self._application.lost(self._made_by.get(outcome.lost, ""))
+
+    async def cancel_job(self, job: _Job) -> None:
+        """Stop a job that nobody waits for any more."""
+        if job.over or not job.submitted:
+            job.over = True
+            return
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._application.threads, self._context.cancelJobsWithTag, job.tag)
+
+    # ------------------------------------------------------------------------------------------- a job
+
+    async def _gathered(self, job: _Job) -> None:
+        """Wait for attempts that start together, deal their units out, run them."""
+        await asyncio.sleep(_GATHER_SECONDS)
+        self._gathering.pop(job.stage, None)
+        hungry = list(job.tasks)
+        while hungry := [task for task in hungry if task.hungry]:
+            # One each in turn, and back again: the largest come first, so nobody gets all the large ones.
+            for task in hungry:
+                await task.feed()
+            hungry.reverse()
+        self._submit(job)
+
+    def _submit(self, job: _Job) -> None:
+        """No more attempts join this job: run it."""
+        waiting = [task for task in job.tasks if not task.over]
+        if job.over or not waiting:
+            return
+        job.submitted = True
+        self._jobs.add(job)
+        loop = asyncio.get_running_loop()
+        payloads = [encode(task.filled) for task in waiting]
+        running = loop.run_in_executor(self._application.threads, self._run, job, payloads)
+        running.add_done_callback(lambda ended: self._finished(job, waiting, ended))
+
+    def _run(self, job: _Job, payloads: list[bytes]) -> list[tuple[bytes, bytes]]:
+        """On a thread of its own, whose properties are those of the query's."""
+        context = self._context
+        query, stage = job.stage.query, job.stage.stage
+        properties = {
+            "spark.jobGroup.id": f"volley-{query}",
+            "spark.job.interruptOnCancel": "true",
+            **self._inherited,
+            "spark.job.description": f"Volley query {query}, stage {stage}: {len(payloads)} native tasks",
+            "spark.job.tags": ",".join(filter(None, (self._inherited.get("spark.job.tags"), job.tag))),
+        }
+        for key in _INHERITED:
+            context.setLocalProperty(key, properties.get(key))  # type: ignore[arg-type]  # None unsets it
+        native: Callable[[Any], Any] = partial(perform, self._application.shared)
+        return context.parallelize(payloads, len(payloads)).mapPartitions(native).collect()
+
+    def _finished(self, job: _Job, tasks: list[SparkTask], ended: asyncio.Future[Any]) -> None:
+        job.over = True
+        self._jobs.discard(job)
+        error = ended.exception() if not ended.cancelled() else RuntimeError("the driver is stopping")
+        if error is None:
+            for task, (outcome, rows) in zip(tasks, ended.result(), strict=True):
+                task.end(decode(outcome), rows)
+            return
+        known = isinstance(error, PySparkException | Py4JError)
+        cancelled = known and "SPARK_JOB_CANCELLED" in str(error)
+        kind = Failure.CANCELLED if cancelled else Failure.WORKER
+        for task in tasks:
+            task.end(TaskFailure(task.attempt, kind, type(error).__name__, _cause(error)), b"")
+
+
+class _Job:
+    """The attempts of a stage that start together."""
+
+    def __init__(self, stage: StageId) -> None:
+        self.stage = stage
+        self.tag = f"volley-job-{secrets.token_hex(6)}"
+        self.tasks: list[SparkTask] = []
+        self.submitted = False
+        self.over = False
+
+
+class SparkTask:
+    """A `RunningTask` that is one task of a Spark job. Lives on the loop that made it."""
+
+    def __init__(self, spec: TaskSpec, job: _Job, transport: SparkTransport) -> None:
+        self.spec = spec
+        self._job = job
+        self._transport = transport
+        self._end: asyncio.Future[tuple[TaskDone | TaskFailure, bytes]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
+        self._answered = asyncio.Event()
+        feeds = [node.feed for node in walk(spec.plan) if isinstance(node, FeedInput)]
+        self._given = {feed: Units(spec.attempt, feed, 0, (), 0, False) for feed in feeds}
+
+    @property
+    def attempt(self) -> AttemptId:
+        return self.spec.attempt
+
+    @property
+    def hungry(self) -> bool:
+        """Whether it has still to be given units before it can begin."""
+        return not self.over and not all(units.over for units in self._given.values())
+
+    @property
+    def filled(self) -> TaskSpec:
+        return replace(self.spec, units=tuple(self._given.values()))
+
+    async def feed(self) -> None:
+        """Ask for one unit of each feed that has more; returns when they are here, or nobody wants them."""
+        for feed, units in self._given.items():
+            if not units.over and not self.over:
+                self._answered.clear()
+                self._wants.put_nowait(Want(self.attempt, feed, units.after, 1))
+                await self._answered.wait()
+
+    async def wants(self) -> AsyncIterator[Want]:
+        while (want := await self._wants.get()) is not None:
+            yield want
+
+    async def give(self, units: Units) -> None:
+        before = self._given[units.feed]
+        self._given[units.feed] = replace(units, since=0, units=before.units + units.units)
+        self._answered.set()
+
+    @property
+    def over(self) -> bool:
+        return self._end.done()
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        _, rows = await asyncio.shield(self._end)
+        if rows:
+            for batch in pa.ipc.open_stream(rows):
+                yield batch
+
+    async def done(self) -> TaskDone | TaskFailure:
+        return (await asyncio.shield(self._end))[0]
+
+    async def cancel(self) -> None:
+        """The job is stopped when none of its attempts is wanted any more."""
+        if self.over:
+            return
+        message = "the attempt was cancelled"
+        self.end(TaskFailure(self.attempt, Failure.CANCELLED, "CANCELLED", message), b"")
+        if all(task.over for task in self._job.tasks):
+            with suppress(PySparkException, Py4JError):
+                await self._transport.cancel_job(self._job)
+
+    def end(self, outcome: TaskDone | TaskFailure, rows: bytes) -> None:
+        if not self._end.done():
+            self._transport.ended(self.attempt, outcome)
+            self._end.set_result((outcome, rows))
+            self._wants.put_nowait(None)
+            self._answered.set()
+
+
+def _overhead_bytes(context: SparkContext) -> int:
+    """The memory beside the heap that an executor was given; 0 on a local master, which has none of its own."""
+    conf = context.getConf()
+    if str(context.master).startswith("local"):
+        return 0
+    overhead = conf.get("spark.executor.memoryOverhead")
+    if overhead:
+        # Without a unit it is in MiB.
+        return parse_bytes(overhead if not overhead.isdigit() else f"{overhead}m")
+    return max(_OVERHEAD_MIN_BYTES, parse_bytes(conf.get("spark.executor.memory", "1g")) // 10)
+
+
+def _cause(error: BaseException) -> str:
+    """The lines of a failed job that say why, without Java's stack."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
+    said = [line for line in lines if "volley" in line or "Error" in line or "cancel" in line]
+    return " ".join((said or lines)[-3:])[:2000]
