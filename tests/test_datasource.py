@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import volley
 from volley.cluster import LocalCluster
-from volley.errors import SourceError
-from volley.plan.nodes import HERE
-from volley.splits.datasource import NotPortable, decode, encode
+from volley.errors import QueryError, SourceError
+from volley.plan.nodes import HERE, SourceScan
+from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.testing.sources import Numbers, NumbersPartition
@@ -260,18 +260,11 @@ class TestReferences:
     def test_a_peer_can_name_nothing_but_partitions_and_sources(self) -> None:
         with pytest.raises(NotPortable):
             decode(b'{"class": "subprocess:Popen", "fields": {}}', here=False)
-        from volley.plan.nodes import SourceScan
-        from volley.splits.datasource import DataSourceRows
-
         schema = '{\\"type\\": \\"struct\\", \\"fields\\": []}'
         words = '{"class": "subprocess:Popen", "options": {}, "schema": "' + schema + '"}'
         with pytest.raises(NotPortable):
             DataSourceRows(SourceScan("x", words, (), ()))
 
     def test_an_object_of_another_process_is_refused_without_being_opened(self) -> None:
-        from volley.errors import QueryError
-        from volley.plan.nodes import SourceScan
-        from volley.splits.datasource import DataSourceRows
-
         with pytest.raises(QueryError, match="driver's process"):
             DataSourceRows(SourceScan("x", f"{HERE}{'0' * 64}:{{}}", (), ()))

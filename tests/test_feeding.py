@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.result import ResultStream
@@ -28,6 +30,7 @@ from volley.plan.nodes import (
     Node,
     Partitioning,
     SourceScan,
+    Union,
 )
 from volley.plan.types import BOOLEAN, DATE, DOUBLE, LONG, STRING
 from volley.shuffle.memory import MemoryStore
@@ -35,19 +38,18 @@ from volley.splits.files import FileSource, Piece, encode
 from volley.splits.parquet import ParquetReader
 from volley.splits.prune import may_match
 from volley.stages.cut import make_stages
+from volley.testing.contracts import attempt_id
 from volley.testing.sources import Numbers
 from volley.transport.local import LocalTransport
+from volley.transport.messages import Units
+from volley.worker.intake import Intake, Stopped
 
 ID, UNIT, PID = (Attribute(number, name, LONG) for number, name in ((1, "id"), (2, "unit"), (3, "pid")))
 WORKERS = 3
-COUNT = 10**9
 
 
 def numbers(**options: Any) -> SourceScan:
     source = Numbers({key: str(value) for key, value in options.items()})
-
-    from pyspark.sql.types import LongType, StructType
-
     schema = StructType()
     for name in ("id", "unit", "pid"):
         schema = schema.add(name, LongType())
@@ -164,9 +166,71 @@ class TestSources:
             assert next(stream).column(0).to_pylist() == [0, 1, 2]
 
     def test_one_unit_may_have_more_rows_than_a_queue_holds(self) -> None:
-        stream = start(numbers(units=1, rows=5_000_000))
+        stream = start(numbers(units=1, rows=2_000_000))
         with stream:
-            assert sum(batch.num_rows for batch in stream) == 5_000_000
+            assert sum(batch.num_rows for batch in stream) == 2_000_000
+
+    def test_a_source_that_hangs_does_not_hold_up_another(self) -> None:
+        two = Union((ID, UNIT, PID), (numbers(units=5, hang_after=0), numbers(units=7)))
+        found: list[int] = []
+        with start(two, workers=1) as stream:
+            while len(found) < 70:
+                found += next(stream).column(0).to_pylist()
+        assert sorted(found) == list(range(70))
+
+
+class TestIntake:
+    """What a worker does with the answers to its wants."""
+
+    def test_it_asks_when_it_has_given_out_the_last(self) -> None:
+        asked: list[int] = []
+
+        def ask(after: int, credits: int) -> None:
+            asked.append(after)
+            if after == 0:
+                assert credits == 1
+                # Another thread, as it would be: it comes in when this one waits.
+                threading.Thread(target=intake.give, args=(units(0, 9, b"a", b"b"),)).start()
+
+        intake = Intake(ask)
+        assert intake.take() == b"a"
+        assert asked == [0]
+        assert intake.take() == b"b"
+        assert asked == [0, 9]
+        intake.give(units(9, 12, b"c", over=True))
+        assert (intake.take(), intake.take()) == (b"c", None)
+        assert len(asked) == 2
+
+    def test_an_answer_to_another_question_is_not_taken(self) -> None:
+        asked = threading.Event()
+        intake = Intake(lambda after, credits: asked.set())
+        intake.give(units(0, 3, b"never asked for"))
+        taken: list[bytes | None] = []
+        taker = threading.Thread(target=lambda: taken.extend([intake.take(), intake.take()]))
+        taker.start()
+        # A run before this one had come further, and its answer comes late.
+        assert asked.wait(10)
+        intake.give(units(50, 60, b"late"))
+        intake.give(units(0, 3, b"right", over=True))
+        taker.join(10)
+        assert taken == [b"right", None]
+
+    def test_what_was_given_before_is_not_asked_for(self) -> None:
+        def never(after: int, credits: int) -> None:
+            raise AssertionError
+
+        intake = Intake(never, units(0, 3, b"a", b"b"))
+        assert [intake.take() for _ in range(3)] == [b"a", b"b", None]
+
+    def test_close_wakes_who_waits(self) -> None:
+        intake = Intake(lambda after, credits: None)
+        threading.Timer(0.01, intake.close).start()
+        with pytest.raises(Stopped):
+            intake.take()
+
+
+def units(since: int, after: int, *payloads: bytes, over: bool = False) -> Units:
+    return Units(attempt_id(), 0, since, payloads, after, over)
 
 
 class TestFiles:
