@@ -29,8 +29,6 @@ from volley.ids import QueryId
 from volley.plan.nodes import DataFile, FileScan, Partitioning, Union
 from volley.security import Security
 from volley.shuffle.memory import MemoryStore
-from volley.splits.feed import Taken
-from volley.splits.files import FileSource
 from volley.stages.graph import Output
 from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, result_task, stage_task
 from volley.transport.codec import decode, encode
@@ -256,9 +254,7 @@ def _endless_scan(file: Path) -> Any:
     status = file.stat()
     data = DataFile(str(file), status.st_size, status.st_mtime_ns // 1_000_000)
     scan = FileScan("parquet", (data,), (NUMBER,), (), ())
-    units = tuple(unit.payload for unit in FileSource(scan).units())
-    task = stage_task(Union((NUMBER,), (numbers(10**15), scan)), SINGLE, 0)
-    return replace(task, units=(Taken(0, units),))
+    return stage_task(Union((NUMBER,), (numbers(10**15), scan)), SINGLE, 0)
 
 
 def _of_query(task: Any, query: str) -> Any:

@@ -50,6 +50,7 @@ ORDER = [
     "query",
     "session",
     "",
+    "sources",
     "bench",
     "testing",
     "cli",

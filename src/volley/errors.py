@@ -15,6 +15,7 @@ VolleyError                      code, what happened, what to do next
     |   +-- LeaseExpired         its driver did not show that it lives, and all of the query was removed
     +-- ShuffleRefused           a shared shuffle store does not take exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
+    +-- SourceError              a source failed to find out what there is to read
     +-- DataError                the data or an input file is at fault; Spark is asked for its own error
     +-- QueryCancelled           somebody cancelled it
     +-- DeadlineExceeded         a wait took longer than it may
@@ -79,6 +80,16 @@ class ResultInterrupted(QueryError):
     """The rows that are out cannot be taken back; a client that has not used them yet may begin again."""
 
     code = "RESULT_INTERRUPTED"
+
+
+class SourceError(QueryError):
+    """Discovery failed; `__cause__` is what the source raised."""
+
+    code = "DISCOVERY_FAILED"
+
+    def __init__(self, source: str, cause: BaseException) -> None:
+        self.source = source
+        super().__init__(f"source {source} could not find its units: {type(cause).__name__}: {cause}")
 
 
 class DataError(QueryError):

@@ -104,6 +104,24 @@ class StageFinished(Event):
 
 
 @dataclass(frozen=True)
+class FeedFinished(Event):
+    """Where the units of a scan went. `queued` were found and not wanted; `final` is whether discovery came to its end.
+
+    `by_task` counts the units of each task; `done` are those of tasks that committed.
+    """
+
+    stage: StageId
+    source: str
+    found: int
+    queued: int
+    running: int
+    done: int
+    by_task: tuple[int, ...]
+    size_bytes: int
+    final: bool
+
+
+@dataclass(frozen=True)
 class StageRolledBack(Event):
     """The stage begins again in the epoch of `stage`: what it had read is being computed differently."""
 

@@ -37,6 +37,7 @@ from volley.errors import (
     FallbackError,
     QueryCancelled,
     ResultInterrupted,
+    SourceError,
     VolleyError,
 )
 from volley.events import EventLog
@@ -53,6 +54,7 @@ from volley.security import Security
 from volley.shuffle.base import SharedStore
 from volley.shuffle.choice import StoreChoice, driver_store
 from volley.shuffle.memory import MemoryStore
+from volley.splits.datasource import NotPortable, portable_plan
 from volley.stages.cut import make_stages
 from volley.stages.subqueries import with_results
 from volley.support.check import check
@@ -226,7 +228,8 @@ class Query:
             return None
         self._captured = time.perf_counter()
         verdict = check(plan)
-        return plan if verdict.native else self._mixed_plan(plan, verdict.reasons, origins)
+        runnable = plan if verdict.native else self._mixed_plan(plan, verdict.reasons, origins)
+        return runnable if runnable is None else self._portable(runnable)
 
     def _mixed_plan(self, plan: Node, reasons: tuple[Unsupported, ...], origins: Origins) -> Node | None:
         """The plan, when its top can run natively over rows that Spark gives; otherwise None."""
@@ -239,6 +242,16 @@ class Query:
         elsewhere = Path(self.config.mixed_directory or tempfile.gettempdir())
         self._handed = HandedOver(handed, None if self.config.transport == "local" else elsewhere)
         return plan
+
+    def _portable(self, plan: Node) -> Node | None:
+        """The plan, when its workers can make everything that it names; otherwise None."""
+        try:
+            if self.config.transport != "local":
+                portable_plan(plan)
+            return plan
+        except NotPortable as error:
+            self._fall_back((Unsupported(Reason.DATA_SOURCE, self.action, error.message),))
+            return None
 
     def native_write(self, command: Java) -> tuple[WriteCommand, Node | None] | tuple[None, None]:
         """What a write does and the plan of its rows, when Volley can do both; otherwise the reasons are kept."""
@@ -272,7 +285,7 @@ class Query:
         Spark's own error is then the one the user sees, with its class, parameters and place in the SQL text. Where
         Spark does not fail (it may not evaluate what we did), its rows are the right ones.
         """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError):
+        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError):
             raise error
         if not isinstance(error, DataError):
             if self.config.fallback == "error":
@@ -327,6 +340,8 @@ class Query:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
+        if self.config.transport != "local":
+            plan = portable_plan(plan)
         token = CancellationToken()
         token.on_fire(lambda: self._ended(token))
         try:

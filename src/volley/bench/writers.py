@@ -100,7 +100,7 @@ class MapTask:
     def run(self, store: ShuffleStore, query: QueryId = QUERY) -> Written:
         output = Output(Partitioning.HASH, self._partitions, COLUMNS[:1])
         inputs = (InputBlocks(0, self._blocks),)
-        task = TaskSpec(_attempt(1, query), StageInput(0, COLUMNS), output, False, inputs, ())
+        task = TaskSpec(_attempt(1, query), StageInput(0, COLUMNS), output, False, inputs)
         started = time.perf_counter()
         done = asyncio.run(run_task(task, _Between(self._input, store), self._cores, _nobody))
         return Written(done.blocks, done.rows, time.perf_counter() - started)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+import asyncio
+from collections.abc import Callable, Coroutine, Set
 from dataclasses import dataclass
+from typing import Any
 
 from volley.coordinator.placement import Placement
 from volley.coordinator.result import ResultQueue
 from volley.events import EventLog, TaskFinished, TaskStarted
-from volley.ids import AttemptId
-from volley.transport.base import Transport
+from volley.transport.base import RunningTask, Transport
 from volley.transport.messages import TaskDone, TaskFailure, TaskSpec
+
+Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
+"""Answers what an attempt on a worker wants, until it ends."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +45,20 @@ class Launcher:
     def worker_count(self) -> int:
         return len(self._transport.workers())
 
-    async def launch(
-        self, attempt: AttemptId, spec: Callable[[AttemptId], TaskSpec], avoid: Set[str]
-    ) -> Launched:
+    @property
+    def pulls(self) -> bool:
+        """Whether attempts can be given units while they run."""
+        return self._transport.pulls
+
+    async def launch(self, task: TaskSpec, avoid: Set[str], serve: Serve) -> Launched:
+        """Run an attempt to its end; `serve` answers what it wants meanwhile."""
+        attempt = task.attempt
         worker = await self._placement.place(attempt, avoid)
-        task = spec(attempt)
         gave_rows = False
         try:
             running = await self._transport.start(worker, task)
             self._events.record(TaskStarted(attempt, worker))
+            serving = asyncio.create_task(serve(running, worker))
             try:
                 if task.output is None:
                     async for batch in running.batches():
@@ -57,6 +66,8 @@ class Launcher:
                         gave_rows = True
                 outcome = await running.done()
             finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
                 await running.cancel()
         finally:
             self._placement.ended(worker)

@@ -35,6 +35,10 @@ class Election:
         self._stage = stage
         self._winners: list[TaskDone | None] = [None] * tasks
 
+    def add_task(self) -> None:
+        """One task more than there were."""
+        self._winners.append(None)
+
     def commit(self, done: TaskDone) -> bool:
         """Whether this attempt is the one that counts. A later commit of the same task never is."""
         task = done.attempt.task

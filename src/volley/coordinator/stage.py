@@ -15,15 +15,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from volley.coordinator.attempts import Attempts, error_of
+from volley.coordinator.feeding import Feeding
 from volley.coordinator.launch import Launched, Launcher
 from volley.coordinator.manifest import Election
 from volley.errors import QueryError, ResultInterrupted
 from volley.events import (
     EventLog,
+    FeedFinished,
     StageAbsorbed,
     StageFinished,
     StageRolledBack,
@@ -31,13 +33,12 @@ from volley.events import (
     TaskFailed,
 )
 from volley.ids import AttemptId, StageId, TaskId
-from volley.plan.nodes import FileScan, Node, transform, walk
-from volley.splits.feed import Feed
-from volley.splits.files import FileSource
+from volley.plan.nodes import Partitioning
 from volley.stages.adapt import Produced, absorbed, adapted, small_inputs
 from volley.stages.graph import Stage
 from volley.stages.layout import Layout
 from volley.stages.repeatable import is_repeatable
+from volley.transport.base import RunningTask
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
 
@@ -56,7 +57,6 @@ class StageRun:
         self.awaits: list[StageRun] = []
         self._planned_tasks = stage.tasks
         self._decisions: tuple[str, ...] = ()
-        self._feeds: list[Feed] = []
         self._producers = dict(producers)
         self._readers: list[StageRun] = []
         self._launcher = launcher
@@ -77,7 +77,7 @@ class StageRun:
         self.stage = stage
         self._layout = layout
         self._repeatable = is_repeatable(stage)
-        self._plan = _without_files(stage.plan)
+        self._feeding: Feeding | None = None
         self._begin(self._id)
 
     def _begin(self, id: StageId) -> None:
@@ -97,12 +97,19 @@ class StageRun:
             self.finished.set()
             return
         self._adapt()
+        feeding = self._feed()
         started = time.monotonic()
         tasks, workers = self.stage.tasks, self._launcher.worker_count
         self._events.record(StageStarted(self._id, tasks, self._planned_tasks, self._decisions, workers))
         while missing := [] if self._has_enough() else self._election.missing():
-            await until((self._finish(task) for task in missing), self._has_enough)
+            works = [self._finish(task) for task in missing]
+            if feeding:
+                works += [feeding.watch(), self._grow(feeding)]
+            await until(works, self._is_done)
         await self._stop_running()
+        await feeding.stop()
+        for source, status in feeding.status():
+            self._events.record(FeedFinished(self._id, source, **asdict(status)))
         seconds = time.monotonic() - started
         election = self._election
         self._events.record(StageFinished(self._id, election.rows, election.size_bytes, seconds))
@@ -114,8 +121,6 @@ class StageRun:
         new = adapted(self.stage, inputs)
         self._decisions += new.decisions
         self._plan_for(new.stage, new.layout)
-        scans = [node for node in walk(self.stage.plan) if isinstance(node, FileScan)]
-        self._feeds = [Feed(number, FileSource(scan), self.stage.tasks) for number, scan in enumerate(scans)]
 
     def produced(self) -> Produced:
         """What it gave, when it is finished."""
@@ -145,8 +150,43 @@ class StageRun:
         self._plan_for(stage, Layout(stage.tasks, stage.whole))
         return True
 
+    def _feed(self) -> Feeding:
+        """Begin to look for what its scans read. It starts with one task; `_grow` adds more as work is found."""
+        feeding = self._feeding = Feeding(self.stage, str(self._id), self._reads_alike())
+        feeding.start()
+        self._most_tasks = self.stage.tasks
+        if feeding.may_grow and self._launcher.pulls:
+            self.stage = replace(self.stage, tasks=1)
+            self._begin(self._id)
+        return feeding
+
+    async def _grow(self, feeding: Feeding) -> None:
+        """Another task whenever units wait and every task has its hands full, up to the number that was planned.
+
+        That is one a worker: a task is as wide as its worker's cores.
+        """
+        if not feeding.may_grow or self.stage.tasks >= self._most_tasks:
+            return
+        if await feeding.surplus(self.stage.tasks):
+            task = self.stage.tasks
+            self.stage = replace(self.stage, tasks=task + 1)
+            self._election.add_task()
+            self._attempts.append(Attempts(TaskId(self._id, task), self._attempts_limit))
+            await until([self._finish(task), self._grow(feeding)])
+
+    def _reads_alike(self) -> bool:
+        """Whether what a task reads of other stages does not depend on how many tasks there are."""
+        alike = (Partitioning.BROADCAST, Partitioning.SINGLE)
+        return not self._layout.shares and all(
+            number in self._layout.whole
+            or (producer.stage.output is not None and producer.stage.output.partitioning in alike)
+            for number, producer in self._producers.items()
+        )
+
     async def close(self) -> None:
         await self._stop_running()
+        if self._feeding is not None:
+            await self._feeding.close()
 
     # ------------------------------------------------------------------------------------- outputs
 
@@ -219,16 +259,17 @@ class StageRun:
         failed_on: set[str] = set()
         while True:
             inputs = await self._inputs(task)
-
-            def spec(attempt: AttemptId, inputs: tuple[InputBlocks, ...] = inputs) -> TaskSpec:
-                units = tuple(feed.take(attempt) for feed in self._feeds)
-                return TaskSpec(attempt, self._plan, self.stage.output, self.stage.ordered, inputs, units)
-
-            launched = await self._launcher.launch(attempts.next(), spec, failed_on)
+            assert self._feeding is not None, "nobody asks for the output of a stage that has not begun"
+            spec = TaskSpec(
+                attempts.next(), self._feeding.plan, self.stage.output, self.stage.ordered, inputs
+            )
+            launched = await self._launcher.launch(spec, failed_on, self._serve)
             self._gave_rows |= launched.gave_rows
             outcome = launched.outcome
             if isinstance(outcome, TaskDone):
                 self._made_by[outcome.attempt] = launched.worker
+                if self._feeding is not None:
+                    self._feeding.commit(task)
                 if all(block.outlives_worker for block in outcome.blocks):
                     self._outlive.add(outcome.attempt)
                 self._election.commit(outcome)
@@ -236,6 +277,10 @@ class StageRun:
             self._failed(outcome, launched, attempts)
             if outcome.failure is not Failure.LOST_INPUT:
                 failed_on.add(launched.worker)
+
+    async def _serve(self, running: RunningTask, worker: str) -> None:
+        if self._feeding is not None:
+            await self._feeding.serve(running, worker, lambda: self.stage.tasks)
 
     def _failed(self, failure: TaskFailure, launched: Launched, attempts: Attempts) -> None:
         """Make another attempt possible, or raise what ends the query."""
@@ -269,16 +314,14 @@ class StageRun:
         wanted = self.stage.output.enough_rows if self.stage.output else None
         return wanted is not None and self._election.rows >= wanted
 
+    def _is_done(self) -> bool:
+        return self._has_enough() or not self._election.missing()
+
     async def _stop_running(self) -> None:
         running = list(self._running.values())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-def _without_files(plan: Node) -> Node:
-    """What a task is told of a scan: its files come as units, and a task need not know those of the others."""
-    return transform(plan, lambda node: replace(node, files=()) if isinstance(node, FileScan) else node)
 
 
 async def until(

@@ -25,6 +25,7 @@ from volley.plan.nodes import (
     Aggregate,
     Exchange,
     Expand,
+    FeedInput,
     FileScan,
     Filter,
     Join,
@@ -35,6 +36,7 @@ from volley.plan.nodes import (
     Project,
     Range,
     Sort,
+    SourceScan,
     StageInput,
     TopN,
     Union,
@@ -76,8 +78,9 @@ def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitSt
     """The plan of a fragment.
 
     It has one column `c<id>` for each distinct id of `node.output`, in that order, of exactly Spark's type.
-    `inputs` gives the data of each `StageInput` (a `StreamTable`). `resources` takes over what must stay until
-    the run has ended, and removes it when it is closed. DataError is raised for files that are not as planned.
+    `inputs` gives the data of each `StageInput` and `FeedInput` (a `StreamTable`). `resources` takes over what must
+    stay until the run has ended, and removes it when it is closed. DataError is raised for files that are not as
+    planned.
     """
     frame = _lower(without_implied_null_checks(node), Scope(context, inputs, resources))
     return _in_exact_types(frame, arrow_schema(node.output))
@@ -103,8 +106,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             return _range(node, scope)
         case OneRow():
             return scope.context.read_empty()
-        case StageInput():
-            return _stage_input(node, scope)
+        case StageInput() | FeedInput():
+            return _streamed(node, scope)
         case Project(expressions, child):
             return _project(expressions, _lower(child, scope))
         case Filter(condition, child):
@@ -130,6 +133,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Exchange(_, _, _, _, child):
             # Inside one fragment all rows are already together.
             return _lower(child, scope)
+        case SourceScan(name, _, _, _, _):
+            raise TypeError(f"source {name} has no feed; the coordinator puts one in its place")
         case WriteFiles():
             raise TypeError("a write has no rows of its own; its child is lowered")
         case Unknown(name, _, _, _):
@@ -193,7 +198,7 @@ def _range(node: Range, scope: Scope) -> DataFrame:
     return numbers.select(*(col("value").alias(column_name(a.id)) for a in distinct(node.output)))
 
 
-def _stage_input(node: StageInput, scope: Scope) -> DataFrame:
+def _streamed(node: StageInput | FeedInput, scope: Scope) -> DataFrame:
     frame = scope.dataset(scope.inputs(node))
     # DataFusion would hand filters to the stream as pyarrow expressions, for which NULL NOT IN (1) is true and
     # NaN > 1 is not. It cannot hand over this function, which with one argument gives back what it got.

@@ -13,10 +13,10 @@ from datafusion import DataFrame, Expr, SessionContext, col
 
 from volley.lower.expressions import column_name
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import StageInput
+from volley.plan.nodes import FeedInput, StageInput
 from volley.plan.types import to_arrow
 
-Inputs = Callable[[StageInput], ds.Dataset]
+Inputs = Callable[[StageInput | FeedInput], ds.Dataset]
 
 
 # Sessions are shared, so names must differ throughout the process.

@@ -81,8 +81,8 @@ class _Scanner:
                 batch = batch.filter(condition)
             if self._columns is not None:
                 batch = batch.select(self._columns)
-            if batch.num_rows:
-                yield batch
+            # An empty one gives DataFusion's thread back for a moment: a source that waits sends some.
+            yield batch
 
 
 def _project(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:

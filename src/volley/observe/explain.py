@@ -27,6 +27,7 @@ from volley.plan.nodes import (
     Project,
     Range,
     Sort,
+    SourceScan,
     TopN,
     Unknown,
     Window,
@@ -125,7 +126,10 @@ def _summary(node: Node) -> str:
     """One line for an operator, in Spark's own words."""
     match node:
         case FileScan(format, files, output, _, _, _, _):
-            return f"FileScan {format}, {len(files)} files [{_names(output)}]"
+            size = sum(file.size_bytes for file in files)
+            return f"FileScan {format}, {len(files)} files, {size:,} bytes [{_names(output)}]"
+        case SourceScan(name, _, _, output, _):
+            return f"SourceScan {name}, units found while it runs [{_names(output)}]"
         case LocalRows(output, _) | Range(_, _, _, output):
             return f"{type(node).__name__} [{_names(output)}]"
         case Project() | Window() | Expand():

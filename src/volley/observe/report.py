@@ -20,6 +20,30 @@ class OperatorReport:
 
 
 @dataclass(frozen=True)
+class FeedReport:
+    """The units of one scan: found, still queued, taken by tasks that run, and those of tasks that are done.
+
+    `by_task` counts the units that each task was given. `final` is False when discovery was stopped before its end.
+    """
+
+    source: str
+    found: int
+    queued: int
+    running: int
+    done: int
+    by_task: tuple[int, ...]
+    size_bytes: int
+    final: bool
+
+    def __str__(self) -> str:
+        more = "" if self.final else " so far"
+        return (
+            f"{self.source}: {self.found:,} units found{more}, {self.queued:,} queued, {self.running:,} running, "
+            f"{self.done:,} done; by task {', '.join(f'{units:,}' for units in self.by_task)}"
+        )
+
+
+@dataclass(frozen=True)
 class StageReport:
     """`planned_tasks` is what the stage would have had without the real sizes of its inputs; `decisions` is what else
     these changed, in words. A stage whose work its reader did is not among the stages, but in that one's decisions.
@@ -37,6 +61,7 @@ class StageReport:
     bytes: int
     seconds: float
     operators: tuple[OperatorReport, ...] = ()
+    feeds: tuple[FeedReport, ...] = ()
     operator_spilled_bytes: int = 0
     shuffle_spilled_bytes: int = 0
     decisions: tuple[str, ...] = ()
@@ -107,6 +132,7 @@ class QueryReport:
                 + (f", on {stage.workers} workers" if self.released_workers else "")
                 + _spilled(stage)
             )
+            lines += [f"    {feed}" for feed in stage.feeds]
             lines += [f"    {decision}" for decision in stage.decisions]
         return "\n".join(lines)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from volley.events import Event, StageFinished, StageStarted, TaskFinished, TaskStarted
-from volley.observe.report import OperatorReport, StageReport
+from volley.events import Event, FeedFinished, StageFinished, StageStarted, TaskFinished, TaskStarted
+from volley.observe.report import FeedReport, OperatorReport, StageReport
 
 
 def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     """One report a finished stage, in the order of their numbers; operators are summed over the tasks."""
     started: dict[int, StageStarted] = {}
     attempts: dict[int, int] = {}
+    last_task: dict[int, int] = {}
+    feeds: dict[int, list[FeedReport]] = {}
     operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
     operators_spilled: Counter[int] = Counter()
     shuffle_spilled: Counter[int] = Counter()
@@ -24,6 +26,9 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
             case TaskStarted():
                 stage = event.attempt.task.stage.stage
                 attempts[stage] = attempts.get(stage, 0) + 1
+                last_task[stage] = max(last_task.get(stage, 0), event.attempt.task.task)
+            case FeedFinished():
+                feeds.setdefault(event.stage.stage, []).append(_feed(event))
             case TaskFinished():
                 stage = event.attempt.task.stage.stage
                 _add(operators.setdefault(stage, {}), event)
@@ -33,7 +38,8 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                 stage = event.stage.stage
                 reports[stage] = StageReport(
                     stage=stage,
-                    tasks=started[stage].tasks,
+                    # Feeds add tasks while a stage runs.
+                    tasks=max(started[stage].tasks, last_task.get(stage, 0) + 1),
                     planned_tasks=started[stage].planned_tasks,
                     workers=started[stage].workers,
                     attempts=attempts.get(stage, 0),
@@ -47,8 +53,22 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                         OperatorReport(name, tuple(values.items()))
                         for (_, name), values in sorted(operators.get(stage, {}).items())
                     ),
+                    feeds=tuple(feeds.get(stage, ())),
                 )
     return tuple(reports[stage] for stage in sorted(reports))
+
+
+def _feed(event: FeedFinished) -> FeedReport:
+    return FeedReport(
+        event.source,
+        event.found,
+        event.queued,
+        event.running,
+        event.done,
+        event.by_task,
+        event.size_bytes,
+        event.final,
+    )
 
 
 def _add(sums: dict[tuple[int, str], dict[str, int]], task: TaskFinished) -> None:

@@ -54,6 +54,27 @@ class FileScan:
     children = ()
 
 
+HERE = "here:"
+"""Begins the `reader` of a `SourceScan` that only the driver's own process can read."""
+
+
+@dataclass(frozen=True)
+class SourceScan:
+    """What a Python data source reads. `columns` are the source's names of `output`.
+
+    `reader` says how a process comes by the source (see `splits.datasource`): plain words that travel, or the name
+    of an object that only the driver's own process has.
+    """
+
+    name: str
+    reader: str
+    columns: tuple[str, ...]
+    output: tuple[Attribute, ...]
+    unsupported: str | None = None
+
+    children = ()
+
+
 @dataclass(frozen=True)
 class LocalRows:
     """Rows that the driver holds, as an Arrow IPC stream: plain bytes compare and travel."""
@@ -95,6 +116,23 @@ class StageInput:
     sorted_by: tuple[SortKey, ...] = ()
 
     children = ()
+
+
+@dataclass(frozen=True)
+class FeedInput:
+    """A scan whose units come while it runs, over the feed of number `feed`. Put in by the coordinator.
+
+    The scan itself says how units are read; it holds none of them.
+    """
+
+    feed: int
+    scan: FileScan | SourceScan
+
+    children = ()
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.scan.output
 
 
 # ------------------------------------------------------------------------------------ one child
@@ -377,6 +415,8 @@ class Unknown:
 
 Node = (
     FileScan
+    | SourceScan
+    | FeedInput
     | LocalRows
     | Range
     | OneRow
@@ -407,7 +447,7 @@ def walk(node: Node) -> Iterator[Node]:
 def with_children(node: Node, children: tuple[Node, ...]) -> Node:
     """The same node over other children."""
     match node:
-        case FileScan() | LocalRows() | Range() | OneRow() | StageInput():
+        case FileScan() | SourceScan() | FeedInput() | LocalRows() | Range() | OneRow() | StageInput():
             return node
         case Join():
             return replace(node, left=children[0], right=children[1])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from volley.plan.data_sources import batch_scan
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java, Jvm
@@ -27,6 +28,7 @@ class SourceReader:
             # What SHOW, DESCRIBE and the like found out: the command itself has run already.
             "CommandResultExec": self._local_rows,
             "RangeExec": self._range,
+            "BatchScanExec": batch_scan,
         }.get(name)
 
     def _local_rows(self, operator: Operator, scan: Java) -> Node:

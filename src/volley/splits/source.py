@@ -1,26 +1,36 @@
 """The contract of a source that is read in two steps: find out what to read, then read it.
 
-A `SplitSource` lives with the coordinator and is asked once a query. A `SplitReader` lives in every worker. Between
-them travel units: bytes that only these two understand, with a few hints that everybody may use.
+    coordinator                              worker
+    SplitSource.units() ---- bytes ---->     SplitReader.read(unit, columns, filters) ---> batches
+
+A `SplitSource` lives with the coordinator and is asked once a query. A `SplitReader` lives in every task that reads.
+Between them travel units: bytes that only these two understand, with a few hints that everybody may use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-Read = TypeVar("Read", covariant=True)
+import pyarrow as pa
+
+from volley.plan.expressions import Expression, Scalar
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A piece of work. `payload` is the source's own; the hints may be missing and may be wrong."""
+    """A piece of work. `payload` is the source's own; the hints may be missing and may be wrong.
+
+    Of the units that wait, those with more bytes are given out first, and those with one of their `hosts` in reach
+    are given to a worker there. `partition` are values that all rows of the unit share.
+    """
 
     payload: bytes
     size_bytes: int | None = None
     rows: int | None = None
     hosts: tuple[str, ...] = ()
+    partition: tuple[tuple[str, Scalar], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,23 +43,39 @@ class Estimate:
 
 
 class SplitSource(Protocol):
-    """Finds units. Called by one thread at a time, by the coordinator alone."""
+    """Finds units. Called by the coordinator alone, and once a query."""
 
-    def units(self) -> Iterator[Unit]:
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that readers give; known before discovery begins."""
+
+    def units(self) -> Iterator[Unit] | AsyncIterator[Unit]:
         """The units, each once, in any order, as they are found. It may take long and may never end.
 
-        An error that it raises fails the query with that cause.
+        It runs on a thread of its own, an async iterator on an event loop of its own there, and is not asked for the
+        next unit while enough of them wait. An error that it raises fails the query at once, with that cause.
         """
 
     def estimate(self) -> Estimate:
-        """What is known so far; may be asked at any time, also before `units`."""
+        """What is known so far; may be asked at any time and from any thread, also before `units`."""
 
     def close(self) -> None:
-        """No more units are wanted. Called once, also after an error and in the middle of discovery."""
+        """No more units are wanted. Called once, also after an error.
+
+        It may come from another thread while `units` waits for something, and should make it stop waiting: the query
+        goes on without it in any case, but a thread that waits for ever stays until the process ends.
+        """
 
 
-class SplitReader(Protocol, Generic[Read]):
-    """Turns units into what the native engine scans. It must give the same rows for the same units every time."""
+class SplitReader(Protocol):
+    """Turns units into rows. Called by several threads of a worker at once, each with a unit of its own."""
 
-    def read(self, units: Sequence[bytes]) -> Read:
-        """What these units stand for; none at all is an empty relation, not an error."""
+    def read(
+        self, unit: bytes, columns: Sequence[str], filters: Sequence[Expression]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a unit, the same every time it is asked: an attempt that failed is repeated.
+
+        The batches have just these `columns`, in this order. Rows for which one of `filters` is not true may be left
+        out, and need not be: the plan filters again. A batch is taken when there is room for it, so a unit may have
+        more rows than fit into memory.
+        """

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from volley.plan.nodes import FileScan, Node, StageInput, transform, walk
+from volley.plan.nodes import Node, StageInput, transform
 from volley.stages.graph import Output, Stage
 from volley.stages.layout import Layout, Share, dealt, runs
+from volley.stages.scans import scans_of
 from volley.stages.streamed import divided_inputs, holding_the_others, streamed_inputs
 
 # What one task should at least have to read; a second worker saves less than it costs below that.
@@ -97,10 +98,10 @@ def absorbed(
 def _tasks(stage: Stage, shared_bytes: int) -> int:
     """How many tasks have something to do with so much that is divided among them.
 
-    Never more than planned, and just what was planned where files are read: those are dealt by their own sizes.
+    Never more than planned, and just what was planned where a scan is read: its feed sees to that.
     Partitions are merged in runs, the same for every input (`layout.dealt`), so equal keys still meet in one task.
     """
-    if any(isinstance(node, FileScan) for node in walk(stage.plan)):
+    if scans_of(stage.plan):
         return stage.tasks
     return max(1, min(stage.tasks, -(-shared_bytes // BYTES_A_TASK)))
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from volley.plan.nodes import Aggregate, FileScan, Filter, Join, Limit, TopN, walk
+from volley.plan.nodes import Aggregate, FileScan, Filter, Join, Limit, SourceScan, TopN, walk
 from volley.stages.graph import Stage, StageGraph
+from volley.stages.scans import scans_of
 from volley.stages.streamed import divided_inputs, streamed_inputs
 
 # How much more a stage must scan than those that it waits for.
 SCAN_RATIO = 2
+_UNKNOWN_BYTES = 2**50
 
 
 def awaited(graph: StageGraph) -> dict[int, frozenset[int]]:
@@ -53,5 +55,8 @@ def _upstream(graph: StageGraph, number: int) -> frozenset[int]:
 
 
 def _scanned_bytes(stage: Stage) -> int:
-    scans = (node for node in walk(stage.plan) if isinstance(node, FileScan))
-    return sum(file.size_bytes for scan in scans for file in scan.files)
+    """What a source will find is not known, so nobody waits for it."""
+    scans = scans_of(stage.plan)
+    if any(isinstance(scan, SourceScan) for scan in scans):
+        return _UNKNOWN_BYTES
+    return sum(file.size_bytes for scan in scans if isinstance(scan, FileScan) for file in scan.files)

@@ -19,6 +19,7 @@ from volley.plan.nodes import (
     Partitioning,
     Project,
     Sort,
+    SourceScan,
     StageInput,
     walk,
     with_children,
@@ -33,6 +34,7 @@ from volley.stages.fuse import (
 )
 from volley.stages.graph import Output, Stage, StageGraph, is_ordered
 from volley.stages.reuse import merge_equal_stages
+from volley.stages.scans import scan_tasks
 from volley.support.operators import UNSPLITTABLE
 
 # Ids of columns that no plan of Spark's has: Catalyst counts its own up from zero.
@@ -85,8 +87,8 @@ def _tasks(plan: Node, stages: list[Stage], workers: int) -> int:
     """As many tasks as the leaf that is spread furthest; what every task reads whole does not count."""
     tasks = 1
     for node in walk(plan):
-        if isinstance(node, FileScan):
-            tasks = max(tasks, min(workers, len(node.files)))
+        if isinstance(node, FileScan | SourceScan):
+            tasks = max(tasks, scan_tasks(node, workers))
         elif isinstance(node, StageInput):
             output = stages[node.stage].output
             assert output is not None

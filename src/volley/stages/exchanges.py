@@ -29,6 +29,7 @@ from volley.plan.nodes import (
     Project,
     Range,
     Sort,
+    SourceScan,
     TopN,
     Union,
     Window,
@@ -43,6 +44,7 @@ from volley.stages.distribution import (
     through_expand,
     through_project,
 )
+from volley.stages.scans import scan_tasks
 
 Placed = tuple[Node, Distribution]
 
@@ -67,8 +69,8 @@ class _Placement:
     def place(self, node: Node) -> Placed:
         """The sub-plan with its exchanges placed, and how its rows then lie."""
         match node:
-            case FileScan():
-                return node, Distribution(min(self._workers, max(1, len(node.files))))
+            case FileScan() | SourceScan():
+                return node, Distribution(scan_tasks(node, self._workers))
             case LocalRows() | Range() | OneRow():
                 return node, SINGLE
             case Exchange():
@@ -288,10 +290,10 @@ def _first_halves(plan: Node) -> frozenset[int]:
 
 
 def _can_be_shared(node: Node) -> bool:
-    """Whether several tasks could run it over shares of its files and together give its rows once."""
+    """Whether several tasks could run it over shares of its units and together give its rows once."""
     while isinstance(node, Project | Filter):
         node = node.child
-    return isinstance(node, FileScan)
+    return isinstance(node, FileScan | SourceScan)
 
 
 def _partition_by(node: Window) -> Keys:

@@ -20,7 +20,6 @@ from volley.plan.nodes import (
     Aggregate,
     BuildSide,
     Expand,
-    FileScan,
     Filter,
     Join,
     Limit,
@@ -36,6 +35,7 @@ from volley.plan.nodes import (
 from volley.stages.exchanges import MAY_BROADCAST_LEFT, MAY_BROADCAST_RIGHT, takes_any_share
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import gives_same_rows
+from volley.stages.scans import scans_of
 
 _DIVIDED = (Partitioning.HASH, Partitioning.ROUND_ROBIN)
 
@@ -53,7 +53,7 @@ def streamed_inputs(stage: Stage, outputs: Mapping[int, Output]) -> frozenset[in
     """
     divided = divided_inputs(stage, outputs)
     # A stage of one task may rely on seeing everything, in ways that a share of the rows would not show.
-    if stage.tasks == 1 or any(isinstance(node, FileScan) for node in walk(stage.plan)):
+    if stage.tasks == 1 or scans_of(stage.plan):
         return frozenset()
     if len({outputs[number].partitions for number in divided}) != 1:
         return frozenset()

@@ -19,6 +19,7 @@ from volley.plan.nodes import (
     Project,
     Range,
     Sort,
+    SourceScan,
     StageInput,
     TopN,
     Union,
@@ -124,6 +125,10 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
     match node:
         case FileScan():
             yield from _check_scan(node)
+            yield from _check_types(node.output)
+        case SourceScan():
+            if node.unsupported is not None:
+                yield Unsupported(Reason.DATA_SOURCE, node.name, node.unsupported)
             yield from _check_types(node.output)
         case LocalRows() | Range() | StageInput():
             yield from _check_types(node.output)

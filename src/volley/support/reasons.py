@@ -21,6 +21,7 @@ class Reason(StrEnum):
     FILE_SYSTEM = "FILE_SYSTEM_NOT_SUPPORTED"
     FILE_SCHEMA = "FILE_SCHEMA_DIFFERS"
     FILE_OPTION = "FILE_OPTION_NOT_SUPPORTED"
+    DATA_SOURCE = "DATA_SOURCE_NOT_SUPPORTED"
     TIME_ZONE = "SESSION_TIME_ZONE"
     NONDETERMINISTIC = "DEPENDS_ON_SPARK_PARTITIONS"
     CAPTURE = "PLAN_NOT_READABLE"
@@ -56,6 +57,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.FILE_SYSTEM: "Files on this file system are read by Spark.",
     Reason.FILE_SCHEMA: "A file's own schema is not the one that Spark planned with.",
     Reason.FILE_OPTION: "A reader option or file setting has no native form.",
+    Reason.DATA_SOURCE: "A data source, or this use of it, has no native form.",
     Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
     Reason.NONDETERMINISTIC: "The result depends on how Spark spreads rows over its partitions.",
     Reason.CAPTURE: "A part of Spark's plan could not be read without guessing.",

@@ -9,24 +9,37 @@ class TestMemoryStore(ShuffleStoreContract):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from volley.errors import BlockMissing, QueryError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import Attribute, Call, Literal
-from volley.plan.nodes import DataFile, FileScan, Filter, Node, Partitioning, Range, StageInput, Union
+from volley.plan.nodes import (
+    DataFile,
+    FeedInput,
+    FileScan,
+    Filter,
+    Node,
+    Partitioning,
+    Range,
+    StageInput,
+    Union,
+)
 from volley.plan.types import BOOLEAN, LONG
 from volley.shuffle.base import Block, ShuffleStore
-from volley.splits.feed import Taken
 from volley.splits.files import FileSource
-from volley.splits.source import SplitSource
+from volley.splits.source import SplitSource, Unit
 from volley.stages.graph import Output
 from volley.transport.base import RunningTask, Transport
 from volley.transport.codec import decode, encode
@@ -37,6 +50,7 @@ from volley.transport.messages import (
     TaskDone,
     TaskFailure,
     TaskSpec,
+    Units,
 )
 
 Value = TypeVar("Value")
@@ -182,23 +196,49 @@ class SplitSourceContract:
     """What every `SplitSource` does. Subclasses give `make_source`, which makes the same source again and again."""
 
     def test_units_are_the_same_every_time(self, make_source: Callable[[], SplitSource]) -> None:
-        first, second = ({unit.payload for unit in make_source().units()} for _ in range(2))
+        first, second = ({unit.payload for unit in units_of(make_source())} for _ in range(2))
         assert first == second
 
+    def test_the_schema_is_known_before_discovery(self, make_source: Callable[[], SplitSource]) -> None:
+        assert isinstance(make_source().schema, pa.Schema)
+
     def test_each_unit_comes_once(self, make_source: Callable[[], SplitSource]) -> None:
-        payloads = [unit.payload for unit in make_source().units()]
+        payloads = [unit.payload for unit in units_of(make_source())]
         assert len(payloads) == len(set(payloads)) > 0
 
     def test_the_final_estimate_counts_the_units(self, make_source: Callable[[], SplitSource]) -> None:
         source = make_source()
-        units = list(source.units())
+        units = units_of(source)
         assert source.estimate().final
         assert source.estimate().units == len(units)
 
     def test_it_can_be_closed_in_the_middle(self, make_source: Callable[[], SplitSource]) -> None:
         source = make_source()
-        next(iter(source.units()))
+        units_of(source, limit=1)
         source.close()
+
+    def test_the_estimate_may_be_asked_at_any_time(self, make_source: Callable[[], SplitSource]) -> None:
+        source = make_source()
+        before = source.estimate()
+        units = units_of(source)
+        assert before.units <= len(units)
+
+
+def units_of(source: SplitSource, limit: int | None = None) -> list[Unit]:
+    """The first `limit` units of a source, or all of them."""
+
+    async def collected(units: AsyncIterator[Unit]) -> list[Unit]:
+        found: list[Unit] = []
+        async for unit in units:
+            found.append(unit)
+            if len(found) == limit:
+                break
+        return found
+
+    units = source.units()
+    if isinstance(units, AsyncIterator):
+        return asyncio.run(collected(units))
+    return list(islice(units, limit))
 
 
 class TransportContract:
@@ -290,7 +330,6 @@ class TransportContract:
                 None,
                 False,
                 (InputBlocks(0, done.blocks),),
-                (),
             )
             running = await started(transport, reader, worker=1)
             assert sorted(await _rows(running)) == list(range(10))
@@ -302,8 +341,7 @@ class TransportContract:
     ) -> None:
         async def story(transport: Transport) -> None:
             scan = FileScan("parquet", (DataFile("/nowhere/at/all.parquet", 1, 1),), (NUMBER,), (), ())
-            units = tuple(unit.payload for unit in FileSource(scan).units())
-            task = replace(result_task(scan), attempt=attempt_id(), units=(Taken(0, units),))
+            task = replace(result_task(scan), attempt=attempt_id())
             running = await started(transport, task)
             assert await _rows(running) == []
             failure = await running.done()
@@ -327,12 +365,52 @@ class TransportContract:
                 None,
                 False,
                 (InputBlocks(0, done.blocks),),
-                (),
             )
             running = await started(transport, reader)
             assert await _rows(running) == []
             assert isinstance(await running.done(), TaskFailure)
             await transport.release(other)
+
+        self.run(make_transport, story)
+
+    def test_a_task_reads_the_units_that_it_is_given_while_it_runs(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport, units: list[bytes], scan: FileScan) -> None:
+            running = await started(transport, result_task(FeedInput(0, replace(scan, files=()))))
+            rows = asyncio.ensure_future(_rows(running))
+            place, asked = 0, 0
+            async for want in running.wants():
+                want = decode(encode(want))
+                assert (want.attempt, want.feed, want.after) == (running.attempt, 0, place)
+                assert want.credits > 0
+                asked += 1
+                given = tuple(units[place : place + 1])
+                await running.give(Units(want.attempt, 0, place, given, place + 1, place + 1 >= len(units)))
+                place += 1
+            assert sorted(await rows) == list(range(40))
+            assert asked == len(units) == 4
+            assert isinstance(await running.done(), TaskDone)
+
+        with number_files(4, 10) as scan:
+            units = [unit.payload for unit in FileSource(scan, 4).units()]
+            self.run(make_transport, lambda transport: story(transport, units, scan))
+
+    def test_a_task_that_waits_for_units_can_be_cancelled(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            running = await started(
+                transport, result_task(FeedInput(0, FileScan("parquet", (), (NUMBER,), (), ())))
+            )
+            wants = running.wants()
+            await anext(wants)
+            await running.cancel()
+            assert [want async for want in wants] == []
+            failure = await running.done()
+            assert isinstance(failure, TaskFailure)
+            assert failure.failure is Failure.CANCELLED
+            await running.give(Units(running.attempt, 0, 0, (), 0, True))
 
         self.run(make_transport, story)
 
@@ -385,12 +463,24 @@ class TransportContract:
         self.run(make_transport, story)
 
 
+@contextmanager
+def number_files(files: int, rows: int) -> Iterator[FileScan]:
+    """A scan of so many files with so many numbers each, from 0 up."""
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [Path(directory) / f"{number}.parquet" for number in range(files)]
+        for number, path in enumerate(paths):
+            values = pa.array(range(number * rows, (number + 1) * rows), pa.int64())
+            pq.write_table(pa.table({"n": values}), path)
+        found = tuple(DataFile(str(path), path.stat().st_size, 0) for path in paths)
+        yield FileScan("parquet", found, (NUMBER,), (), ())
+
+
 def result_task(plan: Node, task: int = 0) -> TaskSpec:
-    return TaskSpec(attempt_id(task, stage=9), plan, None, False, (), ())
+    return TaskSpec(attempt_id(task, stage=9), plan, None, False, ())
 
 
 def stage_task(plan: Node, output: Output, task: int) -> TaskSpec:
-    return TaskSpec(attempt_id(task), plan, output, False, (), ())
+    return TaskSpec(attempt_id(task), plan, output, False, ())
 
 
 async def started(transport: Transport, task: TaskSpec, worker: int = 0) -> RunningTask:

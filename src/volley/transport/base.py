@@ -6,6 +6,8 @@
     start(worker, spec)    ->  the attempt runs; its control channel is open
       .done()              <-  how it ended: TaskDone or TaskFailure
       .batches()           <-  its rows, for a task of the result stage
+      .wants()             <-  it has room for units of a feed: `Want`
+      .give(units)         ->  the answer to one `Want`
       .cancel()            ->  stop it
     release(query)         ->  the query is over: stop and forget all of it
 
@@ -25,7 +27,7 @@ import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block
-from volley.transport.messages import TaskDone, TaskFailure, TaskSpec, WorkerInfo
+from volley.transport.messages import TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
 
 
 class RunningTask(Protocol):
@@ -43,12 +45,21 @@ class RunningTask(Protocol):
     async def done(self) -> TaskDone | TaskFailure:
         """How the attempt ended. A result task ends after its last batch was taken. Never raises for a failure."""
 
+    def wants(self) -> AsyncIterator[Want]:
+        """What the attempt asks for while it reads from feeds. Ends with the attempt."""
+
+    async def give(self, units: Units) -> None:
+        """Answer a `Want`. Harmless when the attempt has ended; one whose worker is gone fails by itself."""
+
     async def cancel(self) -> None:
         """Stop the attempt and wait until it holds nothing any more. Harmless when it has ended."""
 
 
 class Transport(Protocol):
     """How one query reaches its workers."""
+
+    pulls: bool
+    """Whether an attempt can be given units while it runs. If not, all its `wants` come before it begins."""
 
     def workers(self) -> Sequence[WorkerInfo]:
         """Who is there now."""

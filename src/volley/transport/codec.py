@@ -22,7 +22,6 @@ from volley.errors import QueryError
 from volley.plan import expressions, nodes, types
 from volley.shuffle import base as shuffle
 from volley.shuffle.service import messages as service
-from volley.splits import feed
 from volley.stages import graph
 from volley.transport import control, messages
 
@@ -32,7 +31,6 @@ _MODULES: tuple[ModuleType, ...] = (
     expressions,
     nodes,
     graph,
-    feed,
     shuffle,
     service,
     events,

@@ -4,6 +4,7 @@
     reserve   Reserve          ->  Answer
     run       TaskSpec         ->  Answer
     watch     Watch            ->  News                 at once when there is some, else after `wait_seconds`
+    feed      Units            ->  Answer               the answer to a Want that came as news
     cancel    AttemptId        ->  Answer               when the attempt holds nothing any more
     perform   TaskSpec         ->  Answer               for a caller that waits, without a driver
     await     Await            ->  how it ended, or Answer(False): not yet
@@ -22,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from volley.ids import AttemptId
-from volley.transport.messages import TaskDone, TaskFailure
+from volley.transport.messages import TaskDone, TaskFailure, Want
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class News:
+    """`wants` are told once: an answer that does not arrive is a lost worker, whose attempts begin elsewhere."""
+
     outcomes: tuple[Outcome, ...]
     draining: bool
+    wants: tuple[Want, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,15 @@ from volley.security import Security
 from volley.transport.codec import decode, encode
 from volley.transport.control import Bye, News, Refused, Watch
 from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
-from volley.transport.messages import Failure, TaskDone, TaskFailure, WorkerInfo
+from volley.transport.messages import Failure, TaskDone, TaskFailure, Want, WorkerInfo
 
 HEARTBEAT_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2
 _LAST_PROBE_SECONDS = 5.0
 _CALL_THREADS = 16
 
-Listener = Callable[[TaskDone | TaskFailure], None]
-"""Told how an attempt ended, once, on a thread of the peer."""
+Listener = Callable[[TaskDone | TaskFailure | Want], None]
+"""Told what an attempt wants, again and again, and at last how it ended, on a thread of the peer."""
 
 
 class PeerLost(QueryError):
@@ -88,7 +88,7 @@ class Peer:
         return self._ask(client, action, encode(message))
 
     def listen(self, attempt: AttemptId, listener: Listener) -> None:
-        """Tell `listener` how the attempt ended: what the worker says, or that the worker was lost."""
+        """Tell `listener` what the worker says of the attempt, and in the end how it ended or that it was lost."""
         with self._lock:
             if self._client is not None:
                 self._listeners[attempt] = listener
@@ -158,6 +158,11 @@ class Peer:
             if not isinstance(news, News):
                 raise PeerLost(f"worker {self.address} answered with {type(news).__name__}.")
             self._draining = news.draining
+            for want in news.wants:
+                with self._lock:
+                    asked = self._listeners.get(want.attempt)
+                if asked:
+                    asked(want)
             for outcome in news.outcomes:
                 last = outcome.number
                 with self._lock:

@@ -33,7 +33,7 @@ from volley.shuffle.shared import Ownership
 from volley.transport.codec import encode
 from volley.transport.control import RESULT_TICKET, Answer, Reserve
 from volley.transport.fleet import Fleet, Peer, PeerLost
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 _MESSAGE_BYTES = 64 * 2**20
@@ -41,6 +41,8 @@ _MESSAGE_BYTES = 64 * 2**20
 
 class FlightTransport:
     """A `Transport` over a fleet. One for each query. `shared` is the store that the workers use beside their own."""
+
+    pulls = True
 
     def __init__(
         self,
@@ -126,7 +128,8 @@ class FlightTask:
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[TaskDone | TaskFailure] = self._loop.create_future()
         self._rows = _Rows(peer, task.attempt, self._loop, result_buffer_bytes, self._broken)
-        peer.listen(task.attempt, lambda end: _soon(self._loop, self._heard, end))
+        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
+        peer.listen(task.attempt, lambda news: _soon(self._loop, self._heard, news))
 
     @property
     def attempt(self) -> AttemptId:
@@ -134,6 +137,15 @@ class FlightTask:
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
         return self._rows.batches()
+
+    async def wants(self) -> AsyncIterator[Want]:
+        while (want := await self._wants.get()) is not None:
+            yield want
+
+    async def give(self, units: Units) -> None:
+        # A worker that is gone is found out by its own thread, and fails the attempt.
+        with suppress(QueryError):
+            await self._transport.call(self._peer, "feed", units)
 
     async def done(self) -> TaskDone | TaskFailure:
         outcome = await asyncio.shield(self._outcome)
@@ -167,11 +179,15 @@ class FlightTask:
         message = f"worker {self._peer.address}: {problem}"
         return TaskFailure(self._attempt, Failure.WORKER, PeerLost.code, message)
 
-    def _heard(self, end: TaskDone | TaskFailure) -> None:
+    def _heard(self, news: TaskDone | TaskFailure | Want) -> None:
         if self._outcome.done():
             return
-        self._outcome.set_result(end)
-        if isinstance(end, TaskFailure):
+        if isinstance(news, Want):
+            self._wants.put_nowait(news)
+            return
+        self._outcome.set_result(news)
+        self._wants.put_nowait(None)
+        if isinstance(news, TaskFailure):
             # A worker that hangs would never end the stream.
             self._rows.stop()
 

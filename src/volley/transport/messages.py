@@ -9,7 +9,6 @@ from volley.events import OperatorMetrics
 from volley.ids import AttemptId
 from volley.plan.nodes import Node
 from volley.shuffle.base import Block
-from volley.splits.feed import Taken
 from volley.stages.graph import Output
 
 PROTOCOL_VERSION = 1
@@ -35,15 +34,45 @@ class InputBlocks:
 
 
 @dataclass(frozen=True)
+class Want:
+    """An attempt has room for `credits` units of feed `feed`, behind place `after` of what it was given.
+
+    It asks one thing at a time of each feed; 0 is the beginning, to which it may go back.
+    """
+
+    attempt: AttemptId
+    feed: int
+    after: int
+    credits: int
+
+
+@dataclass(frozen=True)
+class Units:
+    """The answer to a `Want`: what stands from place `since`, where it asked, up to place `after`.
+
+    `over`: there are no more for this task.
+    """
+
+    attempt: AttemptId
+    feed: int
+    since: int
+    units: tuple[bytes, ...]
+    after: int
+    over: bool
+
+
+@dataclass(frozen=True)
 class TaskSpec:
-    """Everything that an attempt needs. `output` is None for a task whose batches go to the client."""
+    """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
+
+    `units` is set by a transport that cannot give any later: all units of every feed, one entry a feed."""
 
     attempt: AttemptId
     plan: Node
     output: Output | None
     ordered: bool
     inputs: tuple[InputBlocks, ...]
-    units: tuple[Taken, ...]
+    units: tuple[Units, ...] = ()
     protocol_version: int = PROTOCOL_VERSION
 
 

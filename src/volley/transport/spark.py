@@ -19,6 +19,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from pyspark.errors import PySparkException
 
 from volley.config import PREFIX, Config, parse_bytes
 from volley.ids import AttemptId, QueryId, StageId
+from volley.plan.nodes import FeedInput, walk
 from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.shared import Ownership
@@ -38,7 +40,7 @@ from volley.transport.codec import decode, encode
 from volley.transport.executor import SidecarSettings
 from volley.transport.flight import store_reader
 from volley.transport.handshake import Identity, process_name
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
 from volley.transport.spark_task import perform
 
 # Attempts that start within so long of each other are one job; a stage starts all of its own at once.
@@ -136,6 +138,9 @@ class SparkTransport:
     `shared` is the store that the sidecars use beside their own.
     """
 
+    # The driver has no way to an attempt while Spark runs it, so an attempt has all its units before it begins.
+    pulls = False
+
     def __init__(self, application: Application, shared: SharedStore | None = None) -> None:
         self._application = application
         self._data = Ownership(shared) if shared else None
@@ -146,6 +151,7 @@ class SparkTransport:
         self._places = [f"spark-{number}" for number in range(max(1, self._context.defaultParallelism))]
         self._taken: dict[AttemptId, str] = {}
         self._gathering: dict[StageId, _Job] = {}
+        self._gatherings: set[asyncio.Task[None]] = set()
         self._jobs: set[_Job] = set()
         self._made_by: dict[AttemptId, str] = {}
 
@@ -168,7 +174,9 @@ class SparkTransport:
         job = self._gathering.get(stage)
         if job is None:
             job = self._gathering[stage] = _Job(stage)
-            asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._submit, job)
+            gathering = asyncio.create_task(self._gathered(job))
+            self._gatherings.add(gathering)
+            gathering.add_done_callback(self._gatherings.discard)
         running = SparkTask(task, job, self)
         job.tasks.append(running)
         return running
@@ -210,16 +218,27 @@ class SparkTransport:
 
     # ------------------------------------------------------------------------------------------- a job
 
+    async def _gathered(self, job: _Job) -> None:
+        """Wait for attempts that start together, deal their units out, run them."""
+        await asyncio.sleep(_GATHER_SECONDS)
+        self._gathering.pop(job.stage, None)
+        hungry = list(job.tasks)
+        while hungry := [task for task in hungry if task.hungry]:
+            # One each in turn, and back again: the largest come first, so nobody gets all the large ones.
+            for task in hungry:
+                await task.feed()
+            hungry.reverse()
+        self._submit(job)
+
     def _submit(self, job: _Job) -> None:
         """No more attempts join this job: run it."""
-        self._gathering.pop(job.stage, None)
         waiting = [task for task in job.tasks if not task.over]
         if job.over or not waiting:
             return
         job.submitted = True
         self._jobs.add(job)
         loop = asyncio.get_running_loop()
-        payloads = [encode(task.spec) for task in waiting]
+        payloads = [encode(task.filled) for task in waiting]
         running = loop.run_in_executor(self._application.threads, self._run, job, payloads)
         running.add_done_callback(lambda ended: self._finished(job, waiting, ended))
 
@@ -275,10 +294,40 @@ class SparkTask:
         self._end: asyncio.Future[tuple[TaskDone | TaskFailure, bytes]] = (
             asyncio.get_running_loop().create_future()
         )
+        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
+        self._answered = asyncio.Event()
+        feeds = [node.feed for node in walk(spec.plan) if isinstance(node, FeedInput)]
+        self._given = {feed: Units(spec.attempt, feed, 0, (), 0, False) for feed in feeds}
 
     @property
     def attempt(self) -> AttemptId:
         return self.spec.attempt
+
+    @property
+    def hungry(self) -> bool:
+        """Whether it has still to be given units before it can begin."""
+        return not self.over and not all(units.over for units in self._given.values())
+
+    @property
+    def filled(self) -> TaskSpec:
+        return replace(self.spec, units=tuple(self._given.values()))
+
+    async def feed(self) -> None:
+        """Ask for one unit of each feed that has more; returns when they are here, or nobody wants them."""
+        for feed, units in self._given.items():
+            if not units.over and not self.over:
+                self._answered.clear()
+                self._wants.put_nowait(Want(self.attempt, feed, units.after, 1))
+                await self._answered.wait()
+
+    async def wants(self) -> AsyncIterator[Want]:
+        while (want := await self._wants.get()) is not None:
+            yield want
+
+    async def give(self, units: Units) -> None:
+        before = self._given[units.feed]
+        self._given[units.feed] = replace(units, since=0, units=before.units + units.units)
+        self._answered.set()
 
     @property
     def over(self) -> bool:
@@ -307,6 +356,8 @@ class SparkTask:
         if not self._end.done():
             self._transport.ended(self.attempt, outcome)
             self._end.set_result((outcome, rows))
+            self._wants.put_nowait(None)
+            self._answered.set()
 
 
 def _overhead_bytes(context: SparkContext) -> int:

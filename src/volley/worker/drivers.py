@@ -14,7 +14,7 @@ from collections import deque
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.transport.control import UNKNOWN_DRIVER, News, Outcome
-from volley.transport.messages import TaskSpec
+from volley.transport.messages import TaskSpec, Want
 from volley.worker.slots import Attempt, Slots
 
 LEASE_SECONDS = 60.0
@@ -61,12 +61,14 @@ class Drivers:
         owner = next((driver for driver in self._drivers.values() if query in driver.queries), None)
         if owner is None:
             raise UnknownDriver(f"{self._slots.name} knows no driver of {task.attempt}.")
-        self._slots.start(task).on_end(owner.ended)
+        attempt = self._slots.start(task)
+        attempt.on_want(owner.wanted)
+        attempt.on_end(owner.ended)
 
     async def watch(self, name: str, after: int, wait_seconds: float) -> News:
         driver = self._driver(name)
-        outcomes = await driver.news(after, wait_seconds)
-        return News(outcomes, self._slots.draining)
+        outcomes, wants = await driver.news(after, wait_seconds)
+        return News(outcomes, self._slots.draining, wants)
 
     async def release(self, query: QueryId) -> None:
         for driver in self._drivers.values():
@@ -110,6 +112,7 @@ class _Driver:
         self.queries: set[QueryId] = set()
         self.attempts: set[AttemptId] = set()
         self._outcomes: deque[Outcome] = deque()
+        self._wants: list[Want] = []
         self._last = 0
         self._changed = asyncio.Event()
         self._closed = False
@@ -120,10 +123,14 @@ class _Driver:
         self._outcomes.append(Outcome(self._last, attempt.outcome))
         self._changed.set()
 
-    async def news(self, after: int, wait_seconds: float) -> tuple[Outcome, ...]:
+    def wanted(self, want: Want) -> None:
+        self._wants.append(want)
+        self._changed.set()
+
+    async def news(self, after: int, wait_seconds: float) -> tuple[tuple[Outcome, ...], tuple[Want, ...]]:
         while self._outcomes and self._outcomes[0].number <= after:
             self._outcomes.popleft()
-        if not self._outcomes:
+        if not self._outcomes and not self._wants:
             self._changed.clear()
             try:
                 async with asyncio.timeout(wait_seconds):
@@ -133,7 +140,8 @@ class _Driver:
         if self._closed:
             raise UnknownDriver("this driver said goodbye, or hello again.")
         self.heard = time.monotonic()
-        return tuple(self._outcomes)
+        wants, self._wants = tuple(self._wants), []
+        return tuple(self._outcomes), wants
 
     def forget(self, query: QueryId) -> None:
         self.queries.discard(query)

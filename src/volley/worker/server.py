@@ -35,7 +35,7 @@ from volley.transport.control import (
     Watch,
 )
 from volley.transport.handshake import Identity, Welcome, hello_of, to_json
-from volley.transport.messages import TaskSpec
+from volley.transport.messages import TaskSpec, Units
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import Drivers
 from volley.worker.performed import Performed
@@ -149,6 +149,9 @@ async def _answered(worker: Worker, action: str, body: bytes) -> Any:
             return Answer()
         case "watch", Watch(driver, after, wait_seconds):
             return await worker.drivers.watch(driver, after, wait_seconds)
+        case "feed", Units():
+            await worker.slots.give(message)
+            return Answer()
         case "cancel", AttemptId():
             await worker.slots.cancel(message)
             return Answer()

@@ -21,7 +21,8 @@ from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want
+from volley.worker.intake import Intakes
 from volley.worker.task import failure_of, run_task
 
 RESULT_BUFFER_BYTES = 64 * 2**20
@@ -103,6 +104,11 @@ class Slots:
             raise QueryError(f"{attempt} is not on {self.name}.")
         return self._attempts[attempt]
 
+    async def give(self, units: Units) -> None:
+        """The answer to what an attempt wanted; one that is not here wants nothing any more."""
+        if units.attempt in self._attempts:
+            await self._attempts[units.attempt].give(units)
+
     async def cancel(self, attempt: AttemptId) -> None:
         """End an attempt, or give its room back. One that is not here has ended."""
         self._reserved.pop(attempt, None)
@@ -134,8 +140,12 @@ class Attempt:
         self._spec = task
         self._gate = ByteGate(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
+        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
+        self._tell: Callable[[Want], None] = self._wants.put_nowait
+        self._intakes = Intakes(task.attempt, lambda want: self._tell(want), task.units)
         self._task = asyncio.create_task(self._run(store, cores, memory))
         self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
+        self._task.add_done_callback(lambda _: self._wants.put_nowait(None))
 
     @property
     def attempt(self) -> AttemptId:
@@ -162,6 +172,10 @@ class Attempt:
             return TaskFailure(self.attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled")
         return self._task.result()
 
+    def on_want(self, callback: Callable[[Want], None]) -> None:
+        """Call this on the loop for each want, instead of keeping it for `wants`."""
+        self._tell = callback
+
     def on_end(self, callback: Callable[[Attempt], None]) -> None:
         self._task.add_done_callback(lambda _: callback(self))
 
@@ -169,6 +183,13 @@ class Attempt:
         while (batch := await self._ready.get()) is not None:
             yield batch
             self._gate.leave(batch.nbytes)
+
+    async def wants(self) -> AsyncIterator[Want]:
+        while (want := await self._wants.get()) is not None:
+            yield want
+
+    async def give(self, units: Units) -> None:
+        self._intakes.give(units)
 
     async def done(self) -> TaskDone | TaskFailure:
         await asyncio.wait([self._task])
@@ -182,7 +203,7 @@ class Attempt:
         self, store: ShuffleStore, cores: int, memory: OperatorMemory | None
     ) -> TaskDone | TaskFailure:
         try:
-            return await run_task(self._spec, store, cores, self._give, memory)
+            return await run_task(self._spec, store, cores, self._give, memory, self._intakes)
         except Exception as error:
             return failure_of(self.attempt, error)
 

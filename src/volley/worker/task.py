@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from datafusion import DataFrame, ExecutionPlan, SessionContext
+from datafusion import DataFrame, ExecutionPlan
 
 from volley.errors import (
     BlockDamaged,
@@ -26,7 +26,6 @@ from volley.errors import (
     SpillDiskFull,
     VolleyError,
 )
-from volley.events import OperatorMetrics
 from volley.ids import AttemptId
 from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
 from volley.lower.operators import lower, new_context, root, shared_context
@@ -34,16 +33,15 @@ from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
 from volley.lower.streams import StreamTable
 from volley.lower.written import written_plan
-from volley.plan.nodes import FileScan, Node, Partitioning, StageInput, WriteFiles, with_children
+from volley.plan.nodes import FeedInput, Partitioning, StageInput, WriteFiles
 from volley.shuffle.base import Block, ShuffleStore
-from volley.splits.feed import Taken
-from volley.splits.files import FileReader
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+from volley.worker.fragment import Fragment, Running
+from volley.worker.intake import Intakes
+from volley.worker.scan import Scans
+from volley.worker.waves import Waves, held_back
 from volley.worker.write import write_rows
-
-Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
-"""Takes a batch of one output of the plan; waits when its receiver is full."""
 
 
 async def run_task(
@@ -52,8 +50,11 @@ async def run_task(
     cores: int,
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None = None,
+    intakes: Intakes | None = None,
 ) -> TaskDone:
     """Run an attempt to its end. Rows go to the store, or to `give` for a task of the result stage.
+
+    Units come in by `intakes`, where the plan has scans that are fed.
 
     Raises what made it fail; then, and when it is cancelled, it has left nothing behind.
     """
@@ -65,12 +66,12 @@ async def run_task(
         await give(batch)
 
     try:
-        return await _run_once(task, store, cores, give_on, memory)
+        return await _run_once(task, store, cores, give_on, memory, intakes)
     except Exception as error:
         # Rows that are out cannot be taken back.
         if memory is None or gave or not is_exhausted(error) or not can_merge(task.plan):
             raise
-    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True))
+    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True), intakes)
 
 
 async def _run_once(
@@ -79,11 +80,15 @@ async def _run_once(
     cores: int,
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None,
+    intakes: Intakes | None,
 ) -> TaskDone:
     started = time.perf_counter()
+    errors: list[Exception] = []
     with ExitStack() as resources:
+        scans = Scans(intakes, cores, errors)
+        resources.callback(scans.close)
         planning = asyncio.get_running_loop().run_in_executor(
-            None, _plan, task, store, cores, memory, resources
+            None, _plan, task, store, cores, memory, resources, scans, errors
         )
         try:
             running = await asyncio.shield(planning)
@@ -104,10 +109,12 @@ async def _run_once(
             raise
         finally:
             running.drop()
+            scans.close()
+            await scans.ended()
 
 
 async def _stream(
-    task: TaskSpec, running: _Running, give: Callable[[pa.RecordBatch], Awaitable[None]], started: float
+    task: TaskSpec, running: Running, give: Callable[[pa.RecordBatch], Awaitable[None]], started: float
 ) -> TaskDone:
     count = _Count()
     schema = result_schema(task.plan.output)
@@ -125,7 +132,7 @@ async def _stream(
 async def _write(
     task: TaskSpec,
     node: WriteFiles,
-    running: _Running,
+    running: Running,
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     started: float,
 ) -> TaskDone:
@@ -140,7 +147,7 @@ async def _write(
 
 
 async def _store(
-    task: TaskSpec, output: Output, running: _Running, store: ShuffleStore, started: float
+    task: TaskSpec, output: Output, running: Running, store: ShuffleStore, started: float
 ) -> TaskDone:
     # Work on memory is done here; what waits for other machines must not hold up the loop.
     do = asyncio.to_thread if store.waits else _now
@@ -195,27 +202,38 @@ def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
 
 
 def _plan(
-    task: TaskSpec, store: ShuffleStore, cores: int, memory: OperatorMemory | None, resources: ExitStack
-) -> _Running:
+    task: TaskSpec,
+    store: ShuffleStore,
+    cores: int,
+    memory: OperatorMemory | None,
+    resources: ExitStack,
+    scans: Scans,
+    errors: list[Exception],
+) -> Running:
     output = task.output
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
     width = output.partitions if output is not None and hashed else cores
     # Partitioning changes settings of its session, and a limit of memory belongs to one task.
     context = new_context(width, memory) if hashed or memory else shared_context(width)
-    fragment = _with_units(task.plan, task.units)
-    errors: list[Exception] = []
-    inputs = partial(_input, task.inputs, store, cores, errors)
-    if isinstance(fragment, WriteFiles):
-        rows = root(lower(fragment.child, context, inputs, resources), fragment.child)
-        return _Running(context, written_plan(rows, fragment), errors)
-    frame = lower(fragment, context, inputs, resources)
+
+    def inputs(node: StageInput | FeedInput) -> StreamTable:
+        if isinstance(node, FeedInput):
+            return scans.table(node)
+        return _input(task.inputs, store, cores, errors, node)
+
+    if isinstance(task.plan, WriteFiles):
+        rows = root(lower(task.plan.child, context, inputs, resources), task.plan.child)
+        return Fragment(context, written_plan(rows, task.plan), errors)
+    if output is None and (node := held_back(task.plan)) is not None:
+        return Waves(task.plan, node, scans, cores, memory, errors)
+    frame = lower(task.plan, context, inputs, resources)
     if output is None:
-        return _Running(context, _executable(root(frame, fragment), task), errors)
+        return Fragment(context, _executable(root(frame, task.plan), task), errors)
     if not hashed:
-        return _Running(context, _executable(frame, task), errors)
+        return Fragment(context, _executable(frame, task), errors)
     plan = partitioned_plan(frame, context, output.keys, output.partitions)
-    return _Running(context, plan, errors)
+    return Fragment(context, plan, errors)
 
 
 def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
@@ -223,19 +241,6 @@ def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
     if task.ordered and plan.partition_count != 1:
         raise QueryError(f"{task.attempt}: rows with an order came in {plan.partition_count} streams.")
     return plan
-
-
-def _with_units(plan: Node, taken: tuple[Taken, ...]) -> Node:
-    """The plan over the files that this attempt was given."""
-    units = {item.scan: item.units for item in taken}
-    scans = iter(range(len(units)))
-
-    def fill(node: Node) -> Node:
-        if isinstance(node, FileScan):
-            return FileReader(node).read(units[next(scans)])
-        return with_children(node, tuple(fill(child) for child in node.children))
-
-    return fill(plan) if units else plan
 
 
 def _input(
@@ -267,68 +272,6 @@ def _read(
 
 def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:
     return batch if batch.num_columns == width else batch.select(range(width))
-
-
-# --------------------------------------------------------------------------------------------- running
-
-
-class _Running:
-    """A planned fragment. `plan` is None when DataFusion proved that it has no rows.
-
-    `input_errors` fills while it runs with what went wrong in reading its inputs.
-    """
-
-    def __init__(
-        self, context: SessionContext, plan: ExecutionPlan | None, input_errors: list[Exception]
-    ) -> None:
-        self.input_errors = input_errors
-        self._context = context
-        self._plan = plan
-
-    @property
-    def streams(self) -> int:
-        return self._plan.partition_count if self._plan is not None else 0
-
-    async def run(self, give: Give) -> None:
-        """Poll all outputs together and give every batch that has rows; ends them all when one fails."""
-        if self._plan is None:
-            return
-        streams = [self._context.execute(self._plan, i) for i in range(self._plan.partition_count)]
-
-        async def drain(output: int) -> None:
-            async for batch in streams[output]:
-                converted = batch.to_pyarrow()
-                if converted.num_rows:
-                    await give(output, converted)
-
-        polls = [asyncio.create_task(drain(output)) for output in range(len(streams))]
-        try:
-            await asyncio.gather(*polls)
-        finally:
-            for poll in polls:
-                poll.cancel()
-            await asyncio.gather(*polls, return_exceptions=True)
-            # A traceback may keep this frame, and with it the streams, alive: let go of them by hand.
-            streams.clear()
-
-    def metrics(self) -> tuple[OperatorMetrics, ...]:
-        if self._plan is None:
-            return ()
-        return tuple(
-            OperatorMetrics(text.split(":", 1)[0].strip(), _values(metrics))
-            for text, metrics in self._plan.collect_metrics()
-        )
-
-    def drop(self) -> None:
-        self._plan = None
-
-
-_SUMMED = ("output_rows", "elapsed_compute", "spilled_bytes", "spilled_rows", "spill_count")
-
-
-def _values(metrics: object) -> tuple[tuple[str, int], ...]:
-    values = ((name, getattr(metrics, name, None)) for name in _SUMMED)
-    return tuple((name, value) for name, value in values if value)
 
 
 @dataclass

@@ -1,0 +1,170 @@
+"""A source that takes its time to find out what there is, read by Volley while it looks and by Spark after it has.
+
+    first row   from the action to the first row in the client's hands
+    total       all rows in the client's hands
+    at best     the longer of discovery and reading: what one would have if they overlapped perfectly
+    in turn     their sum, in which nothing overlaps
+
+Discovery and reading sleep instead of computing, so the figures show when things happen, not how fast a machine is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+from rich.table import Table
+
+import volley
+from volley.observe.report import FeedReport
+
+
+@dataclass(frozen=True)
+class Pace:
+    """So many units of so many rows, found evenly over `discovery_seconds`, each of which takes `read_seconds`."""
+
+    units: int
+    rows: int
+    discovery_seconds: float
+    read_seconds: float
+
+    def at_best(self, readers: int) -> float:
+        return max(self.discovery_seconds, self.reading(readers))
+
+    def reading(self, readers: int) -> float:
+        return self.units * self.read_seconds / readers
+
+
+class Paced(DataSource):
+    """The source; its options are the fields of a `Pace`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "volley_paced"
+
+    def schema(self) -> str:
+        return "id bigint"
+
+    def reader(self, schema: StructType) -> PacedReader:
+        options = self.options
+        return PacedReader(
+            Pace(
+                int(options["units"]),
+                int(options["rows"]),
+                float(options["discovery_seconds"]),
+                float(options["read_seconds"]),
+            )
+        )
+
+
+class PacedReader(DataSourceReader):
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+
+    def discover(self) -> Iterator[InputPartition]:
+        started = time.monotonic()
+        for unit in range(self._pace.units):
+            yield InputPartition(unit)
+            due = started + self._pace.discovery_seconds * (unit + 1) / self._pace.units
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def partitions(self) -> list[InputPartition]:
+        return list(self.discover())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        time.sleep(self._pace.read_seconds)
+        start = partition.value * self._pace.rows
+        ids = pa.array(range(start, start + self._pace.rows), pa.int64())
+        yield pa.RecordBatch.from_arrays([ids], ["id"])
+
+
+@dataclass(frozen=True)
+class FeedRun:
+    """What one engine did. `by_task` are the units of each task, where the engine says so."""
+
+    engine: str
+    rows: int
+    first_row_seconds: float
+    total_seconds: float
+    by_task: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(
+    spark: SparkSession, pace: Pace, engines: Sequence[str], told: Callable[[str], None]
+) -> list[FeedRun]:
+    """Each engine in turn, after a small run of the same source to warm it up."""
+    spark.dataSource.register(Paced)
+    runs = []
+    for engine in engines:
+        spark.conf.set("spark.volley.enabled", str(engine == "volley").lower())
+        told(f"{engine}: warm-up")
+        _frame(spark, Pace(2, 1, 0.0, 0.0)).collect()
+        told(f"{engine}: first row")
+        first = _first_row(_frame(spark, pace))
+        told(f"{engine}: all rows")
+        started = time.perf_counter()
+        rows = len(_frame(spark, pace).collect())
+        total = time.perf_counter() - started
+        if rows != pace.units * pace.rows:
+            raise AssertionError(f"{engine} gave {rows} rows of {pace.units * pace.rows}")
+        runs.append(FeedRun(engine, rows, first, total, _by_task(spark) if engine == "volley" else ()))
+    return runs
+
+
+def feed_table(pace: Pace, readers: int, runs: Sequence[FeedRun]) -> Table:
+    in_turn = pace.discovery_seconds + pace.reading(readers)
+    table = Table(
+        title=f"{pace.units:,} units found in {pace.discovery_seconds:g} s, {pace.reading(readers):.1f} s to read",
+        caption=f"At best {pace.at_best(readers):.1f} s in all, {in_turn:.1f} s with one step after the other.",
+        caption_justify="left",
+    )
+    table.add_column("engine")
+    for name in ("first row s", "total s", "of the best", "units by task"):
+        table.add_column(name, justify="right")
+    for run in runs:
+        table.add_row(
+            run.engine,
+            f"{run.first_row_seconds:.2f}",
+            f"{run.total_seconds:.2f}",
+            f"{run.total_seconds / pace.at_best(readers):.2f}",
+            " ".join(map(str, run.by_task)),
+        )
+    return table
+
+
+def _frame(spark: SparkSession, pace: Pace) -> DataFrame:
+    reader = spark.read.format(Paced.name())
+    for name, value in asdict(pace).items():
+        reader = reader.option(name, str(value))
+    return reader.load()
+
+
+def _first_row(frame: DataFrame) -> float:
+    started = time.perf_counter()
+    rows = frame.toLocalIterator()
+    next(rows)
+    seconds = time.perf_counter() - started
+    if hasattr(rows, "close"):
+        with closing(cast(Any, rows)):
+            return seconds
+    # Spark's own iterator ends when it is dropped.
+    del rows
+    return seconds
+
+
+def _by_task(spark: SparkSession) -> tuple[int, ...]:
+    report = volley.last_query(spark)
+    if report is None or not report.native:
+        raise AssertionError(f"Volley did not run it: {report}")
+    feeds: list[FeedReport] = [feed for stage in report.stages for feed in stage.feeds]
+    return feeds[0].by_task

@@ -1,0 +1,118 @@
+"""The scans of a running stage: what each task is told of them, and who answers when it wants units.
+
+A stage of one task over files that are all known reads them itself, in one DataFusion scan. Everything else is fed: the
+scan in the task's plan is replaced by a `FeedInput`, and units come while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any
+
+from volley.errors import VolleyError
+from volley.plan.nodes import FeedInput, FileScan, Node, SourceScan, with_children
+from volley.splits.feed import Feed, FeedStatus
+from volley.splits.readers import source_of
+from volley.stages.graph import Stage
+from volley.stages.scans import scans_of
+from volley.transport.base import RunningTask
+from volley.transport.messages import Units, Want
+
+
+class Feeding:
+    """The feeds of one stage, and its `plan` as tasks get it. On one event loop."""
+
+    def __init__(self, stage: Stage, name: str, reads_alike: bool) -> None:
+        """`reads_alike`: what a task reads of other stages does not depend on how many tasks there are."""
+        self._feeds: list[Feed] = []
+        self.plan = self._fed(stage, name)
+        # A plan that was made for one task gives wrong rows with more, and so do inputs that are dealt out by the
+        # number of tasks, once it changes.
+        fed_only = bool(self._feeds) and len(self._feeds) == len(scans_of(stage.plan))
+        self.may_grow = stage.tasks > 1 and fed_only and reads_alike
+
+    def _fed(self, stage: Stage, name: str) -> Node:
+        def replaced(node: Node) -> Node:
+            if isinstance(node, SourceScan) or (isinstance(node, FileScan) and stage.tasks > 1):
+                number = len(self._feeds)
+                label = node.name if isinstance(node, SourceScan) else f"{name} scan {number}"
+                self._feeds.append(Feed(label, source_of(node, stage.tasks)))
+                return FeedInput(number, replace(node, files=()) if isinstance(node, FileScan) else node)
+            return with_children(node, tuple(replaced(child) for child in node.children))
+
+        return replaced(stage.plan)
+
+    def __bool__(self) -> bool:
+        return bool(self._feeds)
+
+    def start(self) -> None:
+        for feed in self._feeds:
+            feed.start()
+
+    async def watch(self) -> None:
+        """Returns when all discovery is over; raises as soon as one fails."""
+        await _all(feed.over() for feed in self._feeds)
+
+    async def surplus(self, tasks: int) -> bool:
+        """Waits until some feed has more units than the tasks there are take; False when none will."""
+        waits = [asyncio.create_task(feed.surplus(tasks)) for feed in self._feeds]
+        try:
+            for done in asyncio.as_completed(waits):
+                if await done:
+                    return True
+            return False
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def serve(self, running: RunningTask, worker: str, tasks: Callable[[], int]) -> None:
+        """Answer everything that an attempt wants, until it ends."""
+        answers: set[asyncio.Task[None]] = set()
+        try:
+            async for want in running.wants():
+                # Each by itself: a feed that has nothing now must not hold up another.
+                answer = asyncio.create_task(self._answer(running, want, worker, tasks()))
+                answers.add(answer)
+                answer.add_done_callback(answers.discard)
+        finally:
+            for answer in list(answers):
+                answer.cancel()
+            await asyncio.gather(*answers, return_exceptions=True)
+
+    async def _answer(self, running: RunningTask, want: Want, worker: str, tasks: int) -> None:
+        try:
+            share = await self._feeds[want.feed].take(
+                want.attempt.task.task, want.after, want.credits, worker.rpartition(":")[0], tasks
+            )
+        except VolleyError:
+            return  # `watch` has raised it, and the attempt will be stopped
+        await running.give(Units(want.attempt, want.feed, want.after, share.units, share.after, share.over))
+
+    def commit(self, task: int) -> None:
+        for feed in self._feeds:
+            feed.commit(task)
+
+    async def stop(self) -> None:
+        """No more discovery; what was taken can still be read again."""
+        await asyncio.gather(*(feed.stop() for feed in self._feeds))
+
+    async def close(self) -> None:
+        await self.stop()
+        for feed in self._feeds:
+            feed.forget()
+
+    def status(self) -> list[tuple[str, FeedStatus]]:
+        return [(feed.name, feed.status()) for feed in self._feeds]
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,127 @@
+"""Tables of Apache Iceberg, planned by pyiceberg and read a data file at a time.
+
+    spark.dataSource.register(Iceberg)
+    spark.read.format("volley_iceberg").option("catalog.uri", "sqlite:////data/catalog.db").load("sales.orders")
+
+Needs the extra `volley-spark[iceberg]`. Options that begin with `catalog.` are properties of the catalog; `snapshot`
+reads an older version of the table. Schema evolution and row-level deletes are pyiceberg's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+# Of a data file or a delete file, what reading it takes.
+File = dict[str, Any]
+
+
+@dataclass
+class IcebergPartition(InputPartition):
+    """One data file of the table, with the delete files that apply to it."""
+
+    file: File
+    deletes: list[File] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.file["file_size_in_bytes"])
+
+    @property
+    def rows(self) -> int:
+        return int(self.file["record_count"])
+
+
+class Iceberg(DataSource):
+    """Options: `path` (the table, `namespace.name`), `snapshot`, `catalog.*`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "volley_iceberg"
+
+    def schema(self) -> StructType:
+        table = _table(dict(self.options))
+        return from_arrow_schema(_scan(table, self.options).projection().as_arrow())
+
+    def reader(self, schema: StructType) -> IcebergReader:
+        return IcebergReader(dict(self.options), schema)
+
+
+class IcebergReader(DataSourceReader):
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def discover(self) -> Iterator[IcebergPartition]:
+        table = _table(self._options)
+        for task in _scan(table, self._options).plan_files():
+            yield IcebergPartition(_described(task.file), [_described(file) for file in task.delete_files])
+
+    def partitions(self) -> list[InputPartition]:
+        return list(self.discover())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io.pyarrow import ArrowScan
+        from pyiceberg.table import FileScanTask
+
+        if not isinstance(partition, IcebergPartition):
+            return  # Spark reads a source without partitions once, without one
+        table = _table(self._options)
+        projected = _scan(table, self._options).projection()
+        task = FileScanTask(_made(partition.file), {_made(file) for file in partition.deletes})
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        for batch in ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([task]):
+            columns = [batch.column(column.name).cast(column.type) for column in wanted]
+            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _table(options: dict[str, str]) -> Any:
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as error:
+        raise ImportError("Iceberg tables need pyiceberg: pip install volley-spark[iceberg]") from error
+    properties = {
+        key.removeprefix("catalog."): value for key, value in options.items() if key.startswith("catalog.")
+    }
+    return load_catalog("volley", **properties).load_table(options["path"])
+
+
+def _scan(table: Any, options: Any) -> Any:
+    return table.scan(snapshot_id=int(options["snapshot"]) if "snapshot" in options else None)
+
+
+def _described(file: Any) -> File:
+    """A file in plain values, so that it can travel."""
+    return {
+        "content": int(file.content),
+        "file_path": file.file_path,
+        "file_format": str(getattr(file.file_format, "value", file.file_format)),
+        "record_count": file.record_count,
+        "file_size_in_bytes": file.file_size_in_bytes,
+        "spec_id": file.spec_id,
+        "partition": [file.partition[place] for place in range(len(file.partition))],
+        "equality_ids": list(file.equality_ids or ()) or None,
+    }
+
+
+def _made(described: File) -> Any:
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    words = dict(described)
+    spec = words.pop("spec_id")
+    file = DataFile.from_args(
+        content=DataFileContent(words.pop("content")),
+        file_format=FileFormat(words.pop("file_format")),
+        partition=Record(*words.pop("partition")),
+        **words,
+    )
+    file.spec_id = spec
+    return file

@@ -1,0 +1,317 @@
+"""PySpark's Python data sources as split sources: what a reader discovers are the units, what it reads are the rows.
+
+    class Reader(DataSourceReader):
+        def discover(self):             # ours: partitions one by one, as they are found; may be an async generator
+            ...
+        def partitions(self):           # Spark's: all of them
+            return list(self.discover())
+        def read(self, partition):
+            ...
+
+A source without `discover` gives what its `partitions` returns. A partition may have attributes `size_bytes`, `rows`
+and `hosts`, which are then the hints of its unit.
+
+How a process comes by the source is the `reader` of a `SourceScan`:
+
+    here:<digest>:<schema>                     an object that this process has: the driver with its own workers
+    {"class": "module:name", "options": ...}   a class that every worker imports: nothing that travels is code
+
+Partitions travel accordingly: pickled where they do not leave the process, as plain JSON where they do.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import importlib
+import json
+import pickle
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from volley.errors import DataError, QueryError, VolleyError
+from volley.plan.expressions import Expression
+from volley.plan.held import held
+from volley.plan.nodes import HERE, Node, SourceScan, transform
+from volley.splits.source import Estimate, Unit
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.types import StructType
+
+_ROWS_A_BATCH = 10_000
+
+
+class NotPortable(QueryError):
+    """A source or a partition that cannot be described to another process in plain words."""
+
+    code = "DATA_SOURCE_NOT_PORTABLE"
+
+
+# ---------------------------------------------------------------------------------------- references
+
+
+def portable(reference: str) -> str:
+    """The reference for other processes; NotPortable, with the reason, where there is none."""
+    if not reference.startswith(HERE):
+        return reference
+    source, schema = _opened(reference)
+    kind = type(source)
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise NotPortable(f"class {kind.__qualname__} is not in a module that workers can import")
+    try:
+        found = _imported(f"{kind.__module__}:{kind.__qualname__}")
+    except NotPortable:
+        raise
+    except Exception as error:
+        raise NotPortable(f"class {kind.__qualname__} cannot be imported: {error}") from error
+    if found is not kind:
+        raise NotPortable(f"{kind.__module__}.{kind.__qualname__} is another class when it is imported")
+    options = {str(key): str(value) for key, value in dict(source.options).items()}
+    description = {"class": f"{kind.__module__}:{kind.__qualname__}", "options": options}
+    return json.dumps(description | {"schema": schema.json()}, sort_keys=True)
+
+
+def portable_plan(plan: Node) -> Node:
+    """The plan with every data source named in words that travel; NotPortable where one has none."""
+
+    def travelling(node: Node) -> Node:
+        return replace(node, reader=portable(node.reader)) if isinstance(node, SourceScan) else node
+
+    return transform(plan, travelling)
+
+
+def _opened(reference: str) -> tuple[DataSource, StructType]:
+    from pyspark.sql.types import StructType
+
+    if reference.startswith(HERE):
+        digest, _, schema = reference.removeprefix(HERE).partition(":")
+        pickled = held(digest)
+        if pickled is None:
+            raise QueryError("a data source of the driver's process was asked for elsewhere, or too late.")
+        # What the driver's own program pickled for the driver: Spark's planner does the same with it.
+        return pickle.loads(pickled), StructType.fromJson(json.loads(schema))
+    words = json.loads(reference)
+    kind = _imported(words["class"])
+    return kind(words["options"]), StructType.fromJson(json.loads(words["schema"]))
+
+
+def _imported(name: str) -> Any:
+    """A `DataSource` class by its name. Nothing else can be named, so no word of a peer calls anything else."""
+    from pyspark.sql.datasource import DataSource
+
+    module, _, qualname = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    if not (isinstance(found, type) and issubclass(found, DataSource)):
+        raise NotPortable(f"{name} is not a DataSource")
+    return found
+
+
+# ----------------------------------------------------------------------------------------- discovery
+
+
+class DataSourceSplits:
+    """A `SplitSource` over the reader of a data source."""
+
+    def __init__(self, scan: SourceScan) -> None:
+        self._reference = scan.reader
+        self._reader: DataSourceReader | None = None
+        self._found = self._found_bytes = 0
+        self._final = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _arrow(_opened(self._reference)[1])
+
+    def units(self) -> Iterator[Unit] | AsyncIterator[Unit]:
+        # Here and not earlier: all of the user's code runs on the thread of discovery.
+        source, schema = _opened(self._reference)
+        self._reader = reader = _reader(source, schema)
+        discover = getattr(reader, "discover", None)
+        found = discover() if discover is not None else iter(_partitions(reader))
+        return self._later(found) if isinstance(found, AsyncIterator) else self._now(found)
+
+    def estimate(self) -> Estimate:
+        return Estimate(self._found, self._found_bytes, self._final)
+
+    def close(self) -> None:
+        close = getattr(self._reader, "close", None)
+        if close is not None:
+            close()
+
+    def _now(self, partitions: Iterator[Any]) -> Iterator[Unit]:
+        for partition in partitions:
+            yield self._unit(partition)
+        yield from self._last()
+
+    async def _later(self, partitions: AsyncIterator[Any]) -> AsyncIterator[Unit]:
+        async for partition in partitions:
+            yield self._unit(partition)
+        for unit in self._last():
+            yield unit
+
+    def _last(self) -> Iterator[Unit]:
+        from pyspark.sql.datasource import InputPartition
+
+        if not self._found:
+            # Spark reads a source without partitions once, without one.
+            yield self._unit(InputPartition(None))
+        self._final = True
+
+    def _unit(self, partition: Any) -> Unit:
+        from pyspark.sql.datasource import InputPartition
+
+        if not isinstance(partition, InputPartition):
+            raise TypeError(f"it discovered {type(partition).__name__} where an InputPartition was expected")
+        size_bytes = getattr(partition, "size_bytes", None)
+        self._found += 1
+        self._found_bytes += size_bytes or 0
+        return Unit(
+            encode(partition, self._reference.startswith(HERE)),
+            size_bytes,
+            getattr(partition, "rows", None),
+            tuple(getattr(partition, "hosts", ())),
+        )
+
+
+def _reader(source: DataSource, schema: StructType) -> DataSourceReader:
+    from pyspark.sql.datasource import DataSourceReader
+
+    reader = source.reader(schema)
+    if not isinstance(reader, DataSourceReader):
+        raise DataError(f"source {type(source).name()} has no DataSourceReader.")
+    if type(reader).pushFilters is not DataSourceReader.pushFilters:
+        raise DataError(f"source {type(source).name()} takes filters from Spark.")
+    return reader
+
+
+def _partitions(reader: DataSourceReader) -> Sequence[InputPartition]:
+    try:
+        return reader.partitions()
+    except NotImplementedError:
+        return ()
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+class DataSourceRows:
+    """A `SplitReader` that asks the data source's own reader, and checks what it gives as Spark does."""
+
+    def __init__(self, scan: SourceScan) -> None:
+        self._here = scan.reader.startswith(HERE)
+        try:
+            self._source, self._schema = _opened(scan.reader)
+            self._reader = _reader(self._source, self._schema)
+        except VolleyError:
+            raise
+        except Exception as error:
+            raise DataError(f"source {scan.name}: {type(error).__name__}: {error}") from error
+
+    def read(
+        self, unit: bytes, columns: Sequence[str], filters: Sequence[Expression]
+    ) -> Iterator[pa.RecordBatch]:
+        # Spark's own conversion and checks: batches pass through, rows are converted as Spark converts them.
+        from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
+
+        partition = decode(unit, self._here)
+        try:
+            rows = self._reader.read(partition)
+            if not isinstance(rows, Iterator):
+                raise TypeError(f"read gave {type(rows).__name__} where an iterator was expected")
+            for batch in records_to_arrow_batches(rows, _ROWS_A_BATCH, self._schema, self._source):
+                yield batch.select(list(columns))
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            # Spark is asked what it makes of it, and says so in its own words.
+            name = type(self._source).name()
+            raise DataError(f"source {name}: {type(error).__name__}: {error}") from error
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+# ---------------------------------------------------------------------------------------- partitions
+
+
+def encode(partition: InputPartition, here: bool) -> bytes:
+    if here:
+        from pyspark import cloudpickle
+
+        pickled: bytes = cloudpickle.dumps(partition)  # type: ignore[no-untyped-call]  # it has no types
+        return pickled
+    kind = type(partition)
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise NotPortable(f"partitions of {kind.__qualname__} are not of a class that workers can import")
+    fields = {name: _plain(value) for name, value in vars(partition).items()}
+    return json.dumps({"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}).encode()
+
+
+def decode(payload: bytes, here: bool) -> InputPartition:
+    from pyspark.sql.datasource import InputPartition
+
+    if here:
+        partition: InputPartition = pickle.loads(payload)
+        return partition
+    words = json.loads(payload)
+    module, _, qualname = words["class"].partition(":")
+    kind: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        kind = getattr(kind, part)
+    if not (isinstance(kind, type) and issubclass(kind, InputPartition)):
+        raise NotPortable(f"{words['class']} is not an InputPartition")
+    made: InputPartition = object.__new__(kind)
+    vars(made).update({name: _value(value) for name, value in words["fields"].items()})
+    return made
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes():
+            return {"bytes": base64.b64encode(value).decode()}
+        case Decimal():
+            return {"decimal": str(value)}
+        case datetime.datetime():
+            return {"datetime": value.isoformat()}
+        case datetime.date():
+            return {"date": value.isoformat()}
+        case list():
+            return [_plain(item) for item in value]
+        case tuple():
+            return {"tuple": [_plain(item) for item in value]}
+        case dict() if all(isinstance(key, str) for key in value):
+            return {"dict": {key: _plain(item) for key, item in value.items()}}
+        case _:
+            raise NotPortable(f"a partition holds {type(value).__name__}, which has no plain form")
+
+
+def _value(value: Any) -> Any:
+    match value:
+        case list():
+            return [_value(item) for item in value]
+        case {"bytes": text}:
+            return base64.b64decode(text)
+        case {"decimal": text}:
+            return Decimal(text)
+        case {"datetime": text}:
+            return datetime.datetime.fromisoformat(text)
+        case {"date": text}:
+            return datetime.date.fromisoformat(text)
+        case {"tuple": items}:
+            return tuple(_value(item) for item in items)
+        case {"dict": items}:
+            return {key: _value(item) for key, item in items.items()}
+        case _:
+            return value

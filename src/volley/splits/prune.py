@@ -1,0 +1,97 @@
+"""Row groups that cannot have a row that the plan keeps, by the statistics of their footers.
+
+Only where the order of Parquet's statistics is Spark's: whole numbers, dates and strings. Floats are left out, because
+statistics do not count NaN, which is Spark's largest number.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from volley.plan.expressions import Attribute, Call, Expression, Literal
+from volley.plan.types import DATE, INTEGRAL, STRING
+
+_EPOCH = datetime.date(1970, 1, 1)
+
+# Whether a value between `low` and `high` may stand to `value` as the comparison says.
+_MAY: dict[str, Callable[[Any, Any, Any], bool]] = {
+    "EqualTo": lambda low, high, value: low <= value <= high,
+    "LessThan": lambda low, high, value: low < value,
+    "LessThanOrEqual": lambda low, high, value: low <= value,
+    "GreaterThan": lambda low, high, value: high > value,
+    "GreaterThanOrEqual": lambda low, high, value: high >= value,
+}
+_TURNED = {
+    "EqualTo": "EqualTo",
+    "LessThan": "GreaterThan",
+    "LessThanOrEqual": "GreaterThanOrEqual",
+    "GreaterThan": "LessThan",
+    "GreaterThanOrEqual": "LessThanOrEqual",
+}
+
+
+def may_match(
+    group: pq.RowGroupMetaData, fields: Mapping[int, pa.Field], filters: Sequence[Expression]
+) -> bool:
+    """Whether the group may have a row for which all `filters` are true; `fields` are its columns by their ids."""
+    for part in filters:
+        for condition in _conjuncts(part):
+            comparison = _comparison(condition)
+            if comparison is None or comparison[0].id not in fields:
+                continue
+            column, function, values = comparison
+            bounds = _bounds(group, fields[column.id].name)
+            if bounds is not None and not any(_MAY[function](*bounds, value) for value in values):
+                return False
+    return True
+
+
+def _conjuncts(condition: Expression) -> Iterator[Expression]:
+    if isinstance(condition, Call) and condition.function == "And":
+        for part in condition.arguments:
+            yield from _conjuncts(part)
+    else:
+        yield condition
+
+
+def _comparison(condition: Expression) -> tuple[Attribute, str, list[Any]] | None:
+    match condition:
+        case Call(function, (Attribute() as column, Literal(value, type))) if function in _MAY:
+            values = [value]
+        case Call(function, (Literal(value, type), Attribute() as column)) if function in _TURNED:
+            function, values = _TURNED[function], [value]
+        case Call("In", (Attribute() as column, *items)) if all(isinstance(item, Literal) for item in items):
+            # NULL in a list makes nothing true.
+            literals = [item for item in items if isinstance(item, Literal) and item.value is not None]
+            function, values, type = "EqualTo", [item.value for item in literals], column.type
+        case _:
+            return None
+    if type != column.type or None in values or not (type in INTEGRAL or type in (DATE, STRING)):
+        return None
+    return column, function, values
+
+
+def _bounds(group: pq.RowGroupMetaData, name: str) -> tuple[Any, Any] | None:
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema == name:
+            found = column.statistics
+            if found is None or not found.has_min_max:
+                return None
+            low, high = _plain(found.min), _plain(found.max)
+            return None if low is None or high is None else (low, high)
+    return None
+
+
+def _plain(value: Any) -> int | str | None:
+    """A bound as literals have their values: dates are days since the epoch."""
+    if isinstance(value, datetime.datetime | bool):
+        return None
+    if isinstance(value, datetime.date):
+        return (value - _EPOCH).days
+    return value if isinstance(value, int | str) else None

@@ -1,0 +1,22 @@
+"""Which source finds the units of a scan, and which reader turns them into rows."""
+
+from __future__ import annotations
+
+from volley.plan.nodes import FileScan, SourceScan
+from volley.splits.datasource import DataSourceRows, DataSourceSplits
+from volley.splits.files import FileSource
+from volley.splits.parquet import ParquetReader
+from volley.splits.source import SplitReader, SplitSource
+
+
+def source_of(scan: FileScan | SourceScan, tasks: int) -> SplitSource:
+    """The source of a scan that `tasks` share."""
+    if isinstance(scan, FileScan):
+        return FileSource(scan, tasks)
+    return DataSourceSplits(scan)
+
+
+def reader_of(scan: FileScan | SourceScan) -> SplitReader:
+    if isinstance(scan, FileScan):
+        return ParquetReader(scan)
+    return DataSourceRows(scan)

@@ -1,0 +1,34 @@
+"""How a scan is cut for tasks, before anybody has looked into a file: by sizes alone.
+
+tasks known    a file larger than `split_bytes` is cut into ranges, small files are put together
+more to come   a source that is still looking may keep every worker busy
+"""
+
+from __future__ import annotations
+
+from volley.plan.nodes import FileScan, Node, SourceScan, walk
+
+# Tasks that finish at different times even out when each has several pieces to take.
+UNITS_A_TASK = 6
+# Below the first a unit costs more than it holds; above the second one unit is all that a slow task does.
+MIN_SPLIT_BYTES = 8 * 2**20
+MAX_SPLIT_BYTES = 128 * 2**20
+
+
+def scan_tasks(scan: FileScan | SourceScan, workers: int) -> int:
+    """How many tasks can share a scan. What a source will find is not known yet, so it may be enough for all."""
+    if isinstance(scan, SourceScan):
+        return workers
+    pieces = sum(max(1, file.size_bytes // MIN_SPLIT_BYTES) for file in scan.files)
+    return min(workers, max(1, pieces))
+
+
+def split_bytes(scan: FileScan, tasks: int) -> int:
+    """The size at which files are cut and up to which they are put together, for so many tasks."""
+    total_bytes = sum(file.size_bytes for file in scan.files)
+    return max(MIN_SPLIT_BYTES, min(MAX_SPLIT_BYTES, total_bytes // (tasks * UNITS_A_TASK)))
+
+
+def scans_of(plan: Node) -> list[FileScan | SourceScan]:
+    """The scans of a plan from its top; their places in this list are their numbers."""
+    return [node for node in walk(plan) if isinstance(node, FileScan | SourceScan)]

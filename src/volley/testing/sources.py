@@ -1,0 +1,117 @@
+"""A data source that does what a test tells it to: find numbers, slowly, endlessly, wrongly or not at all.
+
+units        how many units there are; "endless" for one after the other
+rows         rows of each unit; the ids of all units are 0, 1, 2, ...
+pause        seconds between two units that are found
+raise_after  discovery fails behind so many units
+hang_after   discovery waits for ever behind so many units, until it is closed
+garbage      what discovery yields instead of a partition: "object"
+tail         units say sizes of a heavy tail
+wait_for     readers of the units from `wait_from` on wait until this file exists
+row_pause    seconds that each unit takes to read
+calls        a directory in which discovery leaves a file `found-<n>` for every unit, and `closed`
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+_LOOK_SECONDS = 0.005
+
+
+@dataclass
+class NumbersPartition(InputPartition):
+    """Ids from `start` on."""
+
+    unit: int
+    start: int
+    rows: int
+    size_bytes: int | None = None
+
+
+class Numbers(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "numbers"
+
+    def schema(self) -> str:
+        return "id bigint, unit bigint, pid bigint"
+
+    def reader(self, schema: StructType) -> NumbersReader:
+        return NumbersReader(dict(self.options))
+
+
+class NumbersReader(DataSourceReader):
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        # Made by discovery: Spark pickles readers, and an event cannot be.
+        self._closed: threading.Event | None = None
+
+    def _number(self, name: str, default: int) -> int:
+        return int(self._options.get(name, default))
+
+    def discover(self) -> Iterator[InputPartition]:
+        closed = self._closed = threading.Event()
+        units = self._options.get("units", "10")
+        rows = self._number("rows", 10)
+        pause = float(self._options.get("pause", 0))
+        for unit in count() if units == "endless" else range(int(units)):
+            if unit == self._number("raise_after", -1):
+                raise OSError(f"the listing broke off behind {unit} units")
+            if unit == self._number("hang_after", -1):
+                closed.wait()
+                return
+            if self._options.get("garbage") == "object":
+                yield object()  # type: ignore[misc]  # what a wrong source would do
+            # Every tenth is ten times as large as the rest, every hundredth a hundred times.
+            size = (
+                (100 if unit % 100 == 0 else 10 if unit % 10 == 0 else 1) if "tail" in self._options else None
+            )
+            self._leave(f"found-{unit}")
+            yield NumbersPartition(unit, unit * rows, rows, size)
+            if pause:
+                closed.wait(pause)
+
+    def partitions(self) -> list[InputPartition]:
+        found = list(self.discover())
+        self._closed = None
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, NumbersPartition):
+            return
+        self._leave(f"reading-{partition.unit}-{os.getpid()}")
+        gate = self._options.get("wait_for")
+        if gate and partition.unit >= self._number("wait_from", 0):
+            while not Path(gate).exists():
+                time.sleep(_LOOK_SECONDS)
+        time.sleep(float(self._options.get("row_pause", 0)))
+        ids = range(partition.start, partition.start + partition.rows)
+        yield pa.RecordBatch.from_pydict(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "unit": pa.array([partition.unit] * partition.rows, pa.int64()),
+                "pid": pa.array([os.getpid()] * partition.rows, pa.int64()),
+            }
+        )
+
+    def close(self) -> None:
+        """Asked by discovery's owner when no more units are wanted."""
+        if self._closed is not None:
+            self._closed.set()
+        self._leave("closed")
+
+    def _leave(self, name: str) -> None:
+        if "calls" in self._options:
+            (Path(self._options["calls"]) / name).touch()

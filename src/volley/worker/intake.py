@@ -1,0 +1,106 @@
+"""Units on their way from the coordinator to the threads that read them.
+
+    reader thread: take()  ->  none left here: ask for more (Want)  ...  give(Units)  ->  a payload
+
+A thread that takes the last unit asks for the next ones, so that they arrive while it reads. It asks for as many as the
+task gets through in a quarter of a second: one where a unit takes long, many where they are tiny.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from volley.ids import AttemptId
+from volley.transport.messages import Units, Want
+
+_AHEAD_SECONDS = 0.25
+_MAX_CREDITS = 256
+
+
+class Stopped(Exception):
+    """The attempt is over: nobody wants what this thread reads."""
+
+
+class Intakes:
+    """What one attempt receives from its feeds. Made and given to on the worker's loop, taken from by threads."""
+
+    def __init__(
+        self, attempt: AttemptId, ask: Callable[[Want], None], given: tuple[Units, ...] = ()
+    ) -> None:
+        """`given`: the feeds of which everything is here already."""
+        self._attempt = attempt
+        self._given = {units.feed: units for units in given}
+        self._ask = ask
+        self._loop = asyncio.get_running_loop()
+        self._by_feed: dict[int, Intake] = {}
+
+    def open(self, feed: int) -> Intake:
+        """Read a feed from its beginning. A second run of the attempt opens it again."""
+
+        def ask(after: int, credits: int) -> None:
+            self._loop.call_soon_threadsafe(self._ask, Want(self._attempt, feed, after, credits))
+
+        intake = self._by_feed[feed] = Intake(ask, self._given.get(feed))
+        return intake
+
+    def give(self, units: Units) -> None:
+        if units.feed in self._by_feed:
+            self._by_feed[units.feed].give(units)
+
+
+class Intake:
+    """The units of one feed for one run of an attempt."""
+
+    def __init__(self, ask: Callable[[int, int], None], given: Units | None = None) -> None:
+        self._ask = ask
+        self._changed = threading.Condition()
+        self._payloads: deque[bytes] = deque(given.units if given else ())
+        self._after = 0
+        self._asked = False
+        self._taken = 0
+        self._started = time.monotonic()
+        self._over = given is not None
+        self._closed = False
+
+    def take(self) -> bytes | None:
+        """The next unit, when it comes; None after the last. Raises `Stopped` when the run is over."""
+        with self._changed:
+            while not self._payloads and not self._over and not self._closed:
+                self._ask_for_more()
+                # Ends with an answer or with `close`, by which every run ends.
+                self._changed.wait()
+            if self._closed:
+                raise Stopped
+            if not self._payloads:
+                return None
+            payload = self._payloads.popleft()
+            self._taken += 1
+            if not self._payloads and not self._over:
+                self._ask_for_more()
+            return payload
+
+    def give(self, units: Units) -> None:
+        with self._changed:
+            # What a run before this one asked for may arrive late.
+            if not self._asked or units.since != self._after:
+                return
+            self._asked = False
+            self._payloads.extend(units.units)
+            self._after = units.after
+            self._over = units.over
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _ask_for_more(self) -> None:
+        if not self._asked:
+            self._asked = True
+            rate = self._taken / max(time.monotonic() - self._started, 1e-3)
+            self._ask(self._after, max(1, min(_MAX_CREDITS, int(rate * _AHEAD_SECONDS))))

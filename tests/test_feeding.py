@@ -1,0 +1,334 @@
+"""Scans that are fed while they run: in this process, over real transports, with everything that a source may do."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+from volley.cancellation import CancellationToken
+from volley.coordinator.result import ResultStream
+from volley.coordinator.run import execute
+from volley.errors import DataError, QueryError, SourceError
+from volley.events import Event, EventLog, FeedFinished, StageStarted, TaskStarted
+from volley.ids import QueryId
+from volley.plan.expressions import Attribute, Call, Literal
+from volley.plan.held import hold
+from volley.plan.nodes import (
+    HERE,
+    DataFile,
+    Exchange,
+    FileScan,
+    Filter,
+    Limit,
+    Node,
+    Partitioning,
+    SourceScan,
+    Union,
+)
+from volley.plan.types import BOOLEAN, DATE, DOUBLE, LONG, STRING
+from volley.shuffle.memory import MemoryStore
+from volley.splits.files import FileSource, Piece, encode
+from volley.splits.parquet import ParquetReader
+from volley.splits.prune import may_match
+from volley.stages.cut import make_stages
+from volley.testing.contracts import attempt_id
+from volley.testing.sources import Numbers
+from volley.transport.local import LocalTransport
+from volley.transport.messages import Units
+from volley.worker.intake import Intake, Stopped
+
+ID, UNIT, PID = (Attribute(number, name, LONG) for number, name in ((1, "id"), (2, "unit"), (3, "pid")))
+WORKERS = 3
+
+
+def numbers(**options: Any) -> SourceScan:
+    source = Numbers({key: str(value) for key, value in options.items()})
+    schema = StructType()
+    for name in ("id", "unit", "pid"):
+        schema = schema.add(name, LongType())
+    reader = f"{HERE}{hold(pickle.dumps(source))}:{schema.json()}"
+    return SourceScan("numbers", reader, ("id", "unit", "pid"), (ID, UNIT, PID))
+
+
+def start(
+    plan: Node, workers: int = WORKERS, timeout_seconds: float = 60, events: EventLog | None = None
+) -> ResultStream:
+    return execute(
+        make_stages(plan, workers),
+        LocalTransport(workers, 2, MemoryStore),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=timeout_seconds,
+        attempts=3,
+        events=events or EventLog(),
+    )
+
+
+def column(stream: ResultStream, place: int = 0) -> list[Any]:
+    with stream:
+        return [value for batch in stream for value in batch.column(place).to_pylist()]
+
+
+def fed(stream: ResultStream) -> FeedFinished:
+    (event,) = (event for event in stream.events if isinstance(event, FeedFinished))
+    return event
+
+
+def hashed(child: Node) -> Node:
+    return Exchange(Partitioning.HASH, WORKERS, (ID,), (), child)
+
+
+class TestSources:
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_every_unit_is_read_once(self, workers: int) -> None:
+        stream = start(numbers(units=200, rows=7), workers)
+        assert sorted(column(stream)) == list(range(1400))
+        event = fed(stream)
+        assert (event.found, event.done, event.queued, event.running) == (200, 200, 0, 0)
+        assert event.final
+        assert sum(event.by_task) == 200
+
+    def test_what_it_gives_can_be_exchanged(self) -> None:
+        stream = start(hashed(numbers(units=50, rows=10)))
+        assert sorted(column(stream)) == list(range(500))
+
+    def test_nothing_found_is_an_empty_relation(self) -> None:
+        assert column(start(numbers(units=0))) == []
+
+    def test_a_task_is_added_when_there_is_work_for_it_and_not_before(self, tmp_path: Path) -> None:
+        gate = tmp_path / "gate"
+        started: list[TaskStarted] = []
+
+        def listen(event: Event) -> None:
+            if isinstance(event, TaskStarted):
+                started.append(event)
+                if len(started) == WORKERS:
+                    gate.touch()
+
+        # Readers wait, so units pile up, so tasks are added; the last one that can be opens the gate.
+        stream = start(numbers(units=100, wait_for=gate), events=EventLog(listen))
+        assert sorted(column(stream)) == list(range(1000))
+        begun = next(event for event in stream.events if isinstance(event, StageStarted))
+        assert (begun.tasks, begun.planned_tasks) == (1, WORKERS)
+
+        few = start(numbers(units=1))
+        assert sorted(column(few)) == list(range(10))
+        assert len([event for event in few.events if isinstance(event, TaskStarted)]) == 1
+
+    def test_an_error_of_discovery_ends_the_query_at_once_with_its_cause(self, tmp_path: Path) -> None:
+        # The readers wait for a file that never comes: only the error can end this.
+        stream = start(numbers(units=100, raise_after=50, wait_for=tmp_path / "never"))
+        with pytest.raises(SourceError, match="broke off behind 50 units") as info:
+            column(stream)
+        assert isinstance(info.value.__cause__, OSError)
+        assert info.value.code == "DISCOVERY_FAILED"
+        (tmp_path / "never").touch()
+
+    def test_garbage_of_discovery_is_an_error(self) -> None:
+        with pytest.raises(SourceError, match="object where an InputPartition was expected"):
+            column(start(numbers(garbage="object")))
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_an_endless_source_under_a_limit_finishes(self, workers: int, tmp_path: Path) -> None:
+        stream = start(Limit(100, 0, True, numbers(units="endless", calls=tmp_path)), workers)
+        assert len(column(stream)) == 100
+        assert (tmp_path / "closed").exists()
+
+    def test_closing_the_result_stops_discovery(self, tmp_path: Path) -> None:
+        stream = start(numbers(units="endless", calls=tmp_path))
+        assert next(stream).num_rows
+        stream.close()
+        assert (tmp_path / "closed").exists()
+
+    def test_a_source_that_hangs_ends_with_the_deadline(self, tmp_path: Path) -> None:
+        stream = start(numbers(units=10, hang_after=5, calls=tmp_path), timeout_seconds=1)
+        with pytest.raises(QueryError) as info:
+            column(stream)
+        assert info.value.code == "DEADLINE_EXCEEDED"
+        assert (tmp_path / "closed").exists()
+
+    def test_rows_of_the_first_unit_arrive_before_the_second_is_found(self, tmp_path: Path) -> None:
+        # Discovery hangs behind the first unit; its rows are here all the same.
+        stream = start(numbers(units=10, hang_after=1))
+        with stream:
+            assert next(stream).column(0).to_pylist() == list(range(10))
+
+    def test_rows_of_a_filter_arrive_before_the_second_unit_is_found(self) -> None:
+        condition = Call("LessThan", (ID, Literal(3, LONG)), BOOLEAN)
+        with start(Filter(condition, numbers(units=10, hang_after=1))) as stream:
+            assert next(stream).column(0).to_pylist() == [0, 1, 2]
+
+    def test_one_unit_may_have_more_rows_than_a_queue_holds(self) -> None:
+        stream = start(numbers(units=1, rows=2_000_000))
+        with stream:
+            assert sum(batch.num_rows for batch in stream) == 2_000_000
+
+    def test_a_source_that_hangs_does_not_hold_up_another(self) -> None:
+        two = Union((ID, UNIT, PID), (numbers(units=5, hang_after=0), numbers(units=7)))
+        found: list[int] = []
+        with start(two, workers=1) as stream:
+            while len(found) < 70:
+                found += next(stream).column(0).to_pylist()
+        assert sorted(found) == list(range(70))
+
+
+class TestIntake:
+    """What a worker does with the answers to its wants."""
+
+    def test_it_asks_when_it_has_given_out_the_last(self) -> None:
+        asked: list[int] = []
+
+        def ask(after: int, credits: int) -> None:
+            asked.append(after)
+            if after == 0:
+                assert credits == 1
+                # Another thread, as it would be: it comes in when this one waits.
+                threading.Thread(target=intake.give, args=(units(0, 9, b"a", b"b"),)).start()
+
+        intake = Intake(ask)
+        assert intake.take() == b"a"
+        assert asked == [0]
+        assert intake.take() == b"b"
+        assert asked == [0, 9]
+        intake.give(units(9, 12, b"c", over=True))
+        assert (intake.take(), intake.take()) == (b"c", None)
+        assert len(asked) == 2
+
+    def test_an_answer_to_another_question_is_not_taken(self) -> None:
+        asked = threading.Event()
+        intake = Intake(lambda after, credits: asked.set())
+        intake.give(units(0, 3, b"never asked for"))
+        taken: list[bytes | None] = []
+        taker = threading.Thread(target=lambda: taken.extend([intake.take(), intake.take()]))
+        taker.start()
+        # A run before this one had come further, and its answer comes late.
+        assert asked.wait(10)
+        intake.give(units(50, 60, b"late"))
+        intake.give(units(0, 3, b"right", over=True))
+        taker.join(10)
+        assert taken == [b"right", None]
+
+    def test_what_was_given_before_is_not_asked_for(self) -> None:
+        def never(after: int, credits: int) -> None:
+            raise AssertionError
+
+        intake = Intake(never, units(0, 3, b"a", b"b"))
+        assert [intake.take() for _ in range(3)] == [b"a", b"b", None]
+
+    def test_close_wakes_who_waits(self) -> None:
+        intake = Intake(lambda after, credits: None)
+        threading.Timer(0.01, intake.close).start()
+        with pytest.raises(Stopped):
+            intake.take()
+
+
+def units(since: int, after: int, *payloads: bytes, over: bool = False) -> Units:
+    return Units(attempt_id(), 0, since, payloads, after, over)
+
+
+class TestFiles:
+    def scan(
+        self, directory: Path, tables: list[pa.Table], columns: tuple[Attribute, ...], **write: Any
+    ) -> FileScan:
+        files = []
+        for number, table in enumerate(tables):
+            path = directory / f"{number}.parquet"
+            pq.write_table(table, path, **write)
+            files.append(DataFile(str(path), path.stat().st_size, 0))
+        return FileScan("parquet", tuple(files), columns, (), ())
+
+    def test_one_large_file_is_read_by_all_workers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("volley.stages.scans.MIN_SPLIT_BYTES", 20_000)
+        table = pa.table({"id": pa.array(range(100_000), pa.int64())})
+        scan = self.scan(tmp_path, [table], (ID,), row_group_size=1000, use_dictionary=False)
+        stream = start(scan)
+        assert sorted(column(stream)) == list(range(100_000))
+        event = fed(stream)
+        assert event.found >= 6 * WORKERS
+        assert event.size_bytes == scan.files[0].size_bytes
+        assert len([event for event in stream.events if isinstance(event, TaskStarted)]) == WORKERS
+
+    def test_with_one_task_files_are_not_fed(self, tmp_path: Path) -> None:
+        scan = self.scan(tmp_path, [pa.table({"id": pa.array([1, 2], pa.int64())})], (ID,))
+        stream = start(scan)
+        assert column(stream) == [1, 2]
+        assert not [event for event in stream.events if isinstance(event, FeedFinished)]
+
+    def test_a_broken_file_is_bad_data(self, tmp_path: Path) -> None:
+        tables = [pa.table({"id": pa.array([number], pa.int64())}) for number in range(3)]
+        scan = self.scan(tmp_path, tables, (ID,))
+        Path(scan.files[1].path).write_bytes(b"x" * scan.files[1].size_bytes)
+        with pytest.raises(DataError, match="cannot be read as Parquet"):
+            column(start(scan))
+
+    def test_values_of_the_path_missing_columns_and_no_columns(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.parquet"
+        pq.write_table(pa.table({"ID": pa.array(range(5), pa.int32())}), path)
+        file = DataFile(str(path), path.stat().st_size, 0, ("x",))
+        day, gone = Attribute(7, "day", STRING), Attribute(8, "gone", DOUBLE)
+        unit = encode([Piece(file, 0, file.size_bytes)])
+        scan = FileScan("parquet", (file,), (day, ID, gone), (day,), ())
+        (batch,) = ParquetReader(scan).read(unit, [], ())
+        assert batch.to_pydict() == {"day": ["x"] * 5, "id": [0, 1, 2, 3, 4], "gone": [None] * 5}
+        assert batch.schema.types == [pa.string(), pa.int64(), pa.float64()]
+        for columns, width in (((day,), 1), ((gone,), 1), ((), 0)):
+            scan = FileScan("parquet", (file,), columns, (day,) if day in columns else (), ())
+            (batch,) = ParquetReader(scan).read(unit, [], ())
+            assert (batch.num_rows, batch.num_columns) == (5, width)
+
+    def test_row_groups_that_cannot_match_are_not_read(self, tmp_path: Path) -> None:
+        name, day = Attribute(7, "name", STRING), Attribute(8, "day", DATE)
+        ids = list(range(100))
+        table = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "name": [f"{value:03}" for value in ids],
+                "day": pa.array(ids, pa.int32()).cast(pa.date32()),
+            }
+        )
+        scan = self.scan(tmp_path, [table], (ID, name, day), row_group_size=10)
+        (unit,) = (unit.payload for unit in FileSource(scan, 1).units())
+
+        def rows(*filters: Call) -> int:
+            return sum(batch.num_rows for batch in ParquetReader(scan).read(unit, [], filters))
+
+        def compare(function: str, *arguments: Attribute | Literal) -> Call:
+            return Call(function, arguments, BOOLEAN)
+
+        assert rows() == 100
+        assert rows(compare("EqualTo", ID, Literal(42, LONG))) == 10
+        assert rows(compare("LessThan", ID, Literal(20, LONG))) == 20
+        assert rows(compare("LessThanOrEqual", ID, Literal(20, LONG))) == 30
+        assert rows(compare("GreaterThan", ID, Literal(89, LONG))) == 10
+        assert rows(compare("GreaterThanOrEqual", ID, Literal(89, LONG))) == 20
+        assert rows(compare("GreaterThan", Literal(10, LONG), ID)) == 10
+        assert rows(compare("EqualTo", name, Literal("055", STRING))) == 10
+        assert rows(compare("LessThan", day, Literal(5, DATE))) == 10
+        assert rows(compare("In", ID, Literal(5, LONG), Literal(95, LONG), Literal(None, LONG))) == 20
+        both = Call(
+            "And",
+            (compare("GreaterThan", ID, Literal(29, LONG)), compare("LessThan", ID, Literal(31, LONG))),
+            BOOLEAN,
+        )
+        assert rows(both) == 20 - 10
+        # What cannot be told from the footer prunes nothing.
+        assert rows(compare("EqualTo", ID, Literal(None, LONG))) == 100
+        assert rows(Call("Or", (compare("EqualTo", ID, Literal(1, LONG)), both), BOOLEAN)) == 100
+
+    def test_floats_are_not_pruned(self, tmp_path: Path) -> None:
+        value = Attribute(7, "value", DOUBLE)
+        path = tmp_path / "f.parquet"
+        pq.write_table(pa.table({"value": [1.0, float("nan")]}), path)
+        group = pq.read_metadata(path).row_group(0)
+        # NaN is Spark's largest number, and the statistics do not have it.
+        above = Call("GreaterThan", (value, Literal(5.0, DOUBLE)), BOOLEAN)
+        assert may_match(group, {7: pa.field("value", pa.float64())}, [above])
