@@ -364,8 +364,6 @@ def test_a_stage_that_has_not_begun_is_put_into_its_reader() -> None:
         (reader(join()), replace(HEAVY, tasks=3), {1: 1}),
         # The reader would have to read stage 1 whole for itself, and in shares for the other.
         (reader(join()), replace(HEAVY, plan=join(left=THIRD)), {1: 1}),
-        # Two joins over the same rows, and those of a scan pass only once.
-        (reader(replace(join(JoinKind.EXISTENCE), condition=TRUE)), HEAVY, {1: 1}),
         # Nothing is joined: the exchange was asked for.
         (reader(Filter(TRUE, LEFT)), HEAVY, {}),
     ],

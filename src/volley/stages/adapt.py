@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from volley.plan.nodes import Join, JoinKind, Node, StageInput, transform, walk
+from volley.plan.nodes import Node, StageInput, transform
 from volley.stages.graph import Output, Stage
 from volley.stages.layout import Layout, Share, dealt, runs
 from volley.stages.scans import scans_of
@@ -84,8 +84,6 @@ def absorbed(
         return None
     if sum(sizes[number] for number in others) > BROADCAST_BYTES or streamed.tasks < reader.tasks:
         return None
-    if any(_reads_twice(node) for node in walk(reader.plan)):
-        return None
     # What both read would have to be read in two ways.
     if {node.stage for node in reader.inputs} & {node.stage for node in streamed.inputs}:
         return None
@@ -95,11 +93,6 @@ def absorbed(
 
     plan = transform(holding_the_others(reader.plan, streamed.id), put_in)
     return replace(reader, plan=plan, tasks=streamed.tasks, whole=reader.whole | streamed.whole | others)
-
-
-def _reads_twice(node: Node) -> bool:
-    """Existence with a condition is computed by two joins over the same rows; those of a scan pass only once."""
-    return isinstance(node, Join) and node.kind is JoinKind.EXISTENCE and node.condition is not None
 
 
 def _tasks(stage: Stage, shared_bytes: int) -> int:
