@@ -105,9 +105,8 @@ class Storage:
 
     def _make_room(self, target_bytes: int) -> None:
         """Take memory back until no more than `target_bytes` is in use, or nothing is left to take."""
-        for stored in list(self._in_memory):
-            if self.memory_bytes <= target_bytes:
-                return
+        while self._in_memory and self.memory_bytes > target_bytes:
+            stored = next(iter(self._in_memory))
             if stored.place is None:
                 self._write(stored)
                 self.spilled_bytes += stored.size_bytes
