@@ -167,6 +167,27 @@ def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_agai
     assert list(tmp_path.iterdir()) == []
 
 
+class StuckFolder(LossyFolder):
+    """One from which nothing can be removed."""
+
+    def release(self, query: QueryId) -> None:
+        super().release(query)
+        raise OSError("the store does not answer")
+
+
+def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path) -> None:
+    stream = execute(
+        cut(three_stages(), WORKERS),
+        LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=1,
+        events=EventLog(),
+    )
+    assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
+
+
 def test_what_a_lost_output_was_made_of_is_not_computed_again_while_it_is_there() -> None:
     losses = Losses(stage=1, count=WORKERS)
     rows, log = run(three_stages(), losses, attempts=WORKERS + 1)
