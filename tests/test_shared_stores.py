@@ -28,6 +28,7 @@ from volley.plan.types import LONG
 from volley.shuffle.choice import StoreChoice, close_stores, new_store
 from volley.stages.cut import cut
 from volley.testing.rows import assert_same_rows
+from volley.testing.services import served
 from volley.testing.session import conf
 from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTransport, close_fleets
@@ -270,6 +271,19 @@ def test_in_one_process(tpch: SparkSession, tmp_path: Path, query: str) -> None:
     with conf(tpch, embedded | SHUFFLED):
         assert_same_rows(tpch, query_text(query))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_one_process_with_servers(tpch: SparkSession, tmp_path: Path) -> None:
+    with served(tmp_path, 2) as servers:
+        embedded = {
+            "spark.volley.local.workers": "3",
+            "spark.volley.shuffle.store": "service",
+            "spark.volley.shuffle.service": ",".join(server.address for server in servers),
+        }
+        with conf(tpch, embedded | SHUFFLED):
+            assert_same_rows(tpch, query_text("q18"))
+        assert all(server.keeper.counts["commits"] > 0 and server.keeper.empty for server in servers)
+        close_stores()
 
 
 @pytest.mark.slow
