@@ -48,7 +48,7 @@ class StandaloneCluster:
     ) -> None:
         self.close()
 
-    def run(self, program: Path, *arguments: str, timeout_seconds: float = 400) -> str:
+    def run(self, program: Path, *arguments: str, timeout_seconds: float = 1200) -> str:
         """The output of a Python program whose first argument is the master's URL."""
         environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         done = subprocess.run(

@@ -71,10 +71,10 @@ def test_a_worker_that_cannot_start_is_an_error_with_what_it_said() -> None:
 
 
 class TestCommand:
-    def start(self) -> tuple[subprocess.Popen[str], list[int], Path]:
+    def start(self, *arguments: str) -> tuple[subprocess.Popen[str], list[int], Path]:
         command = [sys.executable, "-m", "volley.cli.main", "cluster", "--workers", "2", "--memory", "256m"]
         process = subprocess.Popen(
-            [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, "--json", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
@@ -107,7 +107,23 @@ class TestCommand:
         assert process.returncode == 1
         assert "all workers have ended" in errors
 
-    @pytest.mark.parametrize("command", ["worker", "cluster", "status"])
+    def test_idle_workers_are_let_go_and_shuffle_servers_stay(self) -> None:
+        process, pids, token_file = self.start("--services", "1", "--least", "1", "--idle-seconds", "0")
+        workers, (server,) = pids[:2], pids[2:]
+        eventually(lambda: sum(is_running(pid) for pid in workers) == 1, 60)
+        assert is_running(server)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0, errors
+        assert not any(is_running(pid) for pid in pids)
+        assert not token_file.parent.exists()
+
+    def test_workers_are_not_let_go_with_what_they_hold(self) -> None:
+        result = CliRunner().invoke(cli, ["cluster", "--least", "1"])
+        assert result.exit_code == 2
+        assert "data would go with the workers" in result.output
+
+    @pytest.mark.parametrize("command", ["worker", "cluster", "status", "shuffle-service"])
     def test_help_has_an_example(self, command: str) -> None:
         result = CliRunner().invoke(cli, [command, "--help"])
         assert result.exit_code == 0

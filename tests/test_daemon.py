@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -341,11 +343,14 @@ class TestCommand:
     def test_it_prints_its_budget_drains_and_leaves_nothing(self, tmp_path: Path) -> None:
         # Memory is so small that everything goes to disk.
         small = ["--set", "spark.volley.shuffle.spillThreshold=0"]
-        process = self.start("--dir", str(tmp_path), "--cores", "1", *small)
+        _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        few_files = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (256, most_files))
+        process = self.start("--dir", str(tmp_path), "--cores", "1", *small, preexec_fn=few_files)
         try:
             assert process.stdout is not None
             address = process.stdout.readline().split()[1].rstrip(":")
             budget = process.stdout.readline()
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (most_files, most_files)
             assert all(part in budget for part in ("256.0 MB", "operators", "shuffle 76.8 MB", "headroom"))
             caller = Caller(address)
             caller.hello()

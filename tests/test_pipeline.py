@@ -48,6 +48,7 @@ def test_same_rows(spark: SparkSession, pipeline: ModuleType, tmp_path: Path, tr
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_on_a_standalone_cluster(tmp_path: Path) -> None:
     """The program itself, as its first lines say it is called."""
     with StandaloneCluster(tmp_path) as cluster:

@@ -11,13 +11,25 @@ import pyarrow as pa
 import pytest
 
 from volley.cancellation import CancellationToken
+from volley.coordinator.attempts import Attempts
 from volley.coordinator.run import execute
-from volley.errors import BlockDamaged, BlockMissing
+from volley.errors import BlockDamaged, BlockMissing, QueryError
 from volley.events import EventLog, StageAbsorbed, StageRolledBack, TaskFailed, TaskFinished
-from volley.ids import AttemptId, QueryId
-from volley.plan.expressions import Attribute
-from volley.plan.nodes import Aggregate, Exchange, Join, JoinKind, Limit, Node, Partitioning, Range
-from volley.plan.types import LONG
+from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
+from volley.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Join,
+    JoinKind,
+    Limit,
+    Node,
+    Partitioning,
+    Range,
+    TopN,
+    Window,
+)
+from volley.plan.types import DOUBLE, LONG
 from volley.shuffle.base import Block
 from volley.shuffle.fetch import Patience
 from volley.shuffle.memory import MemoryStore
@@ -26,6 +38,7 @@ from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
 from volley.transport.local import LocalTransport
+from volley.transport.messages import Failure, TaskFailure
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
@@ -82,8 +95,8 @@ def three_stages(first: Partitioning = Partitioning.HASH, child: Node | None = N
     return exchanged(Partitioning.SINGLE, distinct)
 
 
-def run(plan: Node, losses: Losses, attempts: int = 3) -> tuple[list[int], EventLog]:
-    transport = LocalTransport(WORKERS, 3, lambda location: LossyStore(location, losses))
+def run(plan: Node, losses: Losses, attempts: int = 3, workers: int = WORKERS) -> tuple[list[int], EventLog]:
+    transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
     log = EventLog()
     stream = execute(
         cut(plan, WORKERS),
@@ -154,6 +167,27 @@ def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_agai
     assert list(tmp_path.iterdir()) == []
 
 
+class StuckFolder(LossyFolder):
+    """One from which nothing can be removed."""
+
+    def release(self, query: QueryId) -> None:
+        super().release(query)
+        raise OSError("the store does not answer")
+
+
+def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path) -> None:
+    stream = execute(
+        cut(three_stages(), WORKERS),
+        LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=1,
+        events=EventLog(),
+    )
+    assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
+
+
 def test_what_a_lost_output_was_made_of_is_not_computed_again_while_it_is_there() -> None:
     losses = Losses(stage=1, count=WORKERS)
     rows, log = run(three_stages(), losses, attempts=WORKERS + 1)
@@ -173,6 +207,18 @@ def test_attempts_are_limited_and_the_cause_is_named() -> None:
         run(three_stages(), Losses(stage=1, count=100), attempts=2)
 
 
+def test_lost_input_does_not_use_up_the_attempts_of_its_reader() -> None:
+    attempts = Attempts(TaskId(StageId(QueryId("q"), 1), 0), limit=2)
+
+    def may_retry(failure: Failure) -> bool:
+        attempt = attempts.next()
+        return attempts.may_retry(TaskFailure(attempt, failure, "code", "message", lost=attempt))
+
+    assert may_retry(Failure.LOST_INPUT)
+    assert may_retry(Failure.WORKER)
+    assert not may_retry(Failure.WORKER)
+
+
 def test_readers_of_what_cannot_be_repeated_begin_again() -> None:
     """Round robin deals by arrival: an output that is made again may hold other rows in each partition."""
     rows, log = run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=1))
@@ -181,6 +227,42 @@ def test_readers_of_what_cannot_be_repeated_begin_again() -> None:
     last = [event.attempt.task.stage for event in log.events if isinstance(event, TaskFinished)]
     assert {stage.epoch for stage in last if stage.stage == 1} >= {1}
     assert [event for event in log.events if isinstance(event, TaskFailed)]
+
+
+def four_stages(first: Partitioning) -> Node:
+    """What is read with losses has no rows with the client yet."""
+    distinct = Aggregate((NUMBER,), (), (), (NUMBER,), three_stages(first))
+    return exchanged(Partitioning.SINGLE, distinct)
+
+
+@pytest.mark.parametrize(("damaged", "again"), [(False, WORKERS), (True, 1)])
+def test_a_lost_block_is_held_against_its_worker_and_a_damaged_one_is_not(damaged: bool, again: int) -> None:
+    """All outputs are on one worker. When one is gone, the others are given up before somebody stumbles over them."""
+    losses = Losses(stage=1, count=1, damaged=damaged)
+    rows, log = run(four_stages(Partitioning.HASH), losses, workers=1)
+    assert rows == list(range(3000))
+    assert sum(count for (stage, _), count in finished(log).items() if stage == 1) == WORKERS + again
+
+
+def test_epochs_are_limited() -> None:
+    with pytest.raises(QueryError, match="lost and computed again 2 times"):
+        run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=100), attempts=2)
+
+
+@dataclass
+class FirstOneThenTheOther(Losses):
+    """An output of `stage`, and then one that it was made of, when that is read again."""
+
+    def strike(self, block: Block) -> None:
+        if self.lost:
+            self.stage, self.count = 0, 2
+        super().strike(block)
+
+
+def test_readers_of_readers_begin_again_too() -> None:
+    rows, log = run(four_stages(Partitioning.ROUND_ROBIN), FirstOneThenTheOther(stage=1, count=1))
+    assert rows == list(range(3000))
+    assert rolled_back(log) == [(1, 1), (2, 1)]
 
 
 def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
@@ -227,6 +309,14 @@ def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPa
     assert rolled_back(log) == []
 
 
+FRACTION = Attribute(8, "f", DOUBLE)
+
+
+def aggregated(function: str, column: Attribute) -> Aggregate:
+    call = AggregateCall(Call(function, (column,), column.type), AggregateMode.PARTIAL, False, None, 9)
+    return Aggregate((NUMBER,), (call,), (), (NUMBER,), numbers(3))
+
+
 @pytest.mark.parametrize(
     ("plan", "partitioning", "repeatable"),
     [
@@ -234,6 +324,12 @@ def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPa
         (numbers(3), Partitioning.ROUND_ROBIN, False),
         (Limit(1, 0, True, numbers(3)), Partitioning.HASH, False),
         (Aggregate((NUMBER,), (), (), (NUMBER,), numbers(3)), Partitioning.SINGLE, True),
+        (TopN(1, 0, (SortKey(NUMBER, True, True),), (NUMBER,), numbers(3)), Partitioning.HASH, False),
+        (Window((), numbers(3)), Partitioning.HASH, False),
+        (aggregated("Sum", NUMBER), Partitioning.HASH, True),
+        (aggregated("Sum", FRACTION), Partitioning.HASH, False),
+        (aggregated("Max", FRACTION), Partitioning.HASH, True),
+        (aggregated("First", NUMBER), Partitioning.HASH, False),
     ],
 )
 def test_what_can_be_repeated(plan: Node, partitioning: Partitioning, repeatable: bool) -> None:

@@ -13,7 +13,13 @@ import pytest
 
 from volley.config import Config
 from volley.errors import ConfigError, NoWorkers
+from volley.ids import QueryId
 from volley.security import Security, Tls, is_loopback
+from volley.shuffle.fetch import Patience
+from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
+from volley.shuffle.service.keeper import KeeperSettings
+from volley.shuffle.service.store import ServiceStore
+from volley.testing.contracts import attempt_id, batch_of
 from volley.transport.codec import encode
 from volley.transport.control import RESULT_TICKET, AskHealth
 from volley.transport.fleet import Fleet
@@ -237,6 +243,39 @@ class TestTls:
         fleet.wait()
         assert fleet.peers[0].info is not None
         fleet.close()
+
+    def test_a_shuffle_server_speaks_tls(self, tmp_path: Path, certificates: Path) -> None:
+        settings = ServiceSettings(
+            "127.0.0.1", 0, KeeperSettings((tmp_path,), 2**26), require_client_certificate=True
+        )
+        member = self.security(certificates, "ca", "member")
+        server = ServiceDaemon(settings, member)
+        try:
+            assert health(server.address, member)
+            for stranger in (self.security(certificates, "ca"), Security(TOKEN)):
+                with pytest.raises(flight.FlightUnavailableError):
+                    health(server.address, stranger)
+            store = ServiceStore(
+                [server.address],
+                replicas=1,
+                security=member,
+                memory_limit_bytes=2**26,
+                compression="none",
+                patience=Patience(0, 0.01, 10.0),
+            )
+            store.begin(QueryId("q"))
+            sink = store.sink(attempt_id(), 1)
+            sink.write(0, batch_of(1, 2))
+            (block,) = sink.commit()
+            assert [batch.num_rows for batch in store.read(block)] == [2]
+            store.close()
+        finally:
+            server.close()
+
+    def test_a_shuffle_server_is_not_open_to_the_network(self, tmp_path: Path) -> None:
+        settings = ServiceSettings("0.0.0.0", 0, KeeperSettings((tmp_path,), 2**26), advertise="here")
+        with pytest.raises(ConfigError, match="no token or no TLS"):
+            ServiceDaemon(settings, Security(TOKEN))
 
     def test_a_certificate_needs_its_key(self, certificates: Path) -> None:
         with pytest.raises(ConfigError, match="belong together"):

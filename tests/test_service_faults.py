@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -341,14 +342,16 @@ def services() -> Iterator[LocalCluster]:
         yield running
 
 
-def of_services(services: LocalCluster, query: str, replicas: int = 2) -> ServiceStore:
+def of_services(
+    services: LocalCluster, query: str, replicas: int = 2, stall_seconds: float = 10.0
+) -> ServiceStore:
     store = ServiceStore(
         [server.address for server in services.servers],
         replicas=replicas,
         security=services.security,
         memory_limit_bytes=2**26,
         compression="none",
-        patience=Patience(1, 0.05, 10.0),
+        patience=Patience(1, 0.05, stall_seconds),
     )
     store.begin(QueryId(query))
     return store
@@ -409,6 +412,22 @@ class TestProcesses:
         finally:
             services.restart_servers(number)
         assert pa.Table.from_batches(read).column(0).equals(pa.chunked_array([pa.arange(0, rows)]))
+        store.close()
+
+    def test_a_server_that_hangs_is_left_out(self, services: LocalCluster) -> None:
+        store = of_services(services, "hang", stall_seconds=1.0)
+        sink = store.sink(attempt_id(query="hang"), 1)
+        sink.write(0, numbers())
+        victim = sink._partitions[0].holders[0]
+        (process,) = [server.process for server in services.servers if server.address == victim]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            sink.write(0, numbers())
+            (block,) = sink.commit()
+            assert victim not in holders(block)
+            assert values(store, block) == 2 * list(range(MANY))
+        finally:
+            process.send_signal(signal.SIGCONT)
         store.close()
 
     def test_without_a_replica_it_is_an_error_that_names_the_attempt(self, services: LocalCluster) -> None:
@@ -639,6 +658,40 @@ class TestRoom:
         finally:
             subprocess.run(["umount", str(small)], check=True)
 
+    def test_a_query_can_end_when_the_journal_cannot_be_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(journal: Journal, record: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        with served(tmp_path) as (server,):
+            store = service_store([server.address], "q")
+            written(store, batch_of(1))
+            monkeypatch.setattr(Journal, "append", full)
+            store.release(QUERY)
+            assert server.keeper.health().held_bytes == 0
+            assert logs(tmp_path) == []
+
+    def test_the_journal_does_not_grow_for_ever(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("volley.shuffle.service.keeper._COMPACT_BYTES", 5_000)
+        keeper = Keeper("keeper", KeeperSettings((tmp_path,), 2**26))
+        keeper.keep_alive(KeepAlive("application", (QUERY,)))
+        kept = Calls(keeper, attempt_id(), 7)
+        kept.all()
+        for number in range(100):
+            query = f"q{number}"
+            keeper.keep_alive(KeepAlive("application", (QueryId(query),)))
+            Calls(keeper, attempt_id(query=query)).all()
+            keeper.release(QueryId(query))
+        # Ends of queries are remembered, in some 100 bytes each; commits that nobody needs are not.
+        assert keeper._journal.size_bytes < 40_000
+        keeper.close()
+        again = Keeper("again", KeeperSettings((tmp_path,), 2**26))
+        assert _kept_value(again, kept) == 7
+        again.close()
+
     def test_a_slow_reader_costs_nothing(self, tmp_path: Path) -> None:
         with served(tmp_path) as (server,):
             store = service_store([server.address], "q", compression="none")
@@ -715,6 +768,32 @@ class TestLeases:
             assert values(store, block) == [1]
             store.close()
 
+    def test_a_server_that_was_paused_itself_does_not_end_the_query(self, tmp_path: Path) -> None:
+        """Its clock says that the driver was silent; the others know better."""
+        with served(tmp_path, 2) as servers:
+            store = service_store([server.address for server in servers], "q", replicas=2)
+            before = written(store, batch_of(1))
+            servers[0].keeper._end(QUERY, "SHUFFLE_LEASE_EXPIRED")
+            assert store._tell()
+            assert store._mine == {QUERY}
+            after = written(store, batch_of(2), task=1)
+            assert holders(after) == (servers[1].address,)
+            assert values(store, before, after) == [1, 2]
+            store.close()
+
+    def test_a_pause_of_the_server_is_not_the_drivers(self, tmp_path: Path) -> None:
+        settings = ServiceSettings("127.0.0.1", 0, KeeperSettings((tmp_path,), 2**26, lease_seconds=4))
+        daemon = ServiceDaemon(settings, Security())
+        daemon.keeper.keep_alive(KeepAlive("application", (QUERY,)))
+        before = daemon.keeper._deadlines[QUERY]
+        # Whoever looks after leases waits for this lock, as if the process had been stopped.
+        with daemon.keeper._lock:
+            eventually(lambda: time.monotonic() > before + 0.5)
+            assert daemon.keeper._deadlines == {QUERY: before}
+        eventually(lambda: daemon.keeper._deadlines.get(QUERY, before) != before or daemon.keeper.empty)
+        assert not daemon.keeper.empty
+        daemon.close()
+
     def test_expiry_survives_a_restart(self, tmp_path: Path) -> None:
         keeper = Keeper("keeper", KeeperSettings((tmp_path,), 2**26, lease_seconds=1e-9))
         keeper.keep_alive(KeepAlive("application", (QUERY,)))
@@ -764,6 +843,11 @@ def test_nonsense_is_refused(tmp_path: Path, action: str, body: bytes) -> None:
     with served(tmp_path) as (server,):
         (reply,) = Security().connect(server.address).do_action(flight.Action(action, body))
         assert json.loads(reply.body.to_pybytes())["message"]["$"] == "Refused"
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "", ".", "x" * 65])
+def test_a_query_whose_name_is_no_directory_is_refused(keeper: Keeper, name: str) -> None:
+    assert code_of(lambda: keeper.keep_alive(KeepAlive("x", (QueryId(name),)))) == "SHUFFLE_UNKNOWN_QUERY"
 
 
 def test_two_servers_do_not_share_a_directory(tmp_path: Path) -> None:
@@ -835,6 +919,7 @@ class TestDaemon:
         block = written(store, batch_of(1))
         sink = store.sink(attempt_id(1), 1)
         sink.write(0, numbers())
+        # It has begun there when its first chunks arrive.
         eventually(lambda: daemon.keeper.health().attempts == 2)
         daemon.keeper.drain()
         (second,) = sink.commit()

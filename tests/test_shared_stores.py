@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from volley.plan.types import LONG
 from volley.shuffle.choice import StoreChoice, close_stores, new_store
 from volley.stages.cut import cut
 from volley.testing.rows import assert_same_rows
+from volley.testing.services import served
 from volley.testing.session import conf
 from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTransport, close_fleets
@@ -35,7 +36,7 @@ from volley.transport.flight import FlightTransport, close_fleets
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
 SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
-SOME = ("q03", "q11", "q18")
+SOME = ("q11", "q18")
 
 
 class Shared:
@@ -107,7 +108,7 @@ class Replacement:
         self._thread.join()
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_all_workers_are_killed_between_two_stages(
     shared: Shared, stage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +141,67 @@ def test_all_workers_are_killed_between_two_stages(
         if isinstance(event, TaskStarted) and event.attempt.task.stage.stage <= stage
     )
     assert set(started.values()) == {1}, "a map task ran again"
+    shared.assert_empty()
+
+
+class Blow:
+    """Kills a shuffle server the first time that `when` says so."""
+
+    def __init__(self, cluster: LocalCluster, number: int, when: Callable[[Event], bool]) -> None:
+        self._server = cluster.servers[number]
+        self._when = when
+        self.fell = False
+
+    def __call__(self, event: Event) -> None:
+        if not self.fell and self._when(event):
+            self.fell = True
+            self._server.process.kill()
+            self._server.process.wait()
+
+
+def _writes(event: Event) -> bool:
+    return isinstance(event, TaskStarted)
+
+
+def _is_read(event: Event) -> bool:
+    return isinstance(event, TaskStarted) and event.attempt.task.stage.stage == 1
+
+
+@pytest.mark.parametrize("when", [_writes, _is_read], ids=["while maps push", "while reducers read"])
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+@pytest.mark.parametrize("shared", ["service"], indirect=True)
+def test_a_server_is_killed(
+    shared: Shared, number: int, when: Callable[[Event], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = shared.cluster
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+    store = new_store(StoreChoice.of(Config.read(cluster.settings)), cluster.security, 2**26)
+    fleet = Fleet(cluster.addresses, cluster.security, 10.0)
+    fleet.wait()
+    blow = Blow(cluster, number, when)
+    query = QueryId.new()
+    log = EventLog(blow)
+    try:
+        stream = execute(
+            cut(three_stages(), WORKERS),
+            FlightTransport(fleet, shared=store),
+            query=query,
+            token=CancellationToken(),
+            timeout_seconds=120,
+            attempts=3,
+            events=log,
+        )
+        rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
+    finally:
+        fleet.close()
+        cluster.restart_servers(*([number] if blow.fell else []))
+    assert blow.fell
+    assert rows == list(range(3000))
+    stages = stage_reports(log.events)
+    assert [stage.attempts for stage in stages] == [stage.tasks for stage in stages], "a task ran again"
+    # The server that was away has not heard of the end; it would find out by itself when the lease ends.
+    assert store is not None
+    store.release(query)
     shared.assert_empty()
 
 
@@ -209,6 +271,19 @@ def test_in_one_process(tpch: SparkSession, tmp_path: Path, query: str) -> None:
     with conf(tpch, embedded | SHUFFLED):
         assert_same_rows(tpch, query_text(query))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_one_process_with_servers(tpch: SparkSession, tmp_path: Path) -> None:
+    with served(tmp_path, 2) as servers:
+        embedded = {
+            "spark.volley.local.workers": "3",
+            "spark.volley.shuffle.store": "service",
+            "spark.volley.shuffle.service": ",".join(server.address for server in servers),
+        }
+        with conf(tpch, embedded | SHUFFLED):
+            assert_same_rows(tpch, query_text("q18"))
+        assert all(server.keeper.counts["commits"] > 0 and server.keeper.empty for server in servers)
+        close_stores()
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from standalone import StandaloneCluster
 
 from volley.bench.queries import QUERIES
 
-pytestmark = pytest.mark.slow
+# Starting executors takes its time on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PROGRAM = Path(__file__).with_name("standalone_program.py")
 

@@ -331,6 +331,49 @@ def test_tables_with_partitions(
             spark.sql(f"drop table {name}")
 
 
+def test_insert_statements(spark: SparkSession, rows: DataFrame) -> None:
+    """The text of an INSERT is seen too, with the partitions that it names."""
+    rows.createOrReplaceTempView("inserted")
+    names = ("spark_i", "volley_i")
+    texts = (
+        "insert into {} select id, day, name from inserted",
+        "insert overwrite {} partition (day = 3, name) select id + 1000, name from inserted where day = 3",
+        "insert into {} partition (day = 50, name = 'x/y') select id from inserted where id < 5",
+        "INSERT OVERWRITE {} PARTITION (day = 1, name = 'plain') SELECT id FROM inserted WHERE id < 0",
+    )
+    for name in names:
+        spark.sql(
+            f"create table {name} (id long, day long, name string) using parquet partitioned by (day, name)"
+        )
+    try:
+        for name, settings in (("spark_i", PLAIN), ("volley_i", {})):
+            with conf(spark, settings):
+                for text in texts:
+                    answer = spark.sql(text.format(name))
+                    if not settings:
+                        assert_native(spark)
+                    assert (answer.columns, answer.collect()) == ([], [])
+        with conf(spark, PLAIN):
+            for text in ("show partitions ", "from "):
+                expected, actual = (sorted(spark.sql(text + name).collect(), key=str) for name in names)
+                assert actual == expected
+    finally:
+        for name in names:
+            spark.sql(f"drop table {name}")
+
+
+def test_save_as_table_is_sparks(spark: SparkSession, rows: DataFrame) -> None:
+    rows.limit(5).write.saveAsTable("saved_t")
+    try:
+        report = volley.last_query(spark)
+        assert report is not None
+        assert (report.action, report.engine) == ("saveAsTable", "spark")
+        assert "ACTION_NOT_SUPPORTED" in str(report.reasons[0])
+        assert spark.table("saved_t").count() == 5
+    finally:
+        spark.sql("drop table saved_t")
+
+
 def test_a_cached_table_sees_new_rows(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> None:
     path = str(tmp_path / "t")
     rows.write.parquet(path)

@@ -173,6 +173,9 @@ class LocalCluster:
 
     def close(self) -> None:
         """End all members, by force where they take too long, and remove what was made for them."""
+        for server in self.servers:
+            # It would wait for the ends of queries, and its directories go with the cluster.
+            server.process.kill()
         everybody = self.members + self._released + self.servers
         for member in everybody:
             if member.alive:

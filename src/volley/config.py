@@ -267,6 +267,13 @@ OPTIONS: tuple[Option, ...] = (
         _at_least(0),
     ),
     Option(
+        "shuffle.timeoutSeconds",
+        "number",
+        "20",
+        "A fetch that brings nothing for so long has failed: its worker hangs or is cut off. " + _OF_WORKERS,
+        _seconds,
+    ),
+    Option(
         "task.attempts", "integer", "3", "How often a task may be tried before the query fails.", _at_least(1)
     ),
     Option(
@@ -315,6 +322,7 @@ class Config:
     shuffle_compression: str
     shuffle_retry_attempts: int
     shuffle_retry_delay_ms: int
+    shuffle_timeout_seconds: float
     task_attempts: int
     timeout_seconds: float
     progress: str

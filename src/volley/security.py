@@ -67,8 +67,11 @@ class Security:
     def uri(self, address: str) -> str:
         return f"{'grpc+tls' if self.tls else 'grpc'}://{address}"
 
-    def connect(self, address: str) -> flight.FlightClient:
+    def connect(self, address: str, hang_seconds: float | None = None) -> flight.FlightClient:
         """A client of the daemon at `host:port`. Nothing is sent yet.
+
+        `hang_seconds` is for clients that send much: the deadline of a call does not end it while its request cannot
+        be sent. A peer that is silent for so long is then asked for a sign of life, and left when it gives none.
 
         Every client has a connection of its own, so that control does not wait behind data, and tries a peer that was
         away again soon.
@@ -79,6 +82,10 @@ class Security:
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
         ]
+        if hang_seconds is not None:
+            half_ms = max(1, int(hang_seconds * 500))
+            options += [("grpc.keepalive_time_ms", half_ms), ("grpc.keepalive_timeout_ms", half_ms)]
+            options += [("grpc.http2.max_pings_without_data", 0)]
         arguments: dict[str, Any] = {"generic_options": options}
         if self.token is not None:
             arguments["middleware"] = [_ShowToken(self.token)]

@@ -6,6 +6,7 @@ A wrapper asks whether its session has Volley on, hands the action to `query`, a
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -18,6 +19,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.types import StructType
 
 from volley import query
 from volley.bridge.result import NativeResult
@@ -201,6 +203,30 @@ def _insert_into(writer: DataFrameWriter, tableName: str, overwrite: bool | None
     query.write(writer._spark, "insertInto", command, lambda: _originals["insertInto"](writer, tableName))
 
 
+def _save_as_table(
+    writer: DataFrameWriter,
+    name: str,
+    format: str | None = None,
+    mode: str | None = None,
+    partitionBy: str | list[str] | None = None,
+    **options: Any,
+) -> None:
+    _configure(writer, format, mode, partitionBy, options)
+    command = writer._jwrite.saveAsTableCommand(name)
+    query.write(writer._spark, "saveAsTable", command, lambda: _originals["saveAsTable"](writer, name))
+
+
+def _sql(spark: SparkSession, sqlQuery: str, args: Any = None, **named: Any) -> DataFrame:
+    """INSERT runs when it is said, not when its DataFrame is asked for rows; all other text only makes a DataFrame."""
+    ask = _originals["sql"]
+    if args is not None or named or not _INSERT.match(sqlQuery):
+        return ask(spark, sqlQuery, args, **named)  # type: ignore[no-any-return]
+    answers: list[DataFrame] = []
+    command = spark._jsparkSession.sessionState().sqlParser().parsePlan(sqlQuery)
+    query.write(spark, "insert", command, lambda: answers.append(ask(spark, sqlQuery)))
+    return answers[0] if answers else spark.createDataFrame([], StructType([]))
+
+
 def _configure(
     writer: DataFrameWriter,
     format: str | None,
@@ -219,7 +245,10 @@ _WRITES: dict[str, Callable[..., None]] = {
     "save": _save,
     "parquet": _parquet,
     "insertInto": _insert_into,
+    "saveAsTable": _save_as_table,
 }
+
+_INSERT = re.compile(r"\s*insert\s", re.IGNORECASE)
 
 
 def _rows(table: pa.Table, frame: DataFrame) -> list[Row]:
@@ -240,6 +269,8 @@ def _install() -> None:
             original = getattr(DataFrameWriter, name)
             _originals[name] = original
             setattr(DataFrameWriter, name, _wrapped(original, write, lambda writer: writer._spark))
+        _originals["sql"] = SparkSession.sql
+        SparkSession.sql = _wrapped(SparkSession.sql, _sql, lambda spark: spark)  # type: ignore[method-assign]
 
 
 def _wrapped(

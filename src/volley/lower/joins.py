@@ -121,8 +121,14 @@ def _existence(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
         )
         joined = matches.join_on(left, same, how="right")
         return joined.select(*kept, f.coalesce(col("matched"), _FALSE).alias(flag))
-    # With a condition there is no set of matching keys: take the rows with a match and those without.
-    conditions = _conditions(node)
-    having = left.join_on(right, *conditions, how="semi").select(*kept, _TRUE.alias(flag))
-    lacking = left.join_on(right, *conditions, how="anti").select(*kept, _FALSE.alias(flag))
-    return having.union(lacking)
+    # With a condition there is no set of matching keys. Each side is read once, since a stream has no second time:
+    # rows get a number, are joined to all that they match, and are put together again.
+    number = f.row_number().alias("number")
+    numbered = left.select(*kept, number)
+    marked = right.with_column("matched", _TRUE)
+    joined = marked.join_on(numbered, *_conditions(node), how="right")
+    attributes = distinct(node.left.output)
+    found = [f.first_value(column(attribute)).alias(f"v{n}") for n, attribute in enumerate(attributes)]
+    whole = joined.aggregate([col("number")], [*found, f.bool_or(col("matched")).alias("matched")])
+    named = [col(f"v{n}").alias(column_name(attribute.id)) for n, attribute in enumerate(attributes)]
+    return whole.select(*named, f.coalesce(col("matched"), _FALSE).alias(flag))

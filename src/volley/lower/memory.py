@@ -1,7 +1,8 @@
 """What operators may hold in memory, and what they do past it.
 
 Sorts and aggregates write what does not fit to disk. A hash join cannot; a task that fails for want of memory is run
-again with joins that sort both sides and merge them, which can.
+again with joins that sort both sides and merge them, which can. DataFusion merges every kind of join, also with a
+further condition; only a join without keys has nothing to sort by, and has to hold one side.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ from pathlib import Path
 
 from datafusion import RuntimeEnvBuilder, SessionConfig
 
-from volley.plan.nodes import Join, JoinKind, Node, walk
+from volley.plan.nodes import Join, Node, walk
 
 # Of DataFusion: kept free in each sorting stream for the merge at its end. It must be there several times over.
 _SORT_RESERVE_BYTES = 10 * 2**20
 _SORT_RESERVES = 8
-# These give the same rows merged as hashed. Others, and any with a further condition, are not tried.
-_MERGED = (JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI)
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,5 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 def can_merge(plan: Node) -> bool:
-    """Whether the plan has joins, and all of them may be run by sorting and merging."""
-    joins = [node for node in walk(plan) if isinstance(node, Join)]
-    return bool(joins) and all(
-        join.kind in _MERGED and join.left_keys and join.condition is None and not join.null_aware
-        for join in joins
-    )
+    """Whether the plan has joins that may be run by sorting and merging instead."""
+    return any(isinstance(node, Join) and node.left_keys for node in walk(plan))

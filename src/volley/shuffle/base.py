@@ -78,7 +78,8 @@ class ShuffleStore(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether its sinks wait for other machines. Then nobody makes or uses them on an event loop."""
+        """Whether its sinks take their time: they pack and write, or wait for other machines. Then nobody makes or
+        uses them on an event loop."""
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         """Begin the output of an attempt. A second sink of the same attempt is refused with ValueError."""

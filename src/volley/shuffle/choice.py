@@ -14,7 +14,6 @@ from volley.shuffle.fetch import Patience
 from volley.shuffle.objectstore import ObjectStore
 from volley.shuffle.service.store import ServiceStore
 
-_STALL_SECONDS = 20.0
 # A driver only reads, and tasks that run inside of it are few.
 _DRIVER_MEMORY_BYTES = 256 * 2**20
 
@@ -29,6 +28,7 @@ class StoreChoice:
     compression: str
     retry_attempts: int
     retry_delay_seconds: float
+    timeout_seconds: float
 
     @classmethod
     def of(cls, config: Config) -> StoreChoice:
@@ -39,12 +39,13 @@ class StoreChoice:
             config.shuffle_compression,
             config.shuffle_retry_attempts,
             config.shuffle_retry_delay_ms / 1000,
+            config.shuffle_timeout_seconds,
         )
 
 
 def new_store(choice: StoreChoice, security: Security, memory_limit_bytes: int) -> SharedStore | None:
     """The store that was chosen; None when exchanged data lives with the workers."""
-    patience = Patience(choice.retry_attempts, choice.retry_delay_seconds, _STALL_SECONDS)
+    patience = Patience(choice.retry_attempts, choice.retry_delay_seconds, choice.timeout_seconds)
     if choice.store == "memory":
         return None
     if choice.store == "service":

@@ -52,7 +52,7 @@ class WorkerStore:
     on another.
     """
 
-    waits = False
+    waits = True
 
     def __init__(
         self,

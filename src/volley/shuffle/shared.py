@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from volley.errors import VolleyError
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, SharedStore, ShuffleSink
+
+_log = logging.getLogger(__name__)
 
 
 class Visitor:
@@ -57,5 +61,10 @@ class Ownership:
                 await asyncio.to_thread(self.store.begin, query)
 
     async def release(self, query: QueryId) -> None:
-        if self._begun:
+        if not self._begun:
+            return
+        try:
             await asyncio.to_thread(self.store.release, query)
+        except (VolleyError, OSError) as error:
+            # The rows are right all the same; what is left is removed when the lease has ended.
+            _log.warning("query %s: its exchanged data could not be removed: %s", query, error)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import tempfile
 import threading
 import time
@@ -52,6 +53,7 @@ class ShuffleSettings:
     compression: str
     retry_attempts: int
     retry_delay_seconds: float
+    timeout_seconds: float
     store: StoreChoice
 
     @classmethod
@@ -63,6 +65,7 @@ class ShuffleSettings:
             config.shuffle_compression,
             config.shuffle_retry_attempts,
             config.shuffle_retry_delay_ms / 1000,
+            config.shuffle_timeout_seconds,
             StoreChoice.of(config),
         )
 
@@ -163,9 +166,16 @@ class Daemon:
 
 def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = None) -> None:
     """Run a worker in the foreground of this process."""
+    raise_file_limit()
     # Whatever anybody in this process puts into temporary files is removed with it.
     tempfile.tempdir = str(daemon.scratch.directories[0])
     foreground.serve(daemon, announce, parent)
+
+
+def raise_file_limit() -> None:
+    """As many open files as this process may have: each map task of a running query has one or two."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def check_directories(directories: Sequence[Path]) -> None:
@@ -187,5 +197,6 @@ def _store(settings: DaemonSettings, budget: WorkerBudget, address: str, securit
         max_message_bytes=shuffle.max_message_bytes,
         retry_attempts=shuffle.retry_attempts,
         retry_delay_seconds=shuffle.retry_delay_seconds,
+        stall_seconds=shuffle.timeout_seconds,
         connect=lambda location: clients[location.address],
     )

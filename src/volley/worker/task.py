@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan
@@ -38,6 +37,7 @@ from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.worker.fragment import Fragment, Running
+from volley.worker.handover import Handover
 from volley.worker.intake import Intakes
 from volley.worker.scan import Scans
 from volley.worker.waves import Waves, held_back
@@ -149,9 +149,8 @@ async def _write(
 async def _store(
     task: TaskSpec, output: Output, running: Running, store: ShuffleStore, started: float
 ) -> TaskDone:
-    # Work on memory is done here; what waits for other machines must not hold up the loop.
-    do = asyncio.to_thread if store.waits else _now
-    sink = await do(store.sink, task.attempt, output.partitions)
+    sink = Handover(store)
+    await sink.open(task.attempt, output.partitions)
     width = len(arrow_schema(task.plan.output))
     turn = 0
 
@@ -159,27 +158,23 @@ async def _store(
         nonlocal turn
         match output.partitioning:
             case Partitioning.HASH:
-                await do(sink.write, stream, _first_columns(batch, width))
+                await sink.write(stream, _first_columns(batch, width))
             case Partitioning.ROUND_ROBIN:
                 target, turn = turn, (turn + 1) % output.partitions
-                await do(sink.write, target, batch)
+                await sink.write(target, batch)
             case _:
-                await do(sink.write, 0, batch)
+                await sink.write(0, batch)
 
     try:
         await running.run(write)
-        blocks = await do(sink.commit)
+        blocks = await sink.commit()
     except BaseException:
-        await do(sink.abort)
+        await sink.abort()
         raise
     rows = sum(block.rows for block in blocks)
     size_bytes = sum(block.size_bytes for block in blocks)
     seconds = time.perf_counter() - started
     return TaskDone(task.attempt, blocks, rows, size_bytes, seconds, running.metrics())
-
-
-async def _now(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +19,9 @@ from volley.shuffle.service.messages import LEASE_EXPIRED, QUERY_OVER
 from volley.transport.codec import decode, encode
 from volley.transport.control import Refused
 
-# A server that did not answer is asked again by others only after this.
-_REST_SECONDS = 5.0
+# A server that did not answer is left alone for a while, each time for longer.
+_FIRST_REST_SECONDS = 5.0
+_LAST_REST_SECONDS = 60.0
 # Such words are said to all servers, and one that hangs must not hold up a query for longer.
 _WORD_SECONDS = 5.0
 
@@ -43,22 +45,19 @@ class ServiceClient:
         self._patience = patience
         self._lock = threading.Lock()
         self._clients: dict[str, flight.FlightClient] = {}
-        self._lost_at: dict[str, float] = {}
+        self._resting: dict[str, _Rest] = {}
 
     def live(self) -> list[str]:
         """The servers that are not known to be away."""
         now = time.monotonic()
         with self._lock:
-            return [
-                address
-                for address in self.addresses
-                if now - self._lost_at.get(address, -_REST_SECONDS) >= _REST_SECONDS
-            ]
+            away = {address for address, rest in self._resting.items() if now < rest.until}
+        return [address for address in self.addresses if address not in away]
 
     def connect(self, address: str) -> flight.FlightClient:
         with self._lock:
             if address not in self._clients:
-                self._clients[address] = self._security.connect(address)
+                self._clients[address] = self._security.connect(address, self._patience.stall_seconds)
             return self._clients[address]
 
     def call(
@@ -87,12 +86,14 @@ class ServiceClient:
                     continue
                 failures += 1
                 limit = self._patience.attempts if tries is None else tries - 1
-                if failures > limit or isinstance(error, FINAL) or stopped():
+                # One that does not answer in all that time hangs; asking again would take as long again.
+                hopeless = isinstance(error, (*FINAL, flight.FlightTimedOutError))
+                if failures > limit or hopeless or stopped():
                     self._lost(address)
                     raise ServerLost(address, _first_line(error)) from error
             time.sleep(self._patience.delay(failures))
         with self._lock:
-            self._lost_at.pop(address, None)
+            self._resting.pop(address, None)
         if isinstance(answer, Refused):
             raise _error(address, answer)
         return answer
@@ -117,12 +118,22 @@ class ServiceClient:
 
     def _lost(self, address: str) -> None:
         with self._lock:
-            self._lost_at[address] = time.monotonic()
+            before = self._resting.get(address)
+            if before is not None and time.monotonic() < before.until:
+                return
+            seconds = min(2 * before.seconds, _LAST_REST_SECONDS) if before else _FIRST_REST_SECONDS
+            self._resting[address] = _Rest(seconds, time.monotonic() + seconds)
 
     def _disconnect(self, address: str) -> None:
         # A client that could not connect waits longer and longer before it tries again.
         with self._lock:
             self._clients.pop(address, None)
+
+
+@dataclass(frozen=True)
+class _Rest:
+    seconds: float
+    until: float
 
 
 def _error(address: str, refused: Refused) -> QueryError:

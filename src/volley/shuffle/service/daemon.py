@@ -83,5 +83,11 @@ class ServiceDaemon:
         self.keeper.close()
 
     def _expire(self) -> None:
-        while not self._stopped.wait(min(1.0, self._settings.keeper.lease_seconds / 4)):
+        step_seconds = min(1.0, self._settings.keeper.lease_seconds / 4)
+        looked = time.monotonic()
+        while not self._stopped.wait(step_seconds):
+            late_seconds = time.monotonic() - looked - step_seconds
+            looked = time.monotonic()
+            if late_seconds > step_seconds:
+                self.keeper.forgive(late_seconds)
             self.keeper.expire()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -37,6 +38,7 @@ from volley.shuffle.service.messages import (
     NOT_RESERVED,
     QUERY_OVER,
     QUOTA,
+    UNKNOWN_QUERY,
     AttemptCommitted,
     ChunkPlace,
     CommitAttempt,
@@ -54,8 +56,9 @@ from volley.shuffle.service.storage import NoRoom, Storage, Stored
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60.0
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _MESSAGE_BYTES = 64 * 2**20
-# A journal of this size is written anew when nothing in it is needed any more.
+# A journal below this is not worth writing anew.
 _COMPACT_BYTES = 2**20
 
 
@@ -84,6 +87,7 @@ class Keeper:
         self._journal = Journal(settings.directories[0] / "journal")
         self._used: Counter[str] = Counter()
         self._deadlines: dict[QueryId, float] = {}
+        self._compacted_bytes = 0
         self._draining = False
         self._started = time.monotonic()
         self.counts: Counter[str] = Counter()
@@ -96,6 +100,9 @@ class Keeper:
         expired = []
         with self._lock:
             for query in message.queries:
+                # It names a directory.
+                if not _NAME.fullmatch(query.value):
+                    raise Refusal(UNKNOWN_QUERY, f"{query.value!r} is no name of a query.")
                 try:
                     if self._ledger.begin(query, message.application):
                         self._journal.append(QueryBegan(query, message.application))
@@ -119,6 +126,11 @@ class Keeper:
             self._end(query, LEASE_EXPIRED)
             self.counts["leases_expired"] += 1
 
+    def forgive(self, seconds: float) -> None:
+        """This process did not run for so long: what drivers said meanwhile could not be heard."""
+        with self._lock:
+            self._deadlines = {query: deadline + seconds for query, deadline in self._deadlines.items()}
+
     def _end(self, query: QueryId, code: str) -> None:
         with self._lock:
             known = self._ledger.end(query, code)
@@ -126,12 +138,24 @@ class Keeper:
             if known is None:
                 return
             # First the word, then the deed: a server that is killed in between must not serve half of it.
-            self._journal.append(QueryEnded(query, code))
+            try:
+                self._journal.append(QueryEnded(query, code))
+            except OSError as error:
+                # Also a full disk must be freed. After a restart the query is there without its files, and expires.
+                _log.error("the end of query %s could not be written down: %s", query, error)
             for attempt in known.attempts.values():
                 self._free(attempt, known.application)
             self._storage.drop_query(query, ())
-            if not self._ledger.queries and self._journal.size_bytes > _COMPACT_BYTES:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Write the journal anew when most of it is no longer needed; the longer it is, the more seldom."""
+        if self._journal.size_bytes > max(_COMPACT_BYTES, 2 * self._compacted_bytes):
+            try:
                 self._journal.replace(self._records())
+            except OSError as error:
+                _log.warning("the journal could not be written anew: %s", error)
+            self._compacted_bytes = self._journal.size_bytes
 
     # --------------------------------------------------------------------------------------------- writing
 

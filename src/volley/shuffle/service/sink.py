@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from volley.errors import BlockMissing, QueryError, ShuffleRefused
+from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
 from volley.ids import AttemptId
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
@@ -42,6 +42,8 @@ from volley.shuffle.service.server import push_body
 
 # Chunks for one server wait until there is this much to send at once.
 _PUSH_BYTES = 4 * 2**20
+# Another server is a better answer than more patience with this one.
+_TRIES = 2
 # A server that has no room for so long is taken for full.
 _ROOM_SECONDS = 60.0
 _FIRST_WAIT_SECONDS = 0.01
@@ -196,7 +198,7 @@ class ServiceSink:
         body = push_body(message, [data for _, data in chunks])
         for last in (False, True):
             try:
-                self._client.call(address, "push", body, stopped=self._closed.is_set)
+                self._client.call(address, "push", body, tries=_TRIES, stopped=self._closed.is_set)
                 return
             except ShuffleRefused as error:
                 # Sent once more: what was damaged on its way may arrive the next time.
@@ -209,7 +211,9 @@ class ServiceSink:
         wait_seconds = _FIRST_WAIT_SECONDS
         while True:
             message = ReserveBytes(self._attempt, size_bytes)
-            if self._client.call(address, "reserve", message, stopped=self._closed.is_set).size_bytes:
+            if self._client.call(
+                address, "reserve", message, tries=_TRIES, stopped=self._closed.is_set
+            ).size_bytes:
                 return
             if time.monotonic() > deadline:
                 raise ShuffleRefused(FULL, f"{address} had no room for {self._room_seconds:g} s.")
@@ -227,9 +231,9 @@ class ServiceSink:
 
     def _replace(self, address: str, error: QueryError) -> None:
         """Go on without a server. Raises `error` when that is not about the server, or nothing is left."""
-        if isinstance(error, ShuffleRefused) and error.code not in ELSEWHERE:
-            raise error
-        if not isinstance(error, ShuffleRefused | ServerLost):
+        # A server on which the lease has expired may have been paused itself: others still have the query.
+        elsewhere = isinstance(error, ServerLost | LeaseExpired)
+        if not elsewhere and not (isinstance(error, ShuffleRefused) and error.code in ELSEWHERE):
             raise error
         self._failed[address] = error
         box = self._outboxes.get(address)
@@ -250,6 +254,8 @@ class ServiceSink:
                     partition.holders.append(other)
                     for chunk, data in zip(partition.chunks, partition.kept, strict=True):
                         self._put(other, number, chunk, data)
+            if not partition.holders and isinstance(error, LeaseExpired):
+                raise error
             if not partition.holders:
                 raise ShuffleRefused(
                     UNAVAILABLE,
@@ -280,7 +286,11 @@ class ServiceSink:
         )
         try:
             self._client.call(
-                address, "commit", CommitAttempt(self._attempt, blocks), stopped=self._closed.is_set
+                address,
+                "commit",
+                CommitAttempt(self._attempt, blocks),
+                tries=_TRIES,
+                stopped=self._closed.is_set,
             )
         except QueryError as error:
             self._replace(address, error)

@@ -14,6 +14,7 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from volley.ids import QueryId, StageId
 from volley.shuffle.service.journal import sync_directory
 from volley.shuffle.service.messages import ChunkPlace
 
+_SYNCS = 8
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -105,9 +107,8 @@ class Storage:
 
     def _make_room(self, target_bytes: int) -> None:
         """Take memory back until no more than `target_bytes` is in use, or nothing is left to take."""
-        for stored in list(self._in_memory):
-            if self.memory_bytes <= target_bytes:
-                return
+        while self._in_memory and self.memory_bytes > target_bytes:
+            stored = next(iter(self._in_memory))
             if stored.place is None:
                 self._write(stored)
                 self.spilled_bytes += stored.size_bytes
@@ -148,8 +149,9 @@ class Storage:
             paths = {Path(stored.place.file) for stored in wanted if stored.place}
         # Others go on while the disk works. A file that has gone meanwhile belongs to a query that is over.
         with suppress(FileNotFoundError):
-            for path in paths:
-                _sync(path)
+            # Together: a file system writes its own journal once for all who wait for it.
+            with ThreadPoolExecutor(_SYNCS, thread_name_prefix="volley-sync") as threads:
+                list(threads.map(_sync, paths))
             for directory in {path.parent for path in paths}:
                 sync_directory(directory)
             for directory in {path.parent.parent for path in paths}:

@@ -137,7 +137,8 @@ class ServiceStore:
         kept = [a for a in self._client.call_all("keep", message).values() if isinstance(a, Kept)]
         if kept:
             self._lease_seconds = min(answer.lease_seconds for answer in kept)
-        for query in {query for answer in kept for query in answer.expired}:
+        # Where all agree it was this driver that was silent; one alone may have been paused itself.
+        for query in set.intersection(*(set(answer.expired) for answer in kept)) if kept else ():
             _log.warning("query %s was removed: this driver has been silent for too long", query)
             with self._lock:
                 self._mine.discard(query)
