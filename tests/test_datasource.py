@@ -246,6 +246,22 @@ class TestDaemons:
         assert "import" in str(report)
 
 
+def test_executors_of_spark_are_given_their_units_before_they_begin(spark: SparkSession) -> None:
+    with conf(spark, {"spark.volley.transport": "spark"}):
+        registered(spark, Numbers, units=9, rows=100)
+        sql = "select unit, count(*), sum(id) from numbers where id % 3 = 0 group by unit"
+        assert_same_rows(spark, sql, native=False)
+        spark.sql(sql).collect()
+        report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "native"
+    (feed,) = report.stages[0].feeds
+    assert (feed.found, feed.done, feed.final) == (9, 9, True)
+    # Dealt in turn, so nobody has two more than another.
+    assert len(feed.by_task) > 1
+    assert max(feed.by_task) - min(feed.by_task) <= 1
+
+
 class TestReferences:
     def test_partitions_travel_as_plain_words(self) -> None:
         partition = NumbersPartition(1, 2, 3, 4)
