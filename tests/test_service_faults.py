@@ -321,11 +321,17 @@ def test_what_was_committed_is_there_after_a_kill_at_every_step(
             restarted.close()
 
 
-def _storage_append(*arguments: object) -> object:
-    return _APPEND(*arguments)  # type: ignore[arg-type]
-
-
-from volley.shuffle.service.storage import _append as _APPEND  # noqa: E402
+def test_a_restart_counts_nothing_of_queries_that_are_over(tmp_path: Path) -> None:
+    """Their records are in the journal until it is written anew, commits before the end of the query."""
+    keeper = Keeper("keeper", KeeperSettings((tmp_path,), 2**26))
+    keeper.keep_alive(KeepAlive("application", (QUERY,)))
+    Calls(keeper, attempt_id(0), 1).all()
+    keeper.release(QUERY)
+    keeper.close()
+    restarted = Keeper("again", KeeperSettings((tmp_path,), 2**26))
+    health = restarted.health()
+    restarted.close()
+    assert (health.queries, health.held_bytes, health.disk_bytes) == (0, 0, 0)
 
 
 def _kept_value(keeper: Keeper, calls: Calls) -> int:

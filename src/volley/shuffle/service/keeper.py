@@ -29,7 +29,7 @@ from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, checksum_of
 from volley.shuffle.frames import Header, Kind, frame, parts
 from volley.shuffle.service.journal import Journal
-from volley.shuffle.service.ledger import Attempt, Ledger, Refusal
+from volley.shuffle.service.ledger import Attempt, Ledger, Query, Refusal
 from volley.shuffle.service.messages import (
     DAMAGED_ON_WAY,
     DRAINING,
@@ -143,10 +143,13 @@ class Keeper:
             except OSError as error:
                 # Also a full disk must be freed. After a restart the query is there without its files, and expires.
                 _log.error("the end of query %s could not be written down: %s", query, error)
-            for attempt in known.attempts.values():
-                self._free(attempt, known.application)
-            self._storage.drop_query(query, ())
+            self._forget(query, known)
             self._compact()
+
+    def _forget(self, query: QueryId, known: Query) -> None:
+        for attempt in known.attempts.values():
+            self._free(attempt, known.application)
+        self._storage.drop_query(query, ())
 
     def _compact(self) -> None:
         """Write the journal anew when most of it is no longer needed; the longer it is, the more seldom."""
@@ -336,7 +339,9 @@ class Keeper:
                 case QueryBegan(query, application):
                     self._ledger.begin(query, application)
                 case QueryEnded(query, code):
-                    self._ledger.end(query, code)
+                    # What was committed before, and was found again by its records, went with the query.
+                    if known := self._ledger.end(query, code):
+                        self._forget(query, known)
                 case AttemptCommitted(id, blocks) if _query(id) in self._ledger.queries:
                     self._recover_attempt(id, blocks)
         if self._journal.damaged:
