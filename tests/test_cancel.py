@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 import volley
-from volley import query
+from volley import history
 from volley.errors import QueryCancelled
 
 # Far longer than any test: only a cancellation ends it in time.
@@ -28,7 +28,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def running(spark: SparkSession) -> int:
-    return len(query._running[query._session(spark)])
+    return len(history.running(spark))
 
 
 def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:

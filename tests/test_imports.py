@@ -47,6 +47,8 @@ ORDER = [
     "elastic",
     "bridge",
     "observe",
+    "settings",
+    "history",
     "query",
     "session",
     "",

@@ -11,16 +11,16 @@ __version__ = "0.1.0"
 __all__ = ["cancel", "disable", "enable", "explain", "last_query"]
 
 if TYPE_CHECKING:
+    from volley.history import cancel, last_query
     from volley.observe.explain import explain
-    from volley.query import cancel, last_query
     from volley.session import disable, enable
 
 _HOMES = {
-    "cancel": "volley.query",
+    "cancel": "volley.history",
     "disable": "volley.session",
     "enable": "volley.session",
     "explain": "volley.observe.explain",
-    "last_query": "volley.query",
+    "last_query": "volley.history",
 }
 
 

@@ -8,10 +8,8 @@ Wherever that road ends early, Spark runs the query, and the report says why.
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,13 +18,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from volley import history
 from volley.bridge.commit import Staging
 from volley.bridge.handover import HandedOver, hand_overs
 from volley.bridge.result import NativeResult
 from volley.bridge.write import commit, files_of, laid_out, write_plan
 from volley.bridge.write_command import WriteCommand, analyzed, read_command, tell_spark
 from volley.cancellation import CancellationToken
-from volley.config import PREFIX, Config
+from volley.config import Config
 from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute
 from volley.errors import (
@@ -51,6 +50,7 @@ from volley.plan.capture import Origins, capture
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.security import Security
+from volley.settings import settings
 from volley.shuffle.base import SharedStore
 from volley.shuffle.choice import StoreChoice, driver_store
 from volley.shuffle.memory import MemoryStore
@@ -170,34 +170,6 @@ def write(spark: SparkSession, action: str, command: Java, original: Callable[[]
             query.allow_spark()
 
 
-def last_query(spark: SparkSession) -> QueryReport | None:
-    """What the last action of this session did: this thread's last if it had one, else any thread's."""
-    session = _session(spark)
-    return getattr(_mine, "reports", {}).get(session) or _latest.get(session)
-
-
-def cancel(spark: SparkSession) -> int:
-    """Cancel the native queries that this session is running; each raises QueryCancelled. Gives their number."""
-    with _lock:
-        running = list(_running[_session(spark)])
-    for token in running:
-        token.cancel("volley.cancel was called")
-    return len(running)
-
-
-def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options as this session has them."""
-    return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
-
-
-def explicit_settings(spark: SparkSession) -> dict[str, str]:
-    """Every key that somebody has set on this session. One call: a Java map costs several an entry."""
-    separator = "\x01"
-    text = spark._jsparkSession.conf().getAll().mkString(separator)
-    pairs = (entry.partition(" -> ") for entry in text.split(separator))
-    return {key: value for key, _, value in pairs}
-
-
 class Query:
     """One action on its way; keeps what its report will say."""
 
@@ -208,7 +180,7 @@ class Query:
         self.config = Config.read(settings(spark))
         self.reasons: tuple[Unsupported, ...] = ()
         self._handed: HandedOver | None = None
-        self._session = _session(spark)
+        self._session = history.session_id(spark)
         self._started = time.perf_counter()
         self._planned = self._captured = self._started
 
@@ -321,9 +293,7 @@ class Query:
             shuffle_bytes=sum(stage.bytes for stage in stages[:-1]),
             stages=stages,
         )
-        if not hasattr(_mine, "reports"):
-            _mine.reports = {}
-        _mine.reports[self._session] = _latest[self._session] = report
+        history.keep(self._session, report)
 
     def passed_on(self, rows: Iterator[Any], tasks_before: int) -> Iterator[Any]:
         count = 0
@@ -343,10 +313,9 @@ class Query:
         if self.config.transport != "local":
             plan = portable_plan(plan)
         token = CancellationToken()
-        token.on_fire(lambda: self._ended(token))
+        token.on_fire(lambda: history.ended(self._session, token))
         try:
-            with _lock:
-                _running[self._session].add(token)
+            history.started(self._session, token)
             return execute(
                 make_stages(plan, sum(worker.slots > 0 for worker in transport.workers())),
                 transport,
@@ -361,10 +330,6 @@ class Query:
             # An interrupt may fall between the start of the query and the stream that would end it.
             token.cancel("it was interrupted while it started")
             raise
-
-    def _ended(self, token: CancellationToken) -> None:
-        with _lock:
-            _running[self._session].discard(token)
 
     def _fall_back(self, reasons: tuple[Unsupported, ...]) -> None:
         self.reasons = reasons
@@ -409,14 +374,3 @@ def _transport(config: Config, shared: SharedStore | None, spark: SparkSession) 
         )
     fleet = shared_fleet(config.workers, _security(config), config.worker_timeout_seconds)
     return FlightTransport(fleet, shared=shared)
-
-
-_lock = threading.Lock()
-_running: defaultdict[str, set[CancellationToken]] = defaultdict(set)
-_latest: dict[str, QueryReport] = {}
-_mine = threading.local()
-
-
-def _session(spark: SparkSession) -> str:
-    """The JVM session: PySpark may have several objects for one."""
-    return str(spark._jsparkSession.sessionUUID())

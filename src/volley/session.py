@@ -25,6 +25,7 @@ from volley import query
 from volley.bridge.result import NativeResult
 from volley.config import PREFIX, Config
 from volley.errors import SessionError
+from volley.settings import settings
 
 ENABLED = PREFIX + "enabled"
 
@@ -47,7 +48,7 @@ def enable(spark: SparkSession) -> SparkSession:
                 "SparkSession.builder.master(...) instead of .remote(...)."
             )
         raise SessionError(f"{kind} is not a classic SparkSession.", hint=hint)
-    Config.read(query.settings(spark))
+    Config.read(settings(spark))
     _install()
     spark.conf.set(ENABLED, "true")
     return spark

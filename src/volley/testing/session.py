@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from volley.query import explicit_settings
+from volley.settings import explicit_settings
 
 
 @contextmanager
