@@ -60,17 +60,22 @@ def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
 
 
 PROGRAM = f"""
-import signal
+import signal, threading, time
 import volley
+from volley import history
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 volley.enable(spark)
-frame = spark.sql("{ENDLESS}")
-spark.range(3).collect()
-print("started", flush=True)
+
+def tell():
+    while not history.running(spark):
+        time.sleep(0.01)
+    print("started", flush=True)
+
 try:
-    frame.collect()
+    threading.Thread(target=tell).start()
+    spark.sql("{ENDLESS}").collect()
 except KeyboardInterrupt:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("interrupted", volley.cancel(spark), spark.range(5).count(), flush=True)
@@ -84,7 +89,7 @@ def test_ctrl_c_ends_the_query(spark: SparkSession) -> None:
     assert program.stdout is not None
     try:
         assert program.stdout.readline() == "started\n"
-        # The signal may fall into the planning, where PySpark's own handling of it applies; so, until it is done.
+        # Python may lose the exception when the signal falls into a finalizer; so, until it is done.
         while program.poll() is None:
             program.send_signal(signal.SIGINT)
             if select.select([program.stdout], [], [], 5)[0]:
