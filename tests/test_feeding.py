@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ from volley.plan.nodes import (
     SourceScan,
     Union,
 )
-from volley.plan.types import BOOLEAN, DATE, DOUBLE, LONG, STRING
+from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
 from volley.shuffle.memory import MemoryStore
-from volley.splits.files import FileSource, Piece, encode
-from volley.splits.parquet import ParquetReader
+from volley.splits.files import Piece, encode
+from volley.splits.parquet import PlannedReader
 from volley.splits.prune import may_match
 from volley.stages.cut import make_stages
 from volley.testing.contracts import attempt_id
@@ -79,6 +80,10 @@ def column(stream: ResultStream, place: int = 0) -> list[Any]:
 def fed(stream: ResultStream) -> FeedFinished:
     (event,) = (event for event in stream.events if isinstance(event, FeedFinished))
     return event
+
+
+def unit_rows(plan: Node, piece: Piece) -> list[pa.RecordBatch]:
+    return [batch for batch in PlannedReader(plan).read(encode(piece), (), ()) if batch.num_rows]
 
 
 def hashed(child: Node) -> Node:
@@ -275,54 +280,32 @@ class TestFiles:
         pq.write_table(pa.table({"ID": pa.array(range(5), pa.int32())}), path)
         file = DataFile(str(path), path.stat().st_size, 0, ("x",))
         day, gone = Attribute(7, "day", STRING), Attribute(8, "gone", DOUBLE)
-        unit = encode([Piece(file, 0, file.size_bytes)])
-        scan = FileScan("parquet", (file,), (day, ID, gone), (day,), ())
-        (batch,) = ParquetReader(scan).read(unit, [], ())
-        assert batch.to_pydict() == {"day": ["x"] * 5, "id": [0, 1, 2, 3, 4], "gone": [None] * 5}
-        assert batch.schema.types == [pa.string(), pa.int64(), pa.float64()]
+        (batch,) = unit_rows(FileScan("parquet", (), (day, ID, gone), (day,), ()), Piece((file,)))
+        assert batch.to_pydict() == {"c7": ["x"] * 5, f"c{ID.id}": [0, 1, 2, 3, 4], "c8": [None] * 5}
+        assert batch.schema.types == [pa.string_view(), pa.int64(), pa.float64()]
         for columns, width in (((day,), 1), ((gone,), 1), ((), 0)):
-            scan = FileScan("parquet", (file,), columns, (day,) if day in columns else (), ())
-            (batch,) = ParquetReader(scan).read(unit, [], ())
+            scan = FileScan("parquet", (), columns, (day,) if day in columns else (), ())
+            (batch,) = unit_rows(scan, Piece((file,)))
             assert (batch.num_rows, batch.num_columns) == (5, width)
 
-    def test_row_groups_that_cannot_match_are_not_read(self, tmp_path: Path) -> None:
-        name, day = Attribute(7, "name", STRING), Attribute(8, "day", DATE)
-        ids = list(range(100))
-        table = pa.table(
-            {
-                "id": pa.array(ids, pa.int64()),
-                "name": [f"{value:03}" for value in ids],
-                "day": pa.array(ids, pa.int32()).cast(pa.date32()),
-            }
-        )
-        scan = self.scan(tmp_path, [table], (ID, name, day), row_group_size=10)
-        (unit,) = (unit.payload for unit in FileSource(scan, 1).units())
-
-        def rows(*filters: Call) -> int:
-            return sum(batch.num_rows for batch in ParquetReader(scan).read(unit, [], filters))
-
-        def compare(function: str, *arguments: Attribute | Literal) -> Call:
-            return Call(function, arguments, BOOLEAN)
-
-        assert rows() == 100
-        assert rows(compare("EqualTo", ID, Literal(42, LONG))) == 10
-        assert rows(compare("LessThan", ID, Literal(20, LONG))) == 20
-        assert rows(compare("LessThanOrEqual", ID, Literal(20, LONG))) == 30
-        assert rows(compare("GreaterThan", ID, Literal(89, LONG))) == 10
-        assert rows(compare("GreaterThanOrEqual", ID, Literal(89, LONG))) == 20
-        assert rows(compare("GreaterThan", Literal(10, LONG), ID)) == 10
-        assert rows(compare("EqualTo", name, Literal("055", STRING))) == 10
-        assert rows(compare("LessThan", day, Literal(5, DATE))) == 10
-        assert rows(compare("In", ID, Literal(5, LONG), Literal(95, LONG), Literal(None, LONG))) == 20
-        both = Call(
-            "And",
-            (compare("GreaterThan", ID, Literal(29, LONG)), compare("LessThan", ID, Literal(31, LONG))),
-            BOOLEAN,
-        )
-        assert rows(both) == 20 - 10
-        # What cannot be told from the footer prunes nothing.
-        assert rows(compare("EqualTo", ID, Literal(None, LONG))) == 100
-        assert rows(Call("Or", (compare("EqualTo", ID, Literal(1, LONG)), both), BOOLEAN)) == 100
+    @pytest.mark.parametrize("parts", [1, 2, 3, 7, 40])
+    def test_parts_of_a_file_have_each_row_once_in_whatever_process_they_are_read(
+        self, tmp_path: Path, parts: int
+    ) -> None:
+        table = pa.table({"id": pa.array(range(1000), pa.int64())})
+        scan = self.scan(tmp_path, [table], (ID,), row_group_size=60)
+        odd = Filter(Call("GreaterThan", (ID, Literal(9, LONG)), BOOLEAN), replace(scan, files=()))
+        by_part = [
+            [
+                value
+                for batch in unit_rows(odd, Piece(scan.files, part, parts))
+                for value in batch[0].to_pylist()
+            ]
+            for part in range(parts)
+        ]
+        assert sorted(value for values in by_part for value in values) == list(range(10, 1000))
+        # One that took the rows of the others would have left nothing for them.
+        assert sum(1 for values in by_part if values) > min(parts, 17) / 2
 
     def test_floats_are_not_pruned(self, tmp_path: Path) -> None:
         value = Attribute(7, "value", DOUBLE)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
 from typing import Any
 
 from volley.errors import VolleyError
 from volley.plan.nodes import FeedInput, FileScan, Node, SourceScan, with_children
+from volley.plan.units import fed_scan, over_files
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
@@ -35,11 +35,12 @@ class Feeding:
 
     def _fed(self, stage: Stage, name: str) -> Node:
         def replaced(node: Node) -> Node:
-            if isinstance(node, SourceScan) or (isinstance(node, FileScan) and stage.tasks > 1):
+            scan = fed_scan(node)
+            if isinstance(scan, SourceScan) or (isinstance(scan, FileScan) and stage.tasks > 1):
                 number = len(self._feeds)
-                label = node.name if isinstance(node, SourceScan) else f"{name} scan {number}"
-                self._feeds.append(Feed(label, source_of(node, stage.tasks)))
-                return FeedInput(number, replace(node, files=()) if isinstance(node, FileScan) else node)
+                label = scan.name if isinstance(scan, SourceScan) else f"{name} scan {number}"
+                self._feeds.append(Feed(label, source_of(scan, stage.tasks)))
+                return FeedInput(number, over_files(node, ()))
             return with_children(node, tuple(replaced(child) for child in node.children))
 
         return replaced(stage.plan)

@@ -17,8 +17,9 @@ from volley.lower.joins import lower_join
 from volley.lower.memory import OperatorMemory
 from volley.lower.null_checks import without_implied_null_checks
 from volley.lower.scan import lower_scan
-from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct
+from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct, read_schema
 from volley.lower.semantics import sort_operand
+from volley.lower.streams import StreamTable
 from volley.lower.windows import lower_window
 from volley.plan.expressions import Expression, SortKey, attribute_of
 from volley.plan.nodes import (
@@ -52,6 +53,19 @@ _SETTINGS = {
     "datafusion.execution.collect_statistics": "true",
     # Scans already give a stream a core. Dealing out one sorted stream to several would undo its order.
     "datafusion.optimizer.enable_round_robin_repartition": "false",
+    # Spark has optimized the plan already: one pass finds what is left, and a short query is mostly planning.
+    "datafusion.optimizer.max_passes": "1",
+    # Twice the default: what an operator does once a batch costs half, and a batch still fits into the caches.
+    "datafusion.execution.batch_size": "16384",
+}
+
+
+_UNIT_SETTINGS = {
+    # A partition that helped itself to the files of another would give rows twice: other processes run the others.
+    "datafusion.execution.enable_file_stream_work_stealing": "false",
+    "datafusion.optimizer.repartition_file_min_size": "0",
+    # Each batch crosses two borders between languages on its way to the plan that reads it.
+    "datafusion.execution.batch_size": "32768",
 }
 
 
@@ -74,6 +88,15 @@ def shared_context(target_partitions: int) -> SessionContext:
     return new_context(target_partitions)
 
 
+@lru_cache(maxsize=64)
+def unit_context(parts: int) -> SessionContext:
+    """The session in which plans are run by units: a plan over one file has `parts` partitions, as even as can be."""
+    config = SessionConfig().with_target_partitions(parts)
+    for key, value in (_SETTINGS | _UNIT_SETTINGS).items():
+        config = config.set(key, value)
+    return SessionContext(config)
+
+
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
     """The plan of a fragment.
 
@@ -84,6 +107,16 @@ def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitSt
     """
     frame = _lower(without_implied_null_checks(node), Scope(context, inputs, resources))
     return _in_exact_types(frame, arrow_schema(node.output))
+
+
+def lower_unit(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame:
+    """The plan of a unit, for a reader in this process: as `lower`, but strings stay views."""
+    frame = _lower(without_implied_null_checks(node), Scope(context, _no_inputs, resources))
+    return _in_exact_types(frame, read_schema(node.output))
+
+
+def _no_inputs(node: StageInput | FeedInput) -> StreamTable:
+    raise TypeError(f"a unit reads files alone, not {type(node).__name__}")
 
 
 def root(frame: DataFrame, node: Node) -> DataFrame:

@@ -11,10 +11,10 @@ from volley.errors import DataError
 from volley.lower import links
 from volley.lower.expressions import column_name
 from volley.lower.parquet import physical_columns
-from volley.lower.scope import Scope, arrow_schema, distinct
+from volley.lower.scope import Scope, arrow_schema, distinct, read_type
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan
-from volley.plan.types import STRING, DataType, to_arrow
+from volley.plan.types import to_arrow
 
 
 def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
@@ -58,7 +58,7 @@ def _fields(files: Sequence[DataFile], columns: list[Attribute]) -> list[pa.Fiel
             raise DataError(f"the files of a scan call one column {' and '.join(sorted(names))}.")
         # Knowing that there is no NULL saves DataFusion checks, and Spark's own null checks vanish.
         nullable = len(here) < len(files) or any(field.nullable for field in here)
-        fields.append(pa.field(names.pop(), _carried(column.type), nullable))
+        fields.append(pa.field(names.pop(), read_type(column.type), nullable))
     return fields
 
 
@@ -84,8 +84,3 @@ def _join_values(
 def _quoted(name: str) -> Expr:
     """A column by its exact name: without quotes DataFusion folds case and splits at dots."""
     return col('"' + name.replace('"', '""') + '"')
-
-
-def _carried(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which a column is read: strings as views, which Parquet pages give without copying."""
-    return pa.string_view() if data_type == STRING else to_arrow(data_type)

@@ -14,7 +14,7 @@ from datafusion import DataFrame, Expr, SessionContext, col
 from volley.lower.expressions import column_name
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import FeedInput, StageInput
-from volley.plan.types import to_arrow
+from volley.plan.types import STRING, DataType, to_arrow
 
 Inputs = Callable[[StageInput | FeedInput], ds.Dataset]
 
@@ -70,3 +70,12 @@ def distinct(attributes: Iterable[Attribute]) -> list[Attribute]:
 def arrow_schema(attributes: Iterable[Attribute]) -> pa.Schema:
     """The schema under which these columns travel between operators and between stages."""
     return pa.schema([pa.field(column_name(a.id), to_arrow(a.type)) for a in distinct(attributes)])
+
+
+def read_schema(attributes: Iterable[Attribute]) -> pa.Schema:
+    """The schema under which these columns come out of files: strings as views, which pages give without copying."""
+    return pa.schema([pa.field(column_name(a.id), read_type(a.type)) for a in distinct(attributes)])
+
+
+def read_type(data_type: DataType) -> pa.DataType:
+    return pa.string_view() if data_type == STRING else to_arrow(data_type)

@@ -122,17 +122,17 @@ class StageInput:
 class FeedInput:
     """A scan whose units come while it runs, over the feed of number `feed`. Put in by the coordinator.
 
-    The scan itself says how units are read; it holds none of them.
+    `plan` is what is done with each unit: the scan, and filters and projections over one of files. It holds no units.
     """
 
     feed: int
-    scan: FileScan | SourceScan
+    plan: Node
 
     children = ()
 
     @property
     def output(self) -> tuple[Attribute, ...]:
-        return self.scan.output
+        return self.plan.output
 
 
 # ------------------------------------------------------------------------------------ one child

@@ -1,8 +1,8 @@
 """The files of a captured scan as units: large files cut into ranges, small ones put together.
 
-unit   a.parquet [0, 64m)          a unit is a list of pieces; a row group belongs to the piece
-unit   a.parquet [64m, 128m)       in which it begins, so that no footer must be read to cut a file
-unit   b.parquet, c.parquet, d.parquet
+unit   a.parquet, first of two      a unit is one part of a large file, or several whole small ones;
+unit   a.parquet, second of two     whoever reads it knows which row groups a part has, so that no footer
+unit   b.parquet, c.parquet         must be read to cut a file
 """
 
 from __future__ import annotations
@@ -27,15 +27,11 @@ _FILES_A_UNIT = 64
 
 @dataclass(frozen=True)
 class Piece:
-    """The row groups of a file that begin at one of the bytes from `start` up to `end`."""
+    """Part `part` of `parts` of the rows of `files`. Together the parts have every row once."""
 
-    file: DataFile
-    start: int
-    end: int
-
-    @property
-    def whole(self) -> bool:
-        return self.start == 0 and self.end >= self.file.size_bytes
+    files: tuple[DataFile, ...]
+    part: int = 0
+    parts: int = 1
 
 
 class FileSource:
@@ -52,19 +48,19 @@ class FileSource:
         return pa.schema([pa.field(column.name, to_arrow(column.type)) for column in self._scan.output])
 
     def units(self) -> Iterator[Unit]:
-        waiting: list[Piece] = []
+        waiting: list[DataFile] = []
         for file in self._scan.files:
             if file.size_bytes > self._split_bytes:
-                for piece in _ranges(file, self._split_bytes):
-                    yield _unit([piece])
+                parts = -(-file.size_bytes // self._split_bytes)
+                yield from (_unit(Piece((file,), part, parts)) for part in range(parts))
                 continue
-            held = sum(piece.file.size_bytes for piece in waiting)
+            held = sum(waiting_file.size_bytes for waiting_file in waiting)
             if waiting and (held + file.size_bytes > self._split_bytes or len(waiting) >= self._together):
-                yield _unit(waiting)
+                yield _unit(Piece(tuple(waiting)))
                 waiting = []
-            waiting.append(Piece(file, 0, file.size_bytes))
+            waiting.append(file)
         if waiting:
-            yield _unit(waiting)
+            yield _unit(Piece(tuple(waiting)))
 
     def estimate(self) -> Estimate:
         size_bytes = sum(file.size_bytes for file in self._scan.files)
@@ -74,35 +70,29 @@ class FileSource:
         """Nothing is held open."""
 
 
-def encode(pieces: list[Piece]) -> bytes:
-    return json.dumps([_encode_piece(piece) for piece in pieces]).encode()
+def encode(piece: Piece) -> bytes:
+    return json.dumps([piece.part, piece.parts, [_encode_file(file) for file in piece.files]]).encode()
 
 
-def decode(payload: bytes) -> list[Piece]:
-    return [
-        Piece(
-            DataFile(path, size_bytes, modified_ms, tuple(_decode_scalar(value) for value in values)),
-            start,
-            end,
-        )
-        for path, size_bytes, modified_ms, values, start, end in json.loads(payload)
-    ]
+def decode(payload: bytes) -> Piece:
+    part, parts, files = json.loads(payload)
+    return Piece(tuple(_decode_file(*file) for file in files), part, parts)
 
 
-def _ranges(file: DataFile, size_bytes: int) -> Iterator[Piece]:
-    count = -(-file.size_bytes // size_bytes)
-    for number in range(count):
-        yield Piece(file, file.size_bytes * number // count, file.size_bytes * (number + 1) // count)
+def _unit(piece: Piece) -> Unit:
+    size_bytes = sum(file.size_bytes for file in piece.files)
+    # So that the sizes of all parts add up to that of the file.
+    begin, end = (size_bytes * number // piece.parts for number in (piece.part, piece.part + 1))
+    return Unit(encode(piece), end - begin)
 
 
-def _unit(pieces: list[Piece]) -> Unit:
-    return Unit(encode(pieces), sum(piece.end - piece.start for piece in pieces))
-
-
-def _encode_piece(piece: Piece) -> list[Any]:
-    file = piece.file
+def _encode_file(file: DataFile) -> list[Any]:
     values = [_encode_scalar(value) for value in file.partition]
-    return [file.path, file.size_bytes, file.modified_ms, values, piece.start, piece.end]
+    return [file.path, file.size_bytes, file.modified_ms, values]
+
+
+def _decode_file(path: str, size_bytes: int, modified_ms: int, values: list[Any]) -> DataFile:
+    return DataFile(path, size_bytes, modified_ms, tuple(_decode_scalar(value) for value in values))
 
 
 def _encode_scalar(value: Scalar) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from volley.plan.nodes import FileScan, SourceScan
+from volley.plan.nodes import FileScan, Node, SourceScan
 from volley.splits.datasource import DataSourceRows, DataSourceSplits
 from volley.splits.files import FileSource
-from volley.splits.parquet import ParquetReader
+from volley.splits.parquet import PlannedReader
 from volley.splits.source import SplitReader, SplitSource
 
 
@@ -16,7 +16,6 @@ def source_of(scan: FileScan | SourceScan, tasks: int) -> SplitSource:
     return DataSourceSplits(scan)
 
 
-def reader_of(scan: FileScan | SourceScan) -> SplitReader:
-    if isinstance(scan, FileScan):
-        return ParquetReader(scan)
-    return DataSourceRows(scan)
+def reader_of(plan: Node) -> SplitReader:
+    """The reader of units for a plan that is run unit by unit (`plan.units`)."""
+    return DataSourceRows(plan) if isinstance(plan, SourceScan) else PlannedReader(plan)

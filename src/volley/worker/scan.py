@@ -19,10 +19,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import pyarrow as pa
 
 from volley.errors import QueryError
-from volley.lower.scope import arrow_schema, distinct
+from volley.lower.scope import arrow_schema, distinct, read_schema
 from volley.lower.streams import StreamTable
-from volley.plan.expressions import Attribute, Expression
-from volley.plan.nodes import FeedInput, FileScan, SourceScan
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import FeedInput, SourceScan
 from volley.splits.readers import reader_of
 from volley.splits.source import SplitReader
 from volley.worker.intake import Intake, Intakes, Stopped
@@ -46,7 +46,7 @@ class Scans:
     def table(self, node: FeedInput) -> StreamTable:
         scan = _Scan(node, self._opened(node), self._cores, self._errors)
         self._scans.append(scan)
-        return StreamTable(arrow_schema(node.output), [scan.batches] * self._cores)
+        return StreamTable(scan.schema, [scan.batches] * self._cores)
 
     def _opened(self, node: FeedInput) -> Intake:
         if self._intakes is None:
@@ -80,14 +80,14 @@ class _Scan:
     """Started by the first stream that is read, so that a scan that DataFusion finds needless costs nothing."""
 
     def __init__(self, node: FeedInput, intake: Intake, readers: int, errors: list[Exception]) -> None:
-        self._schema = arrow_schema(node.output)
         self._attributes = distinct(node.output)
+        self._reader: SplitReader = reader_of(node.plan)
         self._columns = [attribute.name for attribute in self._attributes]
-        if isinstance(node.scan, SourceScan):
-            names = dict(zip((a.id for a in node.output), node.scan.columns, strict=True))
+        self.schema = read_schema(node.output)
+        if isinstance(node.plan, SourceScan):
+            names = dict(zip((a.id for a in node.output), node.plan.columns, strict=True))
             self._columns = [names[attribute.id] for attribute in self._attributes]
-        self._filters: Sequence[Expression] = node.scan.filters if isinstance(node.scan, FileScan) else ()
-        self._reader: SplitReader = reader_of(node.scan)
+            self.schema = arrow_schema(node.output)
         self._intake = intake
         self._errors = errors
         self._queue = _BatchQueue(_QUEUE_BYTES, readers)
@@ -117,7 +117,7 @@ class _Scan:
             elif self._streams > len(self._threads):
                 raise QueryError("a scan was read a second time, but its rows are gone with the first.")
         nothing = pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in self._schema], schema=self._schema
+            [pa.array([], field.type) for field in self.schema], schema=self.schema
         )
         while True:
             item = self._queue.get(_TURN_SECONDS)
@@ -136,8 +136,8 @@ class _Scan:
     def _read(self) -> None:
         try:
             while (unit := self._intake.take()) is not None:
-                for batch in self._reader.read(unit, self._columns, self._filters):
-                    self._queue.put(as_planned(batch, self._attributes, self._schema))
+                for batch in self._reader.read(unit, self._columns, ()):
+                    self._queue.put(as_planned(batch, self._attributes, self.schema))
         except Stopped:
             pass
         except Exception as error:
@@ -156,7 +156,11 @@ def as_planned(batch: pa.RecordBatch, attributes: Sequence[Attribute], schema: p
     if not attributes:
         return batch
     return pa.RecordBatch.from_arrays(
-        [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)], schema=schema
+        [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(batch.columns, schema, strict=True)
+        ],
+        schema=schema,
     )
 
 

@@ -1,0 +1,27 @@
+"""Plans that can be run unit by unit: each row of theirs comes from one row of a scan, whatever else is scanned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceScan, with_children
+
+
+def fed_scan(node: Node) -> FileScan | SourceScan | None:
+    """The scan whose units such a plan reads; None for any other plan.
+
+    Filters and projections over files are part of it, since whoever reads a unit applies them while it does. Units of
+    other sources are read by their own code, which knows nothing of plans.
+    """
+    if isinstance(node, SourceScan):
+        return node
+    while isinstance(node, Filter | Project):
+        node = node.child
+    return node if isinstance(node, FileScan) else None
+
+
+def over_files(node: Node, files: tuple[DataFile, ...]) -> Node:
+    """The same plan over these files instead."""
+    if isinstance(node, FileScan):
+        return replace(node, files=files)
+    return with_children(node, tuple(over_files(child, files) for child in node.children))
