@@ -13,12 +13,16 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import datasource as filters
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import volley
 from volley.cluster import LocalCluster
 from volley.errors import QueryError, SourceError
+from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.nodes import HERE, SourceScan
+from volley.plan.types import BOOLEAN, DATE, LONG, STRING
+from volley.splits.conditions import conditions
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -246,20 +250,36 @@ class TestDaemons:
         assert "import" in str(report)
 
 
-def test_executors_of_spark_are_given_their_units_before_they_begin(spark: SparkSession) -> None:
-    with conf(spark, {"spark.volley.transport": "spark"}):
-        registered(spark, Numbers, units=9, rows=100)
-        sql = "select unit, count(*), sum(id) from numbers where id % 3 = 0 group by unit"
-        assert_same_rows(spark, sql, native=False)
-        spark.sql(sql).collect()
-        report = volley.last_query(spark)
-    assert report is not None
-    assert report.engine == "native"
-    (feed,) = report.stages[0].feeds
-    assert (feed.found, feed.done, feed.final) == (9, 9, True)
-    # Dealt in turn, so nobody has two more than another.
-    assert len(feed.by_task) > 1
-    assert max(feed.by_task) - min(feed.by_task) <= 1
+def test_a_reader_is_told_what_it_may_prune_by() -> None:
+    number, text, day, other = (
+        Attribute(1, "number", LONG),
+        Attribute(2, "text", STRING),
+        Attribute(3, "day", DATE),
+        Attribute(9, "elsewhere", LONG),
+    )
+
+    def call(function: str, *arguments: Any) -> Call:
+        return Call(function, arguments, BOOLEAN)
+
+    condition = call(
+        "And",
+        call(
+            "And", call("GreaterThan", number, Literal(3, LONG)), call("EqualTo", Literal("x", STRING), text)
+        ),
+        call(
+            "And",
+            call("In", day, Literal(0, DATE), Literal(1, DATE)),
+            call("LessThan", other, Literal(1, LONG)),
+        ),
+    )
+    scan = SourceScan(
+        "s", "", ("n", "t", "d"), (number, text, day), filters=(condition, call("IsNotNull", text))
+    )
+    assert conditions(scan) == [
+        filters.GreaterThan(("n",), 3),
+        filters.EqualTo(("t",), "x"),
+        filters.In(("d",), (datetime.date(1970, 1, 1), datetime.date(1970, 1, 2))),
+    ]
 
 
 class TestReferences:

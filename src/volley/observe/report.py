@@ -21,7 +21,7 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class FeedReport:
-    """The units of one scan: found, still queued, taken by tasks that run, and those of tasks that are done.
+    """The units of one scan: found, still queued, given to tasks that have not read them, and read to their end.
 
     `by_task` counts the units that each task was given. `final` is False when discovery was stopped before its end.
     """

@@ -8,14 +8,15 @@ folder, on a local file system or any that pyarrow knows (`s3://`, `gs://`, `hdf
 ranges, and a row group belongs to the range in which it begins, so no footer is read to cut one.
 
 Values of folders named `key=value` are columns, of type string unless `.schema(...)` says otherwise. Files and folders
-whose names begin with `_` or `.` are left out, as Spark leaves them out.
+whose names begin with `_` or `.` are left out, as Spark leaves them out. Folders whose values a query's filter excludes
+are not listed, and row groups of Parquet that it excludes by their statistics are not read.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,9 +26,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
+
+from volley.sources.pruning import Pruner
 
 FORMATS = ("parquet", "orc", "csv", "json")
 _SPLIT_BYTES = 64 * 2**20
@@ -83,6 +86,11 @@ class FilesReader(DataSourceReader):
         self._path = path
         self._split_bytes = split_bytes
         self._schema = schema
+        self._pruner = Pruner([], schema)
+
+    def prune(self, filters: Sequence[Filter]) -> None:
+        """Read nothing for which one of these cannot hold."""
+        self._pruner = Pruner(filters, self._schema)
 
     def discover(self) -> Iterator[FilePartition]:
         file_system, root = _opened(self._path)
@@ -97,7 +105,9 @@ class FilesReader(DataSourceReader):
                 if name.startswith(("_", ".")):
                     continue
                 if size is None:
-                    folders.append((path, values | _value(name)))
+                    found = _value(name)
+                    if self._pruner.keeps_folder(found):
+                        folders.append((path, values | found))
                 else:
                     yield from self._pieces(path, size, values)
 
@@ -111,7 +121,11 @@ class FilesReader(DataSourceReader):
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         stored = [field.name for field in wanted if field.name not in partition.values]
         file_system, _ = _opened(self._path)
-        rows = _parquet if self.format == "parquet" else partial(_whole, self.format, wanted)
+        rows = (
+            partial(_parquet, self._pruner)
+            if self.format == "parquet"
+            else partial(_whole, self.format, wanted)
+        )
         for batch in rows(file_system, partition, stored):
             yield _as_declared(batch, partition.values, wanted)
 
@@ -144,13 +158,14 @@ def _value(folder: str) -> dict[str, str | None]:
 
 
 def _parquet(
-    file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
+    pruner: Pruner, file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     with file_system.open_input_file(partition.path) as opened, pq.ParquetFile(opened) as file:
         groups = [
             number
             for number in range(file.metadata.num_row_groups)
             if partition.start <= _begin(file.metadata.row_group(number)) < partition.end
+            and pruner.keeps_group(file.metadata.row_group(number), file.schema_arrow)
         ]
         present = [name for name in columns if name in file.schema_arrow.names]
         if groups and present:

@@ -32,7 +32,10 @@ _STOP_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """Where the units of a feed are. `by_task` counts those that each task was given."""
+    """Where the units of a feed are. `by_task` counts those that each task was given.
+
+    `done` are those that were read to their end, as far as the tasks have said so; all of a task that has committed.
+    """
 
     found: int
     queued: int
@@ -71,6 +74,7 @@ class Feed:
         self._changed = asyncio.Event()
         self._ledgers: dict[int, Ledger] = {}
         self._committed: set[int] = set()
+        self._read: dict[int, int] = {}
         self._waiting = 0
         self._thread: threading.Thread | None = None
 
@@ -159,6 +163,10 @@ class Feed:
                 finally:
                     self._waiting -= 1
 
+    def has_read(self, task: int, units: int) -> None:
+        """An attempt at the task says how many units it has read. One that begins again has read none."""
+        self._read[task] = units
+
     def commit(self, task: int) -> None:
         """An attempt at the task has won: whoever repeats it reads what is in its ledger, and no more."""
         self._ledgers.setdefault(task, Ledger()).closed = True
@@ -182,7 +190,10 @@ class Feed:
         ledgers = self._ledgers
         tasks = max(ledgers, default=-1) + 1
         by_task = tuple(ledgers[task].units if task in ledgers else 0 for task in range(tasks))
-        done = sum(ledgers[task].units for task in self._committed)
+        done = sum(
+            units if task in self._committed else min(units, self._read.get(task, 0))
+            for task, units in enumerate(by_task)
+        )
         return FeedStatus(
             found=self._window.found,
             queued=self._window.queued,

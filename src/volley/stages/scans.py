@@ -6,7 +6,9 @@ more to come   a source that is still looking may keep every worker busy
 
 from __future__ import annotations
 
-from volley.plan.nodes import FileScan, Node, SourceScan, walk
+from dataclasses import replace
+
+from volley.plan.nodes import FileScan, Filter, Node, SourceScan, transform, walk
 
 # Tasks that finish at different times even out when each has several pieces to take.
 UNITS_A_TASK = 6
@@ -27,6 +29,17 @@ def split_bytes(scan: FileScan, tasks: int) -> int:
     """The size at which files are cut and up to which they are put together, for so many tasks."""
     total_bytes = sum(file.size_bytes for file in scan.files)
     return max(MIN_SPLIT_BYTES, min(MAX_SPLIT_BYTES, total_bytes // (tasks * UNITS_A_TASK)))
+
+
+def with_filters(plan: Node) -> Node:
+    """The plan with every data source told of the filter right above it. Spark tells them nothing."""
+
+    def told(node: Node) -> Node:
+        if isinstance(node, Filter) and isinstance(node.child, SourceScan):
+            return replace(node, child=replace(node.child, filters=(node.condition,)))
+        return node
+
+    return transform(plan, told)
 
 
 def scans_of(plan: Node) -> list[FileScan | SourceScan]:

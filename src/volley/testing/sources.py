@@ -7,6 +7,7 @@ raise_after  discovery fails behind so many units
 hang_after   discovery waits for ever behind so many units, until it is closed
 garbage      what discovery yields instead of a partition: "object"
 tail         units say sizes of a heavy tail
+follow       discovery goes on when a reader has begun with the unit before; needs `calls`
 wait_for     readers of the units from `wait_from` on wait until this file exists
 row_pause    seconds that each unit takes to read
 calls        a directory in which discovery leaves a file `found-<n>` for every unit, and `closed`
@@ -82,6 +83,8 @@ class NumbersReader(DataSourceReader):
             yield NumbersPartition(unit, unit * rows, rows, size)
             if pause:
                 closed.wait(pause)
+            while "follow" in self._options and not self._begun(unit) and not closed.is_set():
+                closed.wait(_LOOK_SECONDS)
 
     def partitions(self) -> list[InputPartition]:
         found = list(self.discover())
@@ -111,6 +114,9 @@ class NumbersReader(DataSourceReader):
         if self._closed is not None:
             self._closed.set()
         self._leave("closed")
+
+    def _begun(self, unit: int) -> bool:
+        return any(Path(self._options["calls"]).glob(f"reading-{unit}-*"))
 
     def _leave(self, name: str) -> None:
         if "calls" in self._options:
