@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -248,6 +249,18 @@ class TestDaemons:
         assert report.engine == "spark"
         assert "DATA_SOURCE_NOT_SUPPORTED" in str(report)
         assert "import" in str(report)
+
+
+def test_explain_says_how_a_scan_would_be_shared(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(4):
+        pq.write_table(pa.table({"id": pa.array([number], pa.int64())}), tmp_path / f"{number}.parquet")
+    registered(spark, Numbers, units=4)
+    files = spark.read.schema("id bigint").parquet(str(tmp_path))
+    with conf(spark, {"spark.volley.local.workers": "3"}):
+        assert "4 units for 3 tasks" in str(volley.explain(files))
+        assert "units found while it runs, up to 3 tasks" in str(volley.explain(spark.table("numbers")))
+    # One task reads the files by itself.
+    assert "units" not in str(volley.explain(files))
 
 
 def test_a_reader_is_told_what_it_may_prune_by() -> None:

@@ -197,6 +197,14 @@ class TestSources:
         with start(numbers(units=10, hang_after=5), workers=1, events=EventLog(listen)):
             assert told.wait(30)
 
+    @pytest.mark.slow
+    def test_a_heavy_tail_is_spread_evenly_over_real_workers(self) -> None:
+        stream = start(numbers(units=1000, tail="yes", size_pause=0.002), workers=4)
+        assert sorted(column(stream)) == list(range(10_000))
+        loads = fed(stream).bytes_by_task
+        assert len(loads) == 4
+        assert max(loads) <= 1.2 * min(loads)
+
 
 class TestIntake:
     """What a worker does with the answers to its wants."""

@@ -125,7 +125,8 @@ class UnitProgress(Event):
 class FeedFinished(Event):
     """Where the units of a scan went. `queued` were found and not wanted; `final` is whether discovery came to its end.
 
-    `by_task` counts the units of each task; `done` are those that were read, `running` those that nobody read any more.
+    `by_task` and `bytes_by_task` are what each task was given; `done` are the units that were read, `running` those
+    that tasks were given and did not read, because there were rows enough.
     """
 
     stage: StageId
@@ -135,6 +136,7 @@ class FeedFinished(Event):
     running: int
     done: int
     by_task: tuple[int, ...]
+    bytes_by_task: tuple[int, ...]
     size_bytes: int
     final: bool
 

@@ -32,7 +32,8 @@ _STOP_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """Where the units of a feed are. `by_task` counts those that each task was given.
+    """Where the units of a feed are. `by_task` counts those that each task was given, `bytes_by_task` what their hints
+    say of their sizes.
 
     `done` are those that were read to their end, as far as the tasks have said so; all of a task that has committed.
     """
@@ -42,6 +43,7 @@ class FeedStatus:
     running: int
     done: int
     by_task: tuple[int, ...]
+    bytes_by_task: tuple[int, ...]
     size_bytes: int
     final: bool
     """Whether discovery is over, so that no more will be found."""
@@ -200,6 +202,7 @@ class Feed:
             running=sum(by_task) - done,
             done=done,
             by_task=by_task,
+            bytes_by_task=tuple(ledgers[task].size_bytes if task in ledgers else 0 for task in range(tasks)),
             size_bytes=self._window.found_bytes,
             final=self._window.complete,
         )

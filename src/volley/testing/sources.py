@@ -10,6 +10,7 @@ tail         units say sizes of a heavy tail
 follow       discovery goes on when a reader has begun with the unit before; needs `calls`
 wait_for     readers of the units from `wait_from` on wait until this file exists
 row_pause    seconds that each unit takes to read
+size_pause   seconds that each unit takes to read for each byte of the size that it says
 calls        a directory in which discovery leaves a file `found-<n>` for every unit, and `closed`
 """
 
@@ -100,6 +101,7 @@ class NumbersReader(DataSourceReader):
             while not Path(gate).exists():
                 time.sleep(_LOOK_SECONDS)
         time.sleep(float(self._options.get("row_pause", 0)))
+        time.sleep(float(self._options.get("size_pause", 0)) * (partition.size_bytes or 0))
         ids = range(partition.start, partition.start + partition.rows)
         yield pa.RecordBatch.from_pydict(
             {

@@ -62,7 +62,7 @@ class Intake:
         self._payloads: deque[bytes] = deque()
         self._after = 0
         self._asked = False
-        self._taken = self._read = 0
+        self._read = 0
         self._started = time.monotonic()
         self._over = False
         self._closed = False
@@ -82,7 +82,6 @@ class Intake:
             if not self._payloads:
                 return None
             payload = self._payloads.popleft()
-            self._taken += 1
             if not self._payloads and not self._over:
                 self._ask_for_more()
             return payload
@@ -116,6 +115,12 @@ class Intake:
     def _ask_for_more(self) -> None:
         if not self._asked:
             self._asked = True
-            rate = self._taken / max(time.monotonic() - self._started, 1e-3)
-            credits = max(1, min(_MAX_CREDITS, int(rate * _AHEAD_SECONDS)))
-            self._ask(self._after, credits, self._read)
+            self._ask(self._after, credits_for(self._read, time.monotonic() - self._started), self._read)
+
+
+def credits_for(read: int, seconds: float) -> int:
+    """What a task asks for that has read so many units in this time.
+
+    Not so many as it has been given: the largest come first, and nobody must hoard them before having read one.
+    """
+    return max(1, min(_MAX_CREDITS, int(read / max(seconds, 1e-3) * _AHEAD_SECONDS)))

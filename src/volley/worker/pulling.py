@@ -50,6 +50,10 @@ class Pulls:
 
         attempt.on_want(ask)
 
+    def close(self) -> None:
+        """The loop has ended. Calls that are under way end by their deadline."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def _pull(self, attempt: Attempt, driver: str, want: Want) -> None:
         pull = Pull(want, self._name, _WAIT_SECONDS)
         heard = time.monotonic()
