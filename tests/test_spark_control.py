@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pyarrow.flight as flight
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from volley.errors import ConfigError
 from volley.ids import AttemptId
 from volley.loop import LoopThread
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import FeedInput, SourceScan
+from volley.plan.types import LONG
 from volley.security import Security
+from volley.shuffle.memory import MemoryStore
+from volley.splits.datasource import encode as encode_partition
 from volley.testing.contracts import attempt_id
+from volley.testing.sources import NumbersPartition
 from volley.transport.codec import decode, encode
 from volley.transport.control import Answer, Pull, Refused
-from volley.transport.messages import TaskDone, TaskFailure, Units, Want
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want
 from volley.transport.spark_control import Channel, Control
+from volley.worker.performed import Performed
+from volley.worker.pulling import Pulls
+from volley.worker.slots import Attempt, Slots
 
 SECRET = Security(token="a" * 64)
 OURS = attempt_id()
 # The third try of Spark at our attempt 0.
 THEIRS = AttemptId(OURS.task, 2)
+SCHEMA = StructType().add("id", LongType()).add("unit", LongType()).add("pid", LongType())
 
 
 class Driver:
@@ -163,3 +176,63 @@ def test_channels_end_with_their_attempt() -> None:
         return [want async for want in channel.wants()]
 
     assert asyncio.run(story()) == []
+
+
+class TestWorker:
+    """A real attempt in a worker that pulls: over Numbers, whose units the test gives out itself."""
+
+    def attempt(self, driver: Driver, address: str) -> Attempt:
+        ids = Attribute(1, "id", LONG)
+        described = {"class": "volley.testing.sources:Numbers", "options": {}, "schema": SCHEMA.json()}
+        scan = SourceScan("numbers", json.dumps(described), ("id",), (ids,))
+        spec = TaskSpec(THEIRS, FeedInput(0, scan), None, ordered=False, inputs=(), driver=address)
+
+        async def started() -> Attempt:
+            slots = Slots("w", 1, 1, MemoryStore("w"))
+            performed = Performed(slots, Pulls("127.0.0.1:4711", SECRET))
+            assert performed.start(spec)
+            return slots[THEIRS]
+
+        made: Attempt = driver.on_loop(started())
+        return made
+
+    def outcome(self, driver: Driver, attempt: Attempt) -> TaskDone | TaskFailure:
+        ended: TaskDone | TaskFailure = driver.loop.submit(attempt.done()).result(30)
+        return ended
+
+    def test_units_come_by_pulling_until_there_are_no_more(self, driver: Driver) -> None:
+        attempt = self.attempt(driver, driver.control.address)
+        for number in range(3):
+            want = driver.next_want()
+            assert (want.attempt, want.after) == (THEIRS, number)
+            payload = encode_partition(NumbersPartition(number, number * 10, 10), here=False)
+            driver.give(Units(THEIRS, 0, number, (payload,), number + 1, over=number == 2))
+        ended = self.outcome(driver, attempt)
+        assert isinstance(ended, TaskDone)
+        assert ended.rows == 30
+
+    def test_it_ends_when_the_driver_does_not_want_it_any_more(self, driver: Driver) -> None:
+        attempt = self.attempt(driver, driver.control.address)
+        driver.next_want()
+        driver.control.forget(OURS)
+
+        async def close() -> None:
+            driver.channel.close()
+
+        driver.on_loop(close())
+        ended = self.outcome(driver, attempt)
+        assert isinstance(ended, TaskFailure)
+        assert ended.failure is Failure.INTERNAL
+
+    def test_it_fails_as_a_lost_worker_does_when_the_driver_is_silent(
+        self, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("volley.worker.pulling._SILENCE_SECONDS", 0.1)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            attempt = self.attempt(driver, f"127.0.0.1:{taken.getsockname()[1]}")
+            ended = self.outcome(driver, attempt)
+        assert isinstance(ended, TaskFailure)
+        # Spark tries it again elsewhere.
+        assert ended.failure is Failure.WORKER
+        assert "silent" in ended.message
