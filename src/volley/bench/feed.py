@@ -1,7 +1,7 @@
 """A source that takes its time to find out what there is, read by Volley while it looks and by Spark after it has.
 
     first row   from the action to the first row in the client's hands
-    of a unit   from the first unit that is found to the first row in the client's hands
+    after unit  from the first unit that is found to the first row in the client's hands
     total       all rows in the client's hands
     at best     the longer of discovery and reading: what one would have if they overlapped perfectly
     in turn     their sum, in which nothing overlaps
@@ -119,7 +119,7 @@ def measure(
         told(f"{engine}: warm-up")
         _frame(spark, Pace(2, 1, 0.0, 0.0)).collect()
         told(f"{engine}: first row")
-        first, of_a_unit = _first_row(spark, pace)
+        first, after_unit = _first_row(spark, pace)
         told(f"{engine}: all rows")
         started = time.perf_counter()
         rows = len(_frame(spark, pace).collect())
@@ -127,7 +127,7 @@ def measure(
         if rows != pace.units * pace.rows:
             raise AssertionError(f"{engine} gave {rows} rows of {pace.units * pace.rows}")
         runs.append(
-            FeedRun(engine, rows, first, of_a_unit, total, _by_task(spark) if engine == "volley" else ())
+            FeedRun(engine, rows, first, after_unit, total, _by_task(spark) if engine == "volley" else ())
         )
     return runs
 
@@ -140,7 +140,7 @@ def feed_table(pace: Pace, readers: int, runs: Sequence[FeedRun]) -> Table:
         caption_justify="left",
     )
     table.add_column("engine")
-    for name in ("first row s", "of a unit s", "total s", "of the best", "units by task"):
+    for name in ("first row s", "after unit s", "total s", "of the best", "units by task"):
         table.add_column(name, justify="right")
     for run in runs:
         table.add_row(
