@@ -20,11 +20,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 import volley
 from volley.cluster import LocalCluster
 from volley.errors import QueryError, SourceError
-from volley.plan.expressions import Attribute, Call, Literal
-from volley.plan.nodes import HERE, SourceScan
+from volley.plan.expressions import Alias, Attribute, Call, Literal
+from volley.plan.nodes import HERE, Filter, Node, Project, SourceScan
 from volley.plan.types import BOOLEAN, DATE, LONG, STRING
 from volley.splits.conditions import conditions
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
+from volley.stages.scans import informed, scans_of
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.testing.sources import Numbers, NumbersPartition
@@ -293,6 +294,25 @@ def test_a_reader_is_told_what_it_may_prune_by() -> None:
         filters.EqualTo(("t",), "x"),
         filters.In(("d",), (datetime.date(1970, 1, 1), datetime.date(1970, 1, 2))),
     ]
+
+
+def test_a_source_is_told_of_the_columns_that_are_read_and_no_others() -> None:
+    columns = tuple(Attribute(number, f"c{number}", LONG) for number in range(5))
+    scan = SourceScan("s", "", tuple(f"n{number}" for number in range(5)), columns)
+    condition = Call("LessThan", (columns[3], columns[1]), BOOLEAN)
+
+    def read(plan: Node) -> tuple[str, ...]:
+        (found,) = scans_of(informed(plan))
+        assert isinstance(found, SourceScan)
+        assert len(found.output) == len(found.columns)
+        return found.columns
+
+    assert read(Project((columns[4], Alias(9, "x", columns[0])), scan)) == ("n0", "n4")
+    assert read(Project((columns[4],), Filter(condition, scan))) == ("n1", "n3", "n4")
+    assert read(Project((), scan)) == ("n0",)
+    # All of it is what somebody above may read.
+    assert read(Filter(condition, scan)) == scan.columns
+    assert read(scan) == scan.columns
 
 
 class TestReferences:

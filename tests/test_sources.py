@@ -93,6 +93,23 @@ class TestFiles:
         assert sum(piece.size_bytes for piece in pieces) == (tmp_path / "a.parquet").stat().st_size
         assert sorted(read_all(reader)["id"].to_pylist()) == list(range(100))
 
+    def test_a_large_orc_file_is_cut_by_its_stripes(self, tmp_path: Path) -> None:
+        ids = pa.table(
+            {"id": pa.array(range(50_000), pa.int64()), "name": [f"{n:020}" for n in range(50_000)]}
+        )
+        path = tmp_path / "a.orc"
+        orc.write_table(ids, path, stripe_size=64 * 1024, batch_size=1024)
+        stripes = orc.ORCFile(path).nstripes
+        assert stripes > 4
+        reader = reader_of(tmp_path, format="orc", splitBytes=str(path.stat().st_size // 4 + 1))
+        counts = [sum(batch.num_rows for batch in reader.read(part)) for part in reader.discover()]
+        assert len(counts) == 4
+        assert all(0 < count < 50_000 for count in counts)
+        assert sorted(read_all(reader)["id"].to_pylist()) == list(range(50_000))
+        # More pieces than stripes: some have none.
+        tiny = reader_of(tmp_path, format="orc", splitBytes=str(path.stat().st_size // (3 * stripes)))
+        assert sorted(read_all(tiny)["id"].to_pylist()) == list(range(50_000))
+
     def test_files_are_found_one_by_one(self, tmp_path: Path) -> None:
         for number in range(3):
             pq.write_table(TABLE, tmp_path / f"{number}.parquet")
@@ -146,6 +163,25 @@ class TestFiles:
         assert rows(EqualTo(("id",), "5")) == 100
         assert rows(EqualTo(("gone",), 5)) == 100
 
+    @pytest.mark.parametrize(
+        ("kind", "write"),
+        [("parquet", pq.write_table), ("orc", orc.write_table), ("csv", csv.write_csv), ("json", write_json)],
+    )
+    def test_columns_that_are_not_wanted_are_not_read(
+        self, tmp_path: Path, kind: str, write: Callable[[pa.Table, Path], Any]
+    ) -> None:
+        folder = tmp_path / "day=1"
+        folder.mkdir()
+        write(TABLE, folder / f"a.{kind}")
+        for wanted in (["name", "id"], ["share"], ["day", "share"], ["day"]):
+            reader = reader_of(tmp_path, format=kind)
+            reader.select(wanted)
+            found = read_all(reader)
+            assert found.column_names == wanted
+            assert found.num_rows == 100
+            for name in set(wanted) - {"day"}:
+                assert found[name].combine_chunks().equals(TABLE[name].combine_chunks())
+
     def test_a_query_prunes(self, spark: SparkSession, tmp_path: Path) -> None:
         for day in range(1, 5):
             (tmp_path / f"day={day}").mkdir()
@@ -160,6 +196,12 @@ class TestFiles:
         assert report is not None
         (feed,) = report.stages[0].feeds
         assert (feed.found, feed.done, feed.final) == (2, 2, True)
+        for text in (
+            "select count(*) from files",
+            "select day from files",
+            "select name, day + 1 from files where id = 7",
+        ):
+            assert_same_rows(spark, text)
 
     def test_nothing_there_needs_a_schema(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no file"):
@@ -243,6 +285,11 @@ class TestIceberg:
             return len(list(reader.discover()))
 
         assert files() == 4
+        narrow = source.reader(source.schema())
+        narrow.select(["name", "id"])
+        assert {batch.schema.names[0] for part in narrow.discover() for batch in narrow.read(part)} == {
+            "name"
+        }
         assert files(GreaterThan(("id",), 60)) == 2
         assert files(In(("id",), (1, 99))) == 2
         assert files(EqualTo(("name",), "n3"), LessThan(("id",), 50)) <= 2

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import volley
-from volley.errors import SourceError
+from volley.errors import QueryCancelled, SourceError
 from volley.observe.report import QueryReport
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -79,6 +79,32 @@ def test_a_limit_does_not_wait_for_a_source_that_hangs(executors: SparkSession, 
     assert len(executors.sql("select id from numbers").take(ROWS)) == ROWS
     native_report(executors)
     assert (tmp_path / "closed").exists()
+
+
+def test_cancelling_stops_discovery_and_frees_the_executors(executors: SparkSession, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    calls.mkdir()
+    numbers(executors, units="endless", calls=calls, pause=0.001)
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            executors.sql("select sum(id) from numbers").collect()
+        except BaseException as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    deadline = time.monotonic() + 60
+    while not list(calls.glob("reading-*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    volley.cancel(executors)
+    asking.join(60)
+    assert [type(failure) for failure in failures] == [QueryCancelled]
+    assert (calls / "closed").exists()
+    numbers(executors, units=3)
+    assert executors.sql("select id from numbers").count() == 30
+    native_report(executors)
 
 
 def test_a_discovery_that_fails_fails_the_query_with_its_cause(

@@ -179,6 +179,19 @@ class TestFeed:
 
         told(story())
 
+    def test_two_attempts_at_once_read_the_same(self) -> None:
+        async def story() -> None:
+            feed = Feed("f", Source(lambda: units(500)), window_units=16)
+            feed.start()
+            # Spark may run a task twice and take whichever ends first; another task takes what it can meanwhile.
+            one, two, other = await asyncio.gather(
+                everything(feed, 0, credits=3), everything(feed, 0, credits=7), everything(feed, 1)
+            )
+            assert one == two
+            assert sorted([*one, *other]) == sorted(unit.payload for unit in units(500))
+
+        told(story())
+
     def test_a_committed_task_gets_no_more(self) -> None:
         async def story() -> None:
             feed = Feed("f", Source(lambda: units(20)))

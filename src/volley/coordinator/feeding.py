@@ -17,7 +17,7 @@ from volley.plan.units import fed_scan, over_files
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
-from volley.stages.scans import scans_of, with_filters
+from volley.stages.scans import informed, scans_of
 from volley.transport.base import RunningTask
 from volley.transport.messages import Units, Want
 
@@ -47,7 +47,7 @@ class Feeding:
                 return FeedInput(number, over_files(node, ()))
             return with_children(node, tuple(replaced(child) for child in node.children))
 
-        return replaced(with_filters(stage.plan))
+        return replaced(informed(stage.plan))
 
     def __bool__(self) -> bool:
         return bool(self._feeds)

@@ -65,6 +65,10 @@ class IcebergReader(DataSourceReader):
         """Plan no file for which one of these cannot hold."""
         self._filters = filters
 
+    def select(self, columns: Sequence[str]) -> None:
+        """Read these columns alone."""
+        self._schema = StructType([self._schema[name] for name in columns])
+
     def discover(self) -> Iterator[IcebergPartition]:
         table = _table(self._options)
         for task in _scan(table, self._options).filter(_condition(self._filters)).plan_files():
@@ -81,7 +85,7 @@ class IcebergReader(DataSourceReader):
         if not isinstance(partition, IcebergPartition):
             return  # Spark reads a source without partitions once, without one
         table = _table(self._options)
-        projected = _scan(table, self._options).projection()
+        projected = _scan(table, self._options).select(*self._schema.names).projection()
         task = FileScanTask(_made(partition.file), {_made(file) for file in partition.deletes})
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         for batch in ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([task]):

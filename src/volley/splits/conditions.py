@@ -1,9 +1,11 @@
-"""What a data source is told of the filter above it, in PySpark's own words.
+"""What a data source is told of the query above it, in PySpark's own words.
 
     Filter: id > 3 and name = 'x' and f(y)    ->    reader.prune([GreaterThan(("id",), 3), EqualTo(("name",), "x")])
+    Project: id, name                         ->    reader.select(["id", "name", "y"])
 
 A reader that offers `prune` may leave out partitions and rows for which one of the conditions is not true, and need
-not: the plan filters again. Spark knows nothing of it and reads everything.
+not: the plan filters again. One that offers `select` gives these columns, in this order, and no others. Spark knows
+nothing of either and reads everything.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ from volley.splits.prune import comparisons
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, Filter
+    from pyspark.sql.types import StructType
 
 _EPOCH = datetime.date(1970, 1, 1)
 
 
-def tell(reader: DataSourceReader, scan: SourceScan) -> None:
-    """Let the reader prune, where it can and there is something to prune by."""
-    prune = getattr(reader, "prune", None)
+def tell(reader: DataSourceReader, scan: SourceScan, schema: StructType) -> StructType:
+    """Let the reader leave out what it can; the schema of what it reads then."""
+    prune, select = getattr(reader, "prune", None), getattr(reader, "select", None)
     if prune is not None and (found := conditions(scan)):
         prune(found)
+    if select is None:
+        return schema
+    select(list(scan.columns))
+    return type(schema)([schema[name] for name in scan.columns])
 
 
 def conditions(scan: SourceScan) -> list[Filter]:

@@ -7,7 +7,9 @@
             return list(self.discover())
         def read(self, partition):
             ...
-        def prune(self, filters):       # ours, if it likes: called before the others (see `splits.conditions`)
+        def prune(self, filters):       # ours, if it likes, and called before the others: see `splits.conditions`
+            ...
+        def select(self, columns):
             ...
 
 A source without `discover` gives what its `partitions` returns. A partition may have attributes `size_bytes`, `rows`
@@ -137,7 +139,7 @@ class DataSourceSplits:
         # Here and not earlier: all of the user's code runs on the thread of discovery.
         source, schema = _opened(self._reference)
         self._reader = reader = _reader(source, schema)
-        tell(reader, self._scan)
+        tell(reader, self._scan, schema)
         discover = getattr(reader, "discover", None)
         found = discover() if discover is not None else iter(_partitions(reader))
         return self._later(found) if isinstance(found, AsyncIterator) else self._now(found)
@@ -214,7 +216,7 @@ class DataSourceRows:
         try:
             self._source, self._schema = _opened(scan.reader)
             self._reader = _reader(self._source, self._schema)
-            tell(self._reader, scan)
+            self._schema = tell(self._reader, scan, self._schema)
         except VolleyError:
             raise
         except Exception as error:
