@@ -5,8 +5,8 @@
 
 Spark lists a directory to its end before it reads the first file. This source yields files as it meets them, folder by
 folder, on a local file system or any that pyarrow knows (`s3://`, `gs://`, `hdfs://`). Large files of Parquet and ORC
-are cut into ranges, and a row group belongs to the range in which it begins, a stripe to that in which it would begin if
-all were alike; so no footer is read to cut one.
+are cut into ranges, and a row group belongs to the range in which it begins, a stripe to that in which it would begin
+if all were alike; so no footer is read to cut one.
 
 Values of folders named `key=value` are columns, of type string unless `.schema(...)` says otherwise. Files and folders
 whose names begin with `_` or `.` are left out, as Spark leaves them out. Folders whose values a query's filter excludes
