@@ -1,4 +1,4 @@
-"""Row groups that cannot have a row that the plan keeps, by the statistics of their footers.
+"""What a filter says of single columns, and row groups that it excludes by the statistics of their footers.
 
 Only where the order of Parquet's statistics is Spark's: whole numbers, dates and strings. Floats are left out, because
 statistics do not count NaN, which is Spark's largest number.
@@ -7,10 +7,9 @@ statistics do not count NaN, which is Spark's largest number.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from volley.plan.expressions import Attribute, Call, Expression, Literal
@@ -35,16 +34,6 @@ _TURNED = {
     "GreaterThan": "LessThan",
     "GreaterThanOrEqual": "LessThanOrEqual",
 }
-
-
-def may_match(
-    group: pq.RowGroupMetaData, fields: Mapping[int, pa.Field], filters: Sequence[Expression]
-) -> bool:
-    """Whether the group may have a row for which all `filters` are true; `fields` are its columns by their ids."""
-    return all(
-        column.id not in fields or may_hold(group, fields[column.id].name, function, values)
-        for column, function, values in comparisons(filters)
-    )
 
 
 def may_hold(group: pq.RowGroupMetaData, name: str, function: str, values: Sequence[Any]) -> bool:
