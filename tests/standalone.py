@@ -28,11 +28,15 @@ class StandaloneCluster:
 
     def __enter__(self) -> StandaloneCluster:
         try:
-            master = self._start("master", "deploy.master.Master", "--port", "0", "--webui-port", "0")
+            master = self._start(
+                "master", "127.0.0.1", "deploy.master.Master", "--port", "0", "--webui-port", "0"
+            )
             self.url = self._wait_for(master, r"Starting Spark master at (spark://\S+)")
             for number in range(self._count):
                 log = self._start(
                     f"worker-{number}",
+                    # Spark starts no copy of a task on the host where it runs already.
+                    f"127.0.0.{number + 1}",
                     "deploy.worker.Worker",
                     *("--cores", "1", "--memory", "1g", "--webui-port", "0"),
                     *("--work-dir", str(self._directory / f"work-{number}"), self.url),
@@ -72,13 +76,13 @@ class StandaloneCluster:
                 process.kill()
                 process.wait()
 
-    def _start(self, name: str, main: str, *arguments: str) -> Path:
+    def _start(self, name: str, host: str, main: str, *arguments: str) -> Path:
         home = Path(pyspark.__file__).parent
         log = self._directory / f"{name}.log"
         environment: Mapping[str, str] = os.environ | {
             "SPARK_HOME": str(home),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
         }
         with log.open("wb") as output:
@@ -87,7 +91,7 @@ class StandaloneCluster:
                     str(home / "bin" / "spark-class"),
                     f"org.apache.spark.{main}",
                     "--host",
-                    "127.0.0.1",
+                    host,
                     *arguments,
                 ],
                 env=environment,

@@ -1,15 +1,29 @@
-"""Run by test_spark_cluster.py against a standalone cluster: TPC-H in its executors, and with one of them killed."""
+"""Run by test_spark_cluster.py against a standalone cluster: TPC-H in its executors, and what goes wrong with them.
+
+    standalone_program.py MASTER DATA SETTINGS tpch q01 q02 ...     each query natively, compared with Spark
+    standalone_program.py MASTER DATA SETTINGS kill MOMENT ...      an executor is killed: `running` or `over`
+    standalone_program.py MASTER DATA SETTINGS stop                 a sidecar is stopped, so that Spark speculates
+
+SETTINGS is JSON. The last line of the output is JSON too, an object for each query.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+from pyspark import SparkJobInfo
 from pyspark.sql import SparkSession
 
 import volley
@@ -22,10 +36,21 @@ SHUFFLED = """
     from lineitem join orders on l_orderkey = o_orderkey join customer on o_custkey = c_custkey
     group by o_orderpriority
 """
+WAIT_SECONDS = 120.0
+
+Answer = dict[str, Any]
 
 
-def main(master: str, data: str, *queries: str) -> None:
-    spark = (
+def main(master: str, data: str, settings: str, what: str, *arguments: str) -> None:
+    spark = session(master, json.loads(settings))
+    register_tables(spark, Path(data))
+    ways = {"tpch": tpch, "kill": kill, "stop": stop}
+    print(json.dumps(ways[what](spark, *arguments)))
+    spark.stop()
+
+
+def session(master: str, settings: dict[str, str]) -> SparkSession:
+    builder = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
@@ -39,46 +64,146 @@ def main(master: str, data: str, *queries: str) -> None:
         .config("spark.sql.autoBroadcastJoinThreshold", "-1")
         .config("spark.volley.transport", "spark")
         .config("spark.volley.fallback", "error")
-        .getOrCreate()
     )
-    register_tables(spark, Path(data))
-    texts = {name: query_text(name) for name in queries if name != "kill"}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def tpch(spark: SparkSession, *queries: str) -> list[Answer]:
+    texts = {name: query_text(name) for name in queries}
     plain = {name: spark.sql(text).toArrow() for name, text in texts.items()}
+    volley.enable(spark)
+    return [answered(spark, name, text, plain[name]) for name, text in texts.items()]
+
+
+def kill(spark: SparkSession, *moments: str) -> list[Answer]:
+    """The first job is `running`, or it is `over` and what it made is still to be read."""
     expected = spark.sql(SHUFFLED).toArrow()
     volley.enable(spark)
     answers = []
-    for name, text in texts.items():
-        rows = spark.sql(text).toArrow()
-        answers.append(described(spark, name) | {"difference": difference(plain[name], rows, None)})
-    if "kill" in queries:
+    for moment in moments:
+        both_run(spark)
+        with during(spark, running if moment == "running" else over, lambda: kill_an_executor(spark)):
+            answers.append(answered(spark, moment, SHUFFLED, expected))
+    return answers
+
+
+def stop(spark: SparkSession) -> list[Answer]:
+    """A sidecar does nothing until other attempts have taken the place of its own, and then goes on."""
+    expected = spark.sql(SHUFFLED).toArrow()
+    volley.enable(spark)
+    both_run(spark)
+    (*_, victim) = sidecars(spark).values()
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        with during(spark, over, lambda: os.kill(victim, signal.SIGCONT)) as group:
+            answer = answered(spark, "stopped", SHUFFLED, expected)
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    answer["speculative_tasks"] = speculative_tasks(spark, group)
+    return [answer, answered(spark, "afterwards", SHUFFLED, expected)]
+
+
+def both_run(spark: SparkSession) -> None:
+    """Queries, until both executors have a sidecar: it is started by the first task."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(sidecars(spark)) < 2:
+        assert time.monotonic() < deadline, "there are no two executors"
         spark.sql(SHUFFLED).toArrow()
-        for delay in (0.1, 0.6):
-            killer = threading.Timer(delay, kill_an_executor)
-            killer.start()
-            rows = spark.sql(SHUFFLED).toArrow()
-            killer.join()
-            answers.append(described(spark, "kill") | {"difference": difference(expected, rows, None)})
-    print(json.dumps(answers))
-    spark.stop()
 
 
-def described(spark: SparkSession, name: str) -> dict[str, object]:
+def answered(spark: SparkSession, name: str, text: str, expected: pa.Table) -> Answer:
+    found = difference(expected, spark.sql(text).toArrow(), None)
     report = volley.last_query(spark)
     assert report is not None
     return {
         "name": name,
+        "difference": found,
         "engine": report.engine,
         "spark_tasks": report.spark_tasks,
-        "native_tasks": sum(stage.attempts for stage in report.stages),
-        "stages": len(report.stages),
+        "native_tasks": report.native_tasks,
+        "stages": [(stage.tasks, stage.attempts) for stage in report.stages],
     }
 
 
-def kill_an_executor() -> None:
-    """The directory of a sidecar is named after the JVM that it belongs to."""
-    found = Path(tempfile.gettempdir()).glob(f"volley-executor-{os.getuid()}-*")
-    mine = [int(path.name.split("-")[3]) for path in found if (path / "address").exists()]
-    os.kill(max(mine), signal.SIGKILL)
+# ------------------------------------------------------------------------------------------ at a moment of a query
+
+
+@contextmanager
+def during(
+    spark: SparkSession, moment: Callable[[SparkSession, str], bool], act: Callable[[], None]
+) -> Iterator[str]:
+    """Act once when the moment of the query in the block has come, which it must. Gives its job group."""
+    group = f"watched {next(_numbers)}"
+    problems: list[BaseException] = []
+
+    def watch() -> None:
+        try:
+            wait_until(lambda: moment(spark, group), moment.__name__)
+            act()
+        except BaseException as error:
+            problems.append(error)
+
+    spark.sparkContext.setJobGroup(group, "a query that is watched")
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield group
+    finally:
+        watching.join()
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None unsets it
+    if problems:
+        raise problems[0]
+
+
+_numbers = itertools.count()
+
+
+def running(spark: SparkSession, group: str) -> bool:
+    tracker = spark.sparkContext.statusTracker()
+    stages = (tracker.getStageInfo(stage) for job in jobs_of(spark, group) for stage in job.stageIds)
+    return any(stage and stage.numActiveTasks for stage in stages)
+
+
+def over(spark: SparkSession, group: str) -> bool:
+    return any(job.status == "SUCCEEDED" for job in jobs_of(spark, group))
+
+
+def jobs_of(spark: SparkSession, group: str) -> list[SparkJobInfo]:
+    tracker = spark.sparkContext.statusTracker()
+    found = (tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group))
+    return [job for job in found if job]
+
+
+def speculative_tasks(spark: SparkSession, group: str) -> int:
+    store = spark.sparkContext._jsc.sc().statusStore()
+    stages = (stage for job in jobs_of(spark, group) for stage in job.stageIds)
+    found = [store.speculationSummary(stage, 0) for stage in stages]
+    return sum(summary.get().numTasks() for summary in found if summary.isDefined())
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came true that {what}"
+        time.sleep(0.002)
+
+
+def sidecars(spark: SparkSession) -> dict[int, int]:
+    """The pid of each executor of this application, and that of its sidecar."""
+    found = {}
+    for path in Path(tempfile.gettempdir()).glob(f"volley-executor-{os.getuid()}-*/address"):
+        # The directory of a sidecar is named after the JVM that it belongs to.
+        executor = int(path.parent.name.split("-")[3])
+        with suppress(FileNotFoundError):
+            if spark.sparkContext.applicationId.encode() in Path(f"/proc/{executor}/cmdline").read_bytes():
+                found[executor] = int(json.loads(path.read_text())["pid"])
+    return found
+
+
+def kill_an_executor(spark: SparkSession) -> None:
+    os.kill(max(sidecars(spark)), signal.SIGKILL)
 
 
 if __name__ == "__main__":

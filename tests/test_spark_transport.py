@@ -37,10 +37,9 @@ def report_of(spark: SparkSession) -> QueryReport:
 def assert_native_tasks(spark: SparkSession) -> None:
     report = report_of(spark)
     assert report.engine == "native", [str(reason) for reason in report.reasons]
-    native = sum(stage.attempts for stage in report.stages)
-    assert report.spark_tasks >= native
+    assert report.spark_tasks == report.native_tasks >= sum(stage.attempts for stage in report.stages)
     if len(report.stages) > 1:
-        assert native > 1
+        assert report.native_tasks > 1
 
 
 @pytest.mark.parametrize(
@@ -53,11 +52,17 @@ def test_tpch(executors: SparkSession, query: str) -> None:
 
 
 def test_a_spark_task_for_each_native_one(executors: SparkSession) -> None:
-    """A query without subqueries, each of which would be a query of its own."""
+    """Also of subqueries, which are queries of their own."""
     executors.sql("select l_returnflag, count(*) from lineitem group by 1").collect()
     report = report_of(executors)
     assert report.native
-    assert report.spark_tasks == sum(stage.attempts for stage in report.stages) > 1
+    assert report.spark_tasks == report.native_tasks == sum(stage.attempts for stage in report.stages) > 1
+    executors.sql(
+        "select count(*) from orders where o_totalprice > (select avg(o_totalprice) from orders)"
+    ).collect()
+    report = report_of(executors)
+    assert report.native
+    assert report.spark_tasks == report.native_tasks > sum(stage.attempts for stage in report.stages)
 
 
 def test_rows_come_back_in_order_and_whole(executors: SparkSession) -> None:
@@ -65,6 +70,13 @@ def test_rows_come_back_in_order_and_whole(executors: SparkSession) -> None:
     assert_native_tasks(executors)
     nothing = executors.sql("select o_orderkey from orders where o_orderkey < 0")
     assert nothing.collect() == []
+    assert_native_tasks(executors)
+
+
+def test_a_limit_ends_the_tasks(executors: SparkSession) -> None:
+    """Nobody could read all of these rows."""
+    text = "select id from range(1000000000000) where id % 7 = 3 limit 5"
+    assert len(executors.sql(text).collect()) == 5
     assert_native_tasks(executors)
 
 

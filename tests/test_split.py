@@ -20,7 +20,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import LONG
 from volley.support.reasons import Reason, Unsupported
-from volley.support.split import cut_off
+from volley.support.split import cut_off, islands
 
 A, B, STATE, TOTAL = (
     Attribute(number, name, LONG) for number, name in enumerate(("a", "b", "state", "total"))
@@ -83,3 +83,42 @@ def test_halves_of_an_aggregate_stay_together() -> None:
 def test_an_order_is_not_cut_off() -> None:
     ordered = Limit(5, 0, True, Sort((SortKey(B, True, True),), True, FOREIGN))
     assert cut_off(pair(joined(SCAN, ordered)), lambda node: node is ordered) is None
+
+
+def udf(child: Node) -> Unknown:
+    return Unknown("BatchEvalPythonExec", "", (*child.output, B), (child,))
+
+
+def test_the_largest_native_parts_below_spark() -> None:
+    other, another = (FileScan("parquet", (), (Attribute(id, "c", LONG),), (), ()) for id in (10, 11))
+    left, right = pair(SCAN), joined(other, another)
+    assert islands(udf(left), anywhere) == (left,)
+    assert islands(udf(joined(left, udf(right))), anywhere) == (left, right)
+    assert islands(udf(pair(right)), lambda node: isinstance(node, Join)) == (right,)
+
+
+def test_nothing_native_below() -> None:
+    assert islands(udf(FOREIGN), anywhere) is None
+    assert islands(udf(pair(SCAN)), lambda node: False) is None
+
+
+def test_small_islands_stay_with_spark() -> None:
+    small = islands(udf(SCAN), anywhere)
+    assert isinstance(small, Unsupported)
+    assert small.reason is Reason.MIXED
+
+
+def test_an_order_stays_with_spark() -> None:
+    """The rows of a sort would come in another order; what is below it may come in any."""
+    below = pair(SCAN)
+    in_order = Sort((SortKey(TOTAL, True, True),), True, below)
+    assert islands(udf(in_order), anywhere) == (below,)
+
+
+def test_whoever_sees_how_rows_are_spread_reads_spark_alone() -> None:
+    """An aggregate of Spark's own, and an operator that is given rows by the task."""
+    sketch = Call("ApproximatePercentile", (TOTAL,), LONG)
+    call = AggregateCall(sketch, AggregateMode.PARTIAL, False, None, TOTAL.id)
+    below = pair(SCAN)
+    assert islands(Aggregate((), (call,), (STATE,), (STATE,), below), anywhere) is None
+    assert islands(Unknown("MapInArrowExec", "", (B,), (below,)), anywhere) is None

@@ -200,7 +200,7 @@ OPTIONS: tuple[Option, ...] = (
         "mixed.directory",
         "directory",
         "",
-        "Where Spark's rows wait for workers in other processes, who must all see it; empty: the temporary one.",
+        "Where rows wait between the engines; the tasks of both must all see it. Empty: the temporary directory.",
         str,
     ),
     Option(

@@ -20,10 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from volley import history
 from volley.bridge.commit import Staging
+from volley.bridge.crossing import Crossing
 from volley.bridge.handover import HandedOver, hand_overs
+from volley.bridge.islands import SparkPart, SparkRows, spark_part, spark_sees_files
 from volley.bridge.result import NativeResult
 from volley.bridge.write import commit, files_of, laid_out, write_plan
-from volley.bridge.write_command import WriteCommand, analyzed, read_command, tell_spark
+from volley.bridge.write_command import WriteCommand, analyzed, read_command, rows_of, run_over, tell_spark
 from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.result import ResultStream
@@ -39,7 +41,7 @@ from volley.errors import (
     SourceError,
     VolleyError,
 )
-from volley.events import EventLog
+from volley.events import EventLog, TaskStarted
 from volley.ids import QueryId
 from volley.machine import available_cores
 from volley.observe.progress import progress_listeners
@@ -48,7 +50,7 @@ from volley.observe.stages import stage_reports
 from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import Origins, capture
 from volley.plan.jvm import Java
-from volley.plan.nodes import Node
+from volley.plan.nodes import Node, WriteFiles
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
@@ -63,6 +65,7 @@ from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
 from volley.transport.spark import SparkTransport, application
+from volley.worker.parquet import Written
 
 Answer = TypeVar("Answer")
 
@@ -81,7 +84,7 @@ def run(
                 with query.executed(plan) as stream:
                     result = NativeResult(stream, plan.output)
                     answer = native(result)
-                query.finished(query.engine, result.rows, jobs.tasks(), stream)
+                query.finished(query.engine, result.rows, jobs.tasks())
                 return answer
             except ResultInterrupted as error:
                 # Nobody has seen an answer yet, so the rows that came in are simply dropped.
@@ -111,7 +114,7 @@ def stream(
     query = Query(frame.sparkSession, action)
     # Rows are taken between other work of this thread, so its jobs cannot be told apart: count the application's.
     before = spark_tasks(query.spark)
-    plan = query.native_plan(frame._jdf.queryExecution())
+    plan = query.native_plan(frame._jdf.queryExecution(), islands=False)
     if plan is None:
         return query.passed_on(spark(), before)
     try:
@@ -130,7 +133,7 @@ def stream(
             for batch in named:
                 yield from native(named.named(batch))
         rows = named.rows + (first.num_rows if first else 0)
-        query.finished(query.engine, rows, spark_tasks(query.spark) - before, result)
+        query.finished(query.engine, rows, spark_tasks(query.spark) - before)
 
     return rows()
 
@@ -145,16 +148,23 @@ def write(spark: SparkSession, action: str, command: Java, original: Callable[[]
     with closing(query), TaggedJobs(spark, f"volley-{query.id}") as jobs:
         write, plan = query.native_write(command)
         tries = query.config.task_attempts if plan is not None else 0
-        while write is not None and plan is not None and tries:
+        while plan is not None and tries:
             tries -= 1
             try:
+                if isinstance(plan, SparkPart):
+                    run_over(spark, command, query.rebuilt(plan))
+                    query.finished(query.engine, 0, jobs.tasks())
+                    return
+                assert write is not None
                 with Staging(write.directory, write.replaces_all) as staging:
                     node = write_plan(plan, write, staging)
                     with query.executed(node) as stream:
                         files = list(files_of(stream))
+                    if write.table is not None:
+                        write.table.make_way()
                     commit(files, node, write, staging)
-                tell_spark(spark, command, write, {file.partition for file in files})
-                query.finished(query.engine, sum(file.rows for file in files), jobs.tasks(), stream)
+                tell_spark(spark, write, {file.partition for file in files})
+                query.finished(query.engine, sum(file.rows for file in files), jobs.tasks())
                 return
             except ResultInterrupted as error:
                 # What the attempts wrote is gone with the staging directory.
@@ -179,14 +189,25 @@ class Query:
         self.id = QueryId.new()
         self.config = Config.read(settings(spark))
         self.reasons: tuple[Unsupported, ...] = ()
+        self._crossing = Crossing(Path(self.config.mixed_directory or tempfile.gettempdir()), self._files)
         self._handed: HandedOver | None = None
+        self._mixed = False
+        self._islands: list[ResultStream] = []
+        self._top: ResultStream | None = None
+        self._logs: list[EventLog] = []
         self._session = history.session_id(spark)
         self._started = time.perf_counter()
         self._planned = self._captured = self._started
 
-    def native_plan(self, execution: Java, finish: Callable[[Node], Node] = lambda plan: plan) -> Node | None:
+    def native_plan(
+        self,
+        execution: Java,
+        finish: Callable[[Node], Node] = lambda plan: plan,
+        islands: bool = True,
+    ) -> Node | SparkPart | None:
         """The plan of a QueryExecution, when all of it can run natively; otherwise None, and the reasons are kept.
 
+        What Spark has to run at the top, over native islands, is a SparkPart; without `islands` there are none.
         `finish` adds what Spark's own plan does not have.
         """
         # Spark plans lazily; an error of its own (a view that vanished, say) is raised here as Spark raises it.
@@ -200,20 +221,27 @@ class Query:
             return None
         self._captured = time.perf_counter()
         verdict = check(plan)
-        runnable = plan if verdict.native else self._mixed_plan(plan, verdict.reasons, origins)
-        return runnable if runnable is None else self._portable(runnable)
-
-    def _mixed_plan(self, plan: Node, reasons: tuple[Unsupported, ...], origins: Origins) -> Node | None:
-        """The plan, when its top can run natively over rows that Spark gives; otherwise None."""
-        handed = hand_overs(self.spark, plan, origins) if self.config.mixed else None
-        if isinstance(handed, Unsupported):
-            reasons = (*reasons, handed)
-        self._fall_back(reasons)
-        if handed is None or isinstance(handed, Unsupported):
+        if verdict.native:
+            return self._portable(plan)
+        found = self._mixed_plan(plan, origins, execution, islands) if self.config.mixed else None
+        refusal = (found,) if isinstance(found, Unsupported) else ()
+        self._fall_back((*verdict.reasons, *refusal))
+        if found is None or isinstance(found, Unsupported):
             return None
-        elsewhere = Path(self.config.mixed_directory or tempfile.gettempdir())
-        self._handed = HandedOver(handed, None if self.config.transport == "local" else elsewhere)
-        return plan
+        self._mixed = True
+        return self._portable_part(found) if isinstance(found, SparkPart) else self._portable(found)
+
+    def _mixed_plan(
+        self, plan: Node, origins: Origins, execution: Java, islands: bool
+    ) -> Node | SparkPart | Unsupported | None:
+        """The plan, when its top can run natively over rows that Spark gives, or what Spark runs over native rows."""
+        islands = islands and spark_sees_files(self.spark, self.config.mixed_directory)
+        handed = hand_overs(self.spark, plan, origins, islands)
+        if isinstance(handed, tuple):
+            self._handed = HandedOver(handed, self._crossing, as_files=self.config.transport != "local")
+            return plan
+        part = spark_part(self.spark, execution.optimizedPlan(), plan, origins) if islands else None
+        return part or handed
 
     def _portable(self, plan: Node) -> Node | None:
         """The plan, when its workers can make everything that it names; otherwise None."""
@@ -225,31 +253,71 @@ class Query:
             self._fall_back((Unsupported(Reason.DATA_SOURCE, self.action, error.message),))
             return None
 
-    def native_write(self, command: Java) -> tuple[WriteCommand, Node | None] | tuple[None, None]:
-        """What a write does and the plan of its rows, when Volley can do both; otherwise the reasons are kept."""
+    def _portable_part(self, part: SparkPart) -> SparkPart | None:
+        return part if all(self._portable(island.node) for island in part.islands) else None
+
+    def native_write(self, command: Java) -> tuple[WriteCommand | None, Node | SparkPart | None]:
+        """What a write does and the plan of its rows, when Volley can do both; otherwise the reasons are kept.
+
+        Where only Spark can write them, its rows may still be computed natively.
+        """
         write = read_command(self.spark, command)
         if isinstance(write, WriteCommand):
             return write, self.native_plan(write.rows, lambda plan: laid_out(plan, write))
         self._planned = self._captured = time.perf_counter()
         if write is None:
             self.reasons = (Unsupported(Reason.ACTION, self.action, "there is nothing to write"),)
-        else:
-            self._fall_back((write,))
-        return None, None
+            return None, None
+        self._fall_back((write,))
+        return None, self._rows_for_spark(command)
 
-    def executed(self, plan: Node) -> ResultStream:
-        """Start the plan; its subqueries, and what Spark runs of it, have run when this returns."""
+    def _rows_for_spark(self, command: Java) -> SparkPart | None:
+        """What is native of the rows that Spark writes."""
+        execution = rows_of(self.spark, command)
+        if execution is None or not self.config.mixed:
+            return None
+        if not spark_sees_files(self.spark, self.config.mixed_directory):
+            return None
+        origins = Origins()
+        try:
+            plan = capture(self.spark.sparkContext._gateway, execution.executedPlan(), origins)
+        except CaptureError:
+            return None
+        part = spark_part(self.spark, execution.optimizedPlan(), plan, origins)
+        if isinstance(part, Unsupported):
+            self.reasons = (*self.reasons, part)
+        if not isinstance(part, SparkPart):
+            return None
+        self._mixed = True
+        return self._portable_part(part)
+
+    def executed(self, plan: Node | SparkPart) -> ResultStream | SparkRows:
+        """Start the plan; its subqueries, and what the other engine runs below its top, have run when this returns."""
+        if isinstance(plan, SparkPart):
+            self._islands.clear()
+            return SparkRows(plan.batches(self._crossing))
         filled = self._handed.filled(plan) if self._handed else plan
-        return self._start(with_results(filled, self._table))
+        self._top = self._start(with_results(filled, self._table))
+        return self._top
+
+    def rebuilt(self, part: SparkPart) -> Java:
+        """What Spark is to plan of its part. The islands are computed now."""
+        self._islands.clear()
+        return part.logical(self._crossing)
+
+    def _files(self, plan: WriteFiles) -> list[Written]:
+        """Run an island."""
+        with self._start(with_results(plan, self._table)) as stream:
+            self._islands.append(stream)
+            return list(files_of(stream))
 
     @property
     def engine(self) -> Engine:
         """Who answers when it goes well."""
-        return "mixed" if self._handed else "native"
+        return "mixed" if self._mixed else "native"
 
     def close(self) -> None:
-        if self._handed is not None:
-            self._handed.close()
+        self._crossing.close()
 
     def replay(self, error: VolleyError) -> None:
         """Let Spark answer after all, unless the failure is not about the data: then raise it.
@@ -276,9 +344,10 @@ class Query:
     def interrupted(self, error: ResultInterrupted) -> None:
         warnings.warn(f"A worker was lost and the query begins again: {error}", stacklevel=4)
 
-    def finished(self, engine: Engine, rows: int, tasks: int, result: ResultStream | None = None) -> None:
+    def finished(self, engine: Engine, rows: int, tasks: int) -> None:
         ended = time.perf_counter()
-        stages = stage_reports(result.events) if result else ()
+        streams = [*self._islands, *filter(None, [self._top])] if engine != "spark" else []
+        stages = tuple(stage for stream in streams for stage in stage_reports(stream.events))
         report = QueryReport(
             query=str(self.id),
             action=self.action,
@@ -292,6 +361,7 @@ class Query:
             spark_tasks=tasks,
             shuffle_bytes=sum(stage.bytes for stage in stages[:-1]),
             stages=stages,
+            native_tasks=sum(isinstance(event, TaskStarted) for log in self._logs for event in log.events),
         )
         history.keep(self._session, report)
 
@@ -312,6 +382,8 @@ class Query:
         transport = _transport(self.config, shared, self.spark)
         if self.config.transport != "local":
             plan = portable_plan(plan)
+        events = EventLog(*progress_listeners(self.config.progress))
+        self._logs.append(events)
         token = CancellationToken()
         token.on_fire(lambda: history.ended(self._session, token))
         try:
@@ -323,7 +395,7 @@ class Query:
                 token=token,
                 timeout_seconds=self.config.timeout_seconds,
                 attempts=self.config.task_attempts,
-                events=EventLog(*progress_listeners(self.config.progress)),
+                events=events,
                 absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
             )
         except BaseException:

@@ -218,13 +218,16 @@ def _save_as_table(
 
 
 def _sql(spark: SparkSession, sqlQuery: str, args: Any = None, **named: Any) -> DataFrame:
-    """INSERT runs when it is said, not when its DataFrame is asked for rows; all other text only makes a DataFrame."""
+    """INSERT and CREATE TABLE AS run when they are said, not when their DataFrame is asked for rows."""
     ask = _originals["sql"]
-    if args is not None or named or not _INSERT.match(sqlQuery):
+    if args is not None or named or not _MAY_WRITE.match(sqlQuery):
         return ask(spark, sqlQuery, args, **named)  # type: ignore[no-any-return]
-    answers: list[DataFrame] = []
     command = spark._jsparkSession.sessionState().sqlParser().parsePlan(sqlQuery)
-    query.write(spark, "insert", command, lambda: answers.append(ask(spark, sqlQuery)))
+    action = _WRITING_STATEMENTS.get(str(command.getClass().getSimpleName()))
+    if action is None:
+        return ask(spark, sqlQuery)  # type: ignore[no-any-return]
+    answers: list[DataFrame] = []
+    query.write(spark, action, command, lambda: answers.append(ask(spark, sqlQuery)))
     return answers[0] if answers else spark.createDataFrame([], StructType([]))
 
 
@@ -249,7 +252,16 @@ _WRITES: dict[str, Callable[..., None]] = {
     "saveAsTable": _save_as_table,
 }
 
-_INSERT = re.compile(r"\s*insert\s", re.IGNORECASE)
+# Parsing costs too much for every text. Comments may stand before it, and WITH before INSERT.
+_MAY_WRITE = re.compile(
+    r"(\s|--[^\n]*\n|/\*.*?\*/)*+(insert\b|create\s+table\b.*\bas\b|with\b.*\binsert\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_WRITING_STATEMENTS = {
+    "InsertIntoStatement": "insert",
+    "InsertIntoDir": "insert",
+    "CreateTableAsSelect": "createTable",
+}
 
 
 def _rows(table: pa.Table, frame: DataFrame) -> list[Row]:

@@ -41,28 +41,36 @@ class CatalogPartitions:
     def update(self, written: Iterable[str], replaced: bool) -> None:
         """Tell the catalog which folders there are now; with `replaced`, those that were not written are gone."""
         now = set(written)
-        added = sorted(now - set(self.before))
         gone = sorted(set(self.before) - now) if replaced else []
-        commands = self._jvm.root.org.apache.spark.sql.execution.command
-        session = self._spark._jsparkSession
-        if added:
-            none = self._jvm.root.scala.Option.apply(None)
-            specs = self._seq([self._jvm.root.scala.Tuple2(self._spec(name), none) for name in added])
-            commands.AlterTableAddPartitionCommand(self._identifier, specs, True).run(session)
+        add_partitions(self._spark, self._identifier, now - set(self.before))
         if gone:
-            specs = self._seq([self._spec(name) for name in gone])
-            commands.AlterTableDropPartitionCommand(self._identifier, specs, True, False, True).run(session)
-
-    def _spec(self, folder: str) -> Java:
-        datasources = self._jvm.root.org.apache.spark.sql.execution.datasources
-        return datasources.PartitioningUtils.parsePathFragment(folder)
-
-    def _seq(self, items: list[Java]) -> Java:
-        array = self._jvm.root.java.util.ArrayList()
-        for item in items:
-            array.add(item)
-        return self._jvm.root.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq()
+            commands = self._jvm.root.org.apache.spark.sql.execution.command
+            specs = _seq(self._jvm, [_spec(self._jvm, name) for name in gone])
+            drop = commands.AlterTableDropPartitionCommand(self._identifier, specs, True, False, True)
+            drop.run(self._spark._jsparkSession)
 
     def _texts(self, sequence: Java) -> list[str]:
         separator = self._jvm.separator(1)
         return str(sequence.mkString(separator)).split(separator) if sequence.size() else []
+
+
+def add_partitions(spark: SparkSession, identifier: Java, folders: Iterable[str]) -> None:
+    """Tell the catalog of partitions that lie in these folders of a table."""
+    jvm = Jvm(spark.sparkContext._gateway)
+    none = jvm.root.scala.Option.apply(None)
+    specs = [jvm.root.scala.Tuple2(_spec(jvm, name), none) for name in sorted(folders)]
+    if specs:
+        commands = jvm.root.org.apache.spark.sql.execution.command
+        addition = commands.AlterTableAddPartitionCommand(identifier, _seq(jvm, specs), True)
+        addition.run(spark._jsparkSession)
+
+
+def _spec(jvm: Jvm, folder: str) -> Java:
+    return jvm.root.org.apache.spark.sql.execution.datasources.PartitioningUtils.parsePathFragment(folder)
+
+
+def _seq(jvm: Jvm, items: list[Java]) -> Java:
+    array = jvm.root.java.util.ArrayList()
+    for item in items:
+        array.add(item)
+    return jvm.root.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq()

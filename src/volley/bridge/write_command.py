@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from volley.bridge.commit import can_be_replaced
+from volley.bridge.new_table import NewTable, makes_a_table, read_table, with_query
 from volley.bridge.partitions import CatalogPartitions
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.types import NULL, ArrayType, DataType, SimpleType, StructType, is_carried, parse_type
 from volley.support.reasons import Reason, Unsupported
-from volley.worker.parquet import folder
+from volley.worker.parquet import SPARK_VERSION, folder
 
 _COMMAND = "InsertIntoHadoopFsRelationCommand"
 _ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
-_VERSION = "org.apache.spark.version"
 
 # Settings that change what is in the files or how they are committed, with the values that mean what Volley does.
 _SETTINGS = {
@@ -63,7 +63,8 @@ class WriteCommand:
 
     `replaces_all`: the table's rows go. `dynamic`: the rows of the folders that are written go. `replaces`: the rows
     below this folder go. `static` is the one folder that all rows go to, where the command names it. `rows` is Spark's
-    QueryExecution of what is written, `catalog` the partitions of which its catalog keeps a list.
+    QueryExecution of what is written and `command` its command, `catalog` the partitions of which its catalog keeps a
+    list, `table` the table that is made of the files.
     """
 
     directory: Path
@@ -83,7 +84,9 @@ class WriteCommand:
     mark_success: bool
     ansi: bool
     rows: Java
+    command: Java
     catalog: CatalogPartitions | None
+    table: NewTable | None = None
 
 
 def analyzed(spark: SparkSession, logical: Java) -> Java:
@@ -94,13 +97,41 @@ def analyzed(spark: SparkSession, logical: Java) -> Java:
 
 def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupported | None:
     """None when the command writes nothing, or only says why not: Spark does that in its own words."""
+    table: NewTable | None = None
+    if makes_a_table(command):
+        found = read_table(spark, command)
+        if found is None or isinstance(found, Unsupported):
+            return found
+        table = found if isinstance(found, NewTable) else None
+        command = analyzed(spark, table.insert if table else found)
     name = str(command.getClass().getSimpleName())
     if name != _COMMAND:
         return Unsupported(Reason.ACTION, name, "only writes of files are native")
     there = Path(command.outputPath().toUri().getPath()).exists()
     if there and str(command.mode()) in ("ErrorIfExists", "Ignore"):
         return None
-    return _Reader(spark, command).read()
+    write = _Reader(spark, command).read()
+    if table is None or isinstance(write, Unsupported):
+        return write
+    # Nothing of what is in the way stays, so there is nothing that could be replaced in part.
+    return replace(write, table=table, replaces_all=True, dynamic=False, replaces="")
+
+
+def rows_of(spark: SparkSession, command: Java) -> Java | None:
+    """Spark's QueryExecution of what any command writes; None for a command that it cannot be told from."""
+    if str(command.getClass().getSimpleName()) != _COMMAND and not makes_a_table(command):
+        return None
+    return spark._jsparkSession.sessionState().executePlan(command.query(), _skip(spark))
+
+
+def run_over(spark: SparkSession, command: Java, query: Java) -> None:
+    """Let Spark run a command over other rows than its own, of the same attributes."""
+    if makes_a_table(command):
+        changed = with_query(command, query)
+    else:
+        changed = command.withNewChildren(spark._jvm.PythonUtils.toSeq([query]))  # type: ignore[union-attr]
+    state = spark._jsparkSession.sessionState()
+    state.executePlan(changed, getattr(state, "executePlan$default$2")()).assertCommandExecuted()
 
 
 class _Reader:
@@ -153,13 +184,14 @@ class _Reader:
             int96=int96,
             rows_a_file=limit if limit > 0 else None,
             metadata=(
-                (_VERSION, self._spark.version),
+                (SPARK_VERSION, self._spark.version),
                 (_ROW_METADATA, _compact({"type": "struct", "fields": in_files})),
             ),
             single=self._is_single(),
             mark_success=self._marks_success() and not dynamic,
             ansi=bool(self._conf.ansiEnabled()),
             rows=self._query,
+            command=command,
             catalog=self._partitions_kept,
         )
 
@@ -234,8 +266,11 @@ class _Reader:
         return parquet.ParquetOptions(self._command.options(), self._conf)
 
 
-def tell_spark(spark: SparkSession, command: Java, write: WriteCommand, folders: Iterable[str]) -> None:
+def tell_spark(spark: SparkSession, write: WriteCommand, folders: Iterable[str]) -> None:
     """After the commit, into these folders: whatever Spark remembers of the files is out of date."""
+    command = write.command
+    if write.table is not None:
+        write.table.enter(write.partition_names, folders)
     if write.catalog is not None:
         written = set(folders) or {write.static} - {""}
         write.catalog.update(written, replaced=str(command.mode()) == "Overwrite" and not write.dynamic)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
 
 from pyspark.sql import DataFrame, SparkSession
 
 from volley.bridge.handover import hand_overs
+from volley.bridge.islands import SparkPart, spark_part, spark_sees_files
 from volley.config import PREFIX
 from volley.errors import CaptureError
 from volley.plan.capture import Origins, capture
@@ -50,6 +51,8 @@ class Explanation:
     """Positions in `nodes` of the sub-trees that Spark runs for a native plan above them."""
     workers: int = 1
     """How many tasks may share a scan."""
+    islands: tuple[int, ...] = ()
+    """Positions in `nodes` of the sub-trees that run natively below what Spark runs."""
 
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._lines()])
@@ -72,8 +75,8 @@ class Explanation:
             return f"Spark runs this query: {self.reasons[0]}"
         count = sum(verdict.native for verdict in self.nodes)
         share = f"{count} of {len(self.nodes)} operators ({self.fraction:.0%}) are native"
-        if self.hand_overs:
-            return f"Volley and Spark run this query: {share}, {len(self.hand_overs)} hand-overs"
+        if crossings := len(self.hand_overs) + len(self.islands):
+            return f"Volley and Spark run this query: {share}, {crossings} hand-overs"
         return f"{'Volley' if self.native else 'Spark'} runs this query: {share}"
 
     def _lines(self) -> Iterator[str]:
@@ -81,9 +84,14 @@ class Explanation:
             indent = "  " * verdict.depth
             if position in self.hand_overs:
                 yield f"{indent}~ hand-over: Spark runs this, and what is below it"
+            if position in self.islands:
+                yield f"{indent}~ hand-over: Volley runs this, and what is below it"
             yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
+        # What is about no single operator, such as a native part that is too small.
+        told = {reason for verdict in self.nodes for reason in verdict.reasons}
+        yield from (str(reason) for reason in self.reasons if reason not in told and self.nodes)
 
 
 _MARKS = {True: "✓", False: "✗"}
@@ -109,13 +117,30 @@ def _explain(frame: DataFrame) -> Explanation:
         return Explanation(False, 0.0, (Unsupported(Reason.CAPTURE, "plan", error.message),))
     if verdict.native or not _is_mixed(spark):
         return Explanation(verdict.native, verdict.fraction, verdict.reasons, verdict.nodes)
-    handed = hand_overs(spark, plan, origins)
+    islands = spark_sees_files(spark, str(spark.conf.get(PREFIX + "mixed.directory", "")))
+    handed = hand_overs(spark, plan, origins, islands)
     if handed is None or isinstance(handed, Unsupported):
-        reasons = (*verdict.reasons, handed) if handed else verdict.reasons
-        return Explanation(False, verdict.fraction, reasons, verdict.nodes)
-    cuts = {id(item.node) for item in handed}
-    positions = tuple(number for number, found in enumerate(verdict.nodes) if id(found.node) in cuts)
-    return Explanation(False, verdict.fraction, verdict.reasons, verdict.nodes, positions)
+        logical = frame._jdf.queryExecution().optimizedPlan()
+        part = spark_part(spark, logical, plan, origins) if islands else None
+        if not isinstance(part, SparkPart):
+            reasons = dict.fromkeys((*verdict.reasons, *filter(None, (handed, part))))
+            return Explanation(False, verdict.fraction, tuple(reasons), verdict.nodes)
+        handed, parts = (), [part]
+    else:
+        parts = [item.part for item in handed]
+
+    def positions(nodes: Iterable[Node]) -> tuple[int, ...]:
+        ids = {id(node) for node in nodes}
+        return tuple(number for number, found in enumerate(verdict.nodes) if id(found.node) in ids)
+
+    return Explanation(
+        False,
+        verdict.fraction,
+        verdict.reasons,
+        verdict.nodes,
+        positions(item.node for item in handed),
+        islands=positions(island.node for part in parts for island in part.islands),
+    )
 
 
 def _is_mixed(spark: SparkSession) -> bool:

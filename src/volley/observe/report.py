@@ -77,7 +77,10 @@ class StageReport:
 
 @dataclass(frozen=True)
 class QueryReport:
-    """The last word on one action. `seconds` is planning, capture and execution together."""
+    """The last word on one action. `seconds` is planning, capture and execution together.
+
+    `native_tasks` counts every attempt at a native task, those of subqueries too, which are no part of `stages`.
+    """
 
     query: str
     action: str
@@ -91,6 +94,7 @@ class QueryReport:
     spark_tasks: int
     shuffle_bytes: int = 0
     stages: tuple[StageReport, ...] = ()
+    native_tasks: int = 0
 
     @property
     def native(self) -> bool:

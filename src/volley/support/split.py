@@ -1,10 +1,14 @@
-"""Which part of a plan runs natively when not all of it can: the top of it, over sub-trees that Spark runs.
+"""Which part of a plan runs natively when not all of it can.
+
+The top of it, over sub-trees that Spark runs:
 
 Aggregate         native                 a sub-tree is cut off at the lowest node that Spark can be
   Join            native                 asked for: one that a single operator of its optimised query
     FileScan      native                 stands for, and whose columns can all cross over
     PythonUDF     Spark   <- hand-over
       FileScan    Spark
+
+or, where Spark has to run the top, the largest sub-trees below it: the same picture upside down.
 """
 
 from __future__ import annotations
@@ -12,13 +16,39 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volley.plan.expressions import AggregateCall
-from volley.plan.nodes import Aggregate, Exchange, Expand, FileScan, Join, Node, Sort, TopN, Window, walk
+from volley.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Expand,
+    FileScan,
+    Join,
+    Node,
+    Sort,
+    TopN,
+    Unknown,
+    Window,
+    walk,
+)
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
 
 # An island of fewer operators that do real work costs more in crossing over than it saves, unless it joins the rows
 # with files that the native side reads itself.
 _ENOUGH_WORK = 3
+
+# Spark may run these over rows that it did not spread itself: each row stands for itself. Other operators, and the
+# aggregates that only Spark has, may show how rows were spread over its tasks, or in which order they came.
+_ROW_BY_ROW = frozenset({"BatchEvalPythonExec", "ArrowEvalPythonExec", "GenerateExec"})
+_OF_EXPRESSIONS = frozenset(
+    {
+        Reason.EXPRESSION,
+        Reason.ARGUMENT_TYPES,
+        Reason.ARGUMENT_VALUE,
+        Reason.DATA_TYPE,
+        Reason.CAST,
+        Reason.TIME_ZONE,
+    }
+)
 
 
 def cut_off(plan: Node, can_cut: Callable[[Node], bool]) -> tuple[Node, ...] | Unsupported | None:
@@ -30,12 +60,53 @@ def cut_off(plan: Node, can_cut: Callable[[Node], bool]) -> tuple[Node, ...] | U
     if cuts is None or any(cut is plan for cut in cuts):
         return None
     gone = {id(node) for cut in cuts for node in walk(cut)}
-    island = [node for node in walk(plan) if id(node) not in gone]
+    if reason := _too_small([node for node in walk(plan) if id(node) not in gone]):
+        return reason
+    return tuple(cuts)
+
+
+def islands(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] | Unsupported | None:
+    """The largest native sub-trees below what Spark runs; a reason when all of them are too small, None without any.
+
+    `can_stand` says whether Spark can be given the rows of just this node.
+    """
+    native: set[int] = set()
+    _mark_native(plan, native)
+    found: list[Node] = []
+    reason: Unsupported | None = None
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        if id(node) not in native or _gives_an_order(node) or not can_stand(node):
+            pending.extend(reversed(node.children) if _takes_any_spread(node) else ())
+        elif small := _too_small(list(walk(node))):
+            # What is below it is smaller still.
+            reason = small
+        else:
+            found.append(node)
+    return tuple(found) or reason
+
+
+def _takes_any_spread(node: Node) -> bool:
+    if isinstance(node, Unknown):
+        return node.name in _ROW_BY_ROW
+    return all(item.reason in _OF_EXPRESSIONS for item in reasons_of(node))
+
+
+def _too_small(island: list[Node]) -> Unsupported | None:
     work = sum(isinstance(node, Join | Aggregate | Window | Sort | TopN | Expand) for node in island)
     reads = any(isinstance(node, FileScan) for node in island)
-    if work < (1 if reads else _ENOUGH_WORK):
-        return Unsupported(Reason.MIXED, "plan", "the native part is too small to be worth a hand-over")
-    return tuple(cuts)
+    if work >= (1 if reads else _ENOUGH_WORK):
+        return None
+    return Unsupported(Reason.MIXED, "plan", "the native part is too small to be worth a hand-over")
+
+
+def _mark_native(node: Node, native: set[int]) -> bool:
+    below = [_mark_native(child, native) for child in node.children]
+    if all(below) and not reasons_of(node):
+        native.add(id(node))
+        return True
+    return False
 
 
 def _cuts(node: Node, can_cut: Callable[[Node], bool]) -> list[Node] | None:

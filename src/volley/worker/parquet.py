@@ -18,6 +18,9 @@ from volley.plan.types import to_arrow
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 32 * 2**20
 
+SPARK_VERSION = "org.apache.spark.version"
+"""The entry of a footer by which Spark knows that dates and times need no rebasing."""
+
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # What Hive, and Spark after it, do not want in the name of a folder.
 _ESCAPED = frozenset({*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\\x7f{[]^"})

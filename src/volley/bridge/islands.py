@@ -1,0 +1,202 @@
+"""Native rows on their way to Spark: sub-trees below what Spark runs, computed natively and read by Spark as files.
+
+Project with a Python UDF     Spark            Spark plans what is left of the optimised query anew, with a relation
+  Aggregate                   native           of the same attributes in the place of each island. The tasks of
+    Join                      native           the native side write its files, those of Spark read them: no row
+      FileScan, FileScan      native           passes the driver.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import StructType as SparkStruct
+
+from volley.bridge.attributes import attribute_of, column_names, items, logical_of, stands_for_a_query
+from volley.bridge.crossing import Crossing
+from volley.plan.capture import Origins
+from volley.plan.expressions import Attribute
+from volley.plan.jvm import Java
+from volley.plan.nodes import Node, WriteFiles
+from volley.plan.types import ArrayType, StructType, is_carried, to_arrow
+from volley.support.reasons import Unsupported
+from volley.support.split import islands
+from volley.worker.parquet import SPARK_VERSION
+
+
+class Island:
+    """A sub-tree that runs natively. `logical` is the part of the optimised query that it computes."""
+
+    def __init__(self, spark: SparkSession, node: Node, logical: Java, attributes: list[Java]) -> None:
+        self.node = node
+        self.logical = logical
+        self._spark = spark
+        self._attributes = attributes
+        self._output = tuple(map(attribute_of, attributes))
+
+    def relation(self, crossing: Crossing) -> Java:
+        """The same attributes, read from files. The island is computed now."""
+        directory = crossing.directory()
+        tasks, data = directory / "tasks", directory / "data"
+        tasks.mkdir(parents=True)
+        data.mkdir()
+        names = column_names(self._output)
+        columns = tuple(
+            Attribute(a.id, name, a.type, a.nullable) for a, name in zip(self._output, names, strict=True)
+        )
+        plan = WriteFiles(
+            directory=str(tasks),
+            columns=columns,
+            partition_names=(),
+            single=False,
+            codec="snappy",
+            int96=False,
+            rows_a_file=None,
+            metadata=((SPARK_VERSION, self._spark.version),),
+            child=self.node,
+        )
+        for number, file in enumerate(crossing.run(plan)):
+            Path(file.file).rename(data / f"part-{number:05}.parquet")
+        fields = [
+            {"name": name, "type": json.loads(a.dataType().json()), "nullable": True, "metadata": {}}
+            for a, name in zip(self._attributes, names, strict=True)
+        ]
+        read = self._spark.read.schema(SparkStruct.fromJson({"fields": fields})).parquet(str(data))
+        return self._renamed(read._jdf.queryExecution().analyzed())
+
+    def _renamed(self, relation: Java) -> Java:
+        """Columns of the relation under the ids, names and nullability that Spark's operators above know them by."""
+        jvm: Any = self._spark._jvm
+        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        aliases = []
+        for column, wanted in zip(items(relation.output()), self._attributes, strict=True):
+            # Files cannot say it, and Spark believes it.
+            value = column if wanted.nullable() else expressions.KnownNotNull(column)
+            metadata = jvm.scala.Option.apply(wanted.metadata())
+            aliases.append(
+                expressions.Alias(
+                    value,
+                    wanted.name(),
+                    wanted.exprId(),
+                    wanted.qualifier(),
+                    metadata,
+                    jvm.PythonUtils.toSeq([]),
+                )
+            )
+        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+        return logical.Project(jvm.PythonUtils.toSeq(aliases), relation)
+
+
+class SparkPart:
+    """A part of a query that Spark runs over native islands. `output` is what it gives."""
+
+    def __init__(self, spark: SparkSession, logical: Java, islands: tuple[Island, ...]) -> None:
+        self.islands = islands
+        self.output = tuple(map(attribute_of, items(logical.output())))
+        self._spark = spark
+        self._logical = logical
+
+    def logical(self, crossing: Crossing) -> Java:
+        """What Spark is to plan. The islands are computed now."""
+        relations = [(island.logical, island.relation(crossing)) for island in self.islands]
+        return _exchanged(self._spark, self._logical, relations)
+
+    def frame(self, crossing: Crossing) -> DataFrame:
+        """The same as a query that Spark runs, under names that do not repeat."""
+        datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+        rows = datasets.ofRows(self._spark._jsparkSession, self.logical(crossing))
+        return ClassicDataFrame(rows, self._spark).toDF(*column_names(self.output))
+
+    def batches(self, crossing: Crossing) -> list[pa.RecordBatch]:
+        """All its rows, in this process, in the types that the native side knows."""
+        frame = self.frame(crossing)
+        found: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(frame)
+        names = column_names(self.output)
+        target = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self.output, strict=True)])
+        return [
+            pa.RecordBatch.from_arrays(
+                [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)],
+                schema=target,
+            )
+            for batch in found
+        ]
+
+
+def spark_sees_files(spark: SparkSession, directory: str) -> bool:
+    """Whether Spark's tasks see what native ones write: in a directory that was named, or on this machine."""
+    return bool(directory) or str(spark.sparkContext.master).startswith("local")
+
+
+class SparkRows(Iterator[pa.RecordBatch]):
+    """What Spark answered, read like a native result."""
+
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def __enter__(self) -> SparkRows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._batches = iter(())
+
+
+def spark_part(
+    spark: SparkSession, logical: Java, plan: Node, origins: Origins
+) -> SparkPart | Unsupported | None:
+    """What Spark runs of a query, over what runs natively below; a reason, or None, when nothing does.
+
+    `logical` is the optimised query that `plan` computes. Nothing runs yet.
+    """
+    found = islands(plan, lambda node: _can_stand(spark, origins.of(node)))
+    if found is None or isinstance(found, Unsupported):
+        return found
+    if not all(is_carried(attribute_of(attribute).type) for attribute in items(logical.output())):
+        return None
+    # Who depends on how rows are spread over Spark's tasks, or on their order, would see another spread.
+    if not logical.deterministic():
+        return None
+    return SparkPart(spark, logical, tuple(_island(spark, node, origins.of(node)) for node in found))
+
+
+def _island(spark: SparkSession, node: Node, physical: Java) -> Island:
+    return Island(spark, node, logical_of(physical), items(physical.output()))
+
+
+def _can_stand(spark: SparkSession, physical: Java | None) -> bool:
+    """Whether one relation can stand for the operator: who is above it knows it by all its attributes."""
+    if physical is None or not stands_for_a_query(spark, physical):
+        return False
+    attributes = items(physical.output())
+    theirs = [int(attribute.exprId().id()) for attribute in items(logical_of(physical).output())]
+    ours = [int(attribute.exprId().id()) for attribute in attributes]
+    return sorted(theirs) == sorted(ours) and all(map(_can_cross, attributes))
+
+
+def _can_cross(attribute: Java) -> bool:
+    # Files do not keep whether an element of a nested value may be NULL.
+    return not isinstance(attribute_of(attribute).type, StructType | ArrayType)
+
+
+def _exchanged(spark: SparkSession, logical: Java, relations: Iterable[tuple[Java, Java]]) -> Java:
+    """The plan with relations in place of parts. Parts that are equal, ids and all, have the same rows."""
+    for part, relation in relations:
+        if logical.equals(part):
+            return relation
+    children = items(logical.children())
+    exchanged = [_exchanged(spark, child, relations) for child in children]
+    if all(new is old for new, old in zip(exchanged, children, strict=True)):
+        return logical
+    return logical.withNewChildren(spark._jvm.PythonUtils.toSeq(exchanged))  # type: ignore[union-attr]

@@ -1,0 +1,193 @@
+"""A table that a write makes: `saveAsTable`, and CREATE TABLE ... AS SELECT.
+
+Spark's command is two things: a write of files, which Spark's own data source plans and Volley does like any other, and
+an entry in the catalog. As with Spark, the entry is made when the files are there; a table that is to be replaced goes
+when the rows of the new one have been computed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from volley.bridge.partitions import add_partitions
+from volley.plan.jvm import Java, Jvm
+from volley.support.reasons import Reason, Unsupported
+
+_CREATE = "CreateDataSourceTableAsSelectCommand"
+_SAVE = "SaveAsV1TableCommand"
+
+# Positions of the arguments of `copy`, from 1.
+_IDENTIFIER, _STORAGE, _SCHEMA, _TRACKS_PARTITIONS = 1, 3, 4, 18
+_TABLE_FIELDS, _STORAGE_FIELDS, _LOCATION = 22, 7, 1
+_CREATE_FIELDS, _SAVE_FIELDS, _QUERY = 4, 3, 3
+
+
+def makes_a_table(command: Java) -> bool:
+    return str(command.getClass().getSimpleName()) in (_CREATE, _SAVE)
+
+
+def with_query(command: Java, query: Java) -> Java:
+    """The command over other rows."""
+    fields = {_CREATE: _CREATE_FIELDS, _SAVE: _SAVE_FIELDS}[str(command.getClass().getSimpleName())]
+    return _copy(command, fields, {_QUERY: query})
+
+
+class NewTable:
+    """The entry in the catalog that a command makes. `insert` is the write of its files, not analysed yet.
+
+    `replaces`: a table of that name, at the same place, is there now and goes.
+    """
+
+    def __init__(self, spark: SparkSession, command: Java, location: Java, replaces: bool) -> None:
+        self.replaces = replaces
+        self.insert = _insert(spark, command, location, "Overwrite", None)
+        self._spark = spark
+        self._command = command
+        self._location = location
+        self._catalog = spark._jsparkSession.sessionState().catalog()
+
+    def make_way(self) -> None:
+        """Drop the table that is replaced, if there is one, and its files."""
+        if self.replaces:
+            self._catalog.dropTable(self._command.table().identifier(), True, False)
+
+    def enter(self, partition_names: tuple[str, ...], folders: Iterable[str]) -> None:
+        """Make the table known, with the folders that have rows as its partitions."""
+        session = self._spark._jsparkSession
+        table = self._command.table()
+        keeps_list = bool(partition_names) and bool(
+            session.sessionState().conf().manageFilesourcePartitions()
+        )
+        storage = _copy(table.storage(), _STORAGE_FIELDS, {_LOCATION: self._some(self._location)})
+        changes = {_STORAGE: storage, _SCHEMA: self._schema(partition_names)}
+        if keeps_list:
+            changes[_TRACKS_PARTITIONS] = True
+        self._catalog.createTable(_copy(table, _TABLE_FIELDS, changes), False, False)
+        if keeps_list:
+            add_partitions(self._spark, table.identifier(), folders)
+        commands = self._spark._jvm.org.apache.spark.sql.execution.command  # type: ignore[union-attr]
+        commands.CommandUtils.updateTableStats(session, table)
+        if self.replaces:
+            self._catalog.refreshTable(table.identifier())
+
+    def _schema(self, partition_names: tuple[str, ...]) -> Java:
+        """As Spark's data source gives it: partition columns last, and every column may be NULL."""
+        separator = "\x01"
+        names = str(self._command.outputColumnNames().mkString(separator)).split(separator)
+        fields: list[dict[str, Any]] = json.loads(self._command.query().schema().json())["fields"]
+        named = {name: {**field, "name": name} for field, name in zip(fields, names, strict=True)}
+        ordered = [named[name] for name in names if name not in partition_names]
+        ordered += [named[name] for name in partition_names]
+        text = json.dumps({"type": "struct", "fields": ordered})
+        schema = self._spark._jvm.org.apache.spark.sql.types.DataType.fromJson(text).asNullable()  # type: ignore[union-attr]
+        jvm = Jvm(self._spark.sparkContext._gateway)
+        utilities = jvm.singleton("org.apache.spark.sql.catalyst.util.package")
+        cleaned = utilities.removeInternalMetadata(
+            schema, getattr(utilities, "removeInternalMetadata$default$2")()
+        )
+        conf = self._spark._jsparkSession.sessionState().conf()
+        return jvm.singleton("org.apache.spark.sql.catalyst.util.CharVarcharUtils").getRawSchema(
+            cleaned, conf
+        )
+
+    def _some(self, value: Java) -> Java:
+        return self._spark._jvm.scala.Option.apply(value)  # type: ignore[union-attr]
+
+
+def read_table(spark: SparkSession, command: Java) -> NewTable | Java | Unsupported | None:
+    """The table that an analysed command makes. Where it is there already and rows are added: the write that does so.
+
+    None when there is nothing to write, or Spark has an objection.
+    """
+    state = spark._jsparkSession.sessionState()
+    command = _created(spark, command)
+    if str(command.getClass().getSimpleName()) != _CREATE:
+        return Unsupported(
+            Reason.ACTION, str(command.getClass().getSimpleName()), "only writes of files are native"
+        )
+    table, mode = command.table(), str(command.mode())
+    provider = str(table.provider().get()).lower()
+    if provider != "parquet":
+        return Unsupported(Reason.FILE_FORMAT, "write", provider)
+    location = table.storage().locationUri()
+    if state.catalog().tableExists(table.identifier()):
+        old = state.catalog().getTableMetadata(table.identifier())
+        if mode == "Append":
+            return _insert(spark, command, old.storage().locationUri().get(), mode, table)
+        if mode != "Overwrite" or _reads(command.query(), old.storage().locationUri().get().getPath()):
+            return None
+        if str(old.tableType().name()) != "MANAGED" or str(table.tableType().name()) != "MANAGED":
+            return Unsupported(Reason.ACTION, "write", "an external table is replaced")
+        where = state.catalog().defaultTablePath(table.identifier())
+        if not where.equals(old.storage().locationUri().get()):
+            return Unsupported(Reason.ACTION, "write", "the table that is replaced lies elsewhere")
+        return NewTable(spark, command, where, replaces=True)
+    managed = str(table.tableType().name()) == "MANAGED"
+    where = state.catalog().defaultTablePath(table.identifier()) if managed else location.get()
+    directory = Path(where.getPath())
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        return Unsupported(Reason.ACTION, "write", f"{directory} is not empty")
+    return NewTable(spark, command, where, replaces=False)
+
+
+def _created(spark: SparkSession, command: Java) -> Java:
+    """What `saveAsTable` does is decided when it runs; this is what Spark would run then."""
+    if str(command.getClass().getSimpleName()) != _SAVE:
+        return command
+    state = spark._jsparkSession.sessionState()
+    described = command.tableDesc()
+    identifier = state.catalog().qualifyIdentifier(described.identifier())
+    table = _copy(described, _TABLE_FIELDS, {_IDENTIFIER: identifier})
+    jvm: Any = spark._jvm
+    creation = jvm.org.apache.spark.sql.execution.datasources.CreateTable(
+        table, command.mode(), jvm.scala.Option.apply(command.query())
+    )
+    modes = Jvm(spark.sparkContext._gateway).singleton("org.apache.spark.sql.execution.CommandExecutionMode")
+    return state.executePlan(creation, modes.SKIP()).analyzed()
+
+
+def _insert(spark: SparkSession, command: Java, location: Java, mode: str, table: Java | None) -> Java:
+    """Spark's own plan of the write: its data source is asked as the command would ask it."""
+    jvm: Any = spark._jvm
+    made = command.table()
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    path = jvm.scala.Tuple2(
+        "path", str(jvm.org.apache.spark.sql.catalyst.catalog.CatalogUtils.URIToString(location))
+    )
+    nothing = jvm.scala.Option.apply(None)
+    source = sources.DataSource(
+        spark._jsparkSession,
+        made.provider().get(),
+        jvm.PythonUtils.toSeq([]),
+        nothing,
+        made.partitionColumnNames(),
+        made.bucketSpec(),
+        getattr(made.storage().properties(), "$plus")(path),
+        jvm.scala.Option.apply(table),
+        nothing,
+    )
+    return source.planForWriting(getattr(jvm.org.apache.spark.sql.SaveMode, mode), command.query())
+
+
+def _reads(query: Java, directory: str) -> bool:
+    """Whether the query reads the table that it is to replace, which Spark refuses in its own words."""
+    leaves = query.collectLeaves()
+    found = (leaves.apply(number) for number in range(leaves.size()))
+    relations = (leaf.relation() for leaf in found if leaf.getClass().getSimpleName() == "LogicalRelation")
+    files = (each for each in relations if each.getClass().getSimpleName() == "HadoopFsRelation")
+    roots = (each.location().rootPaths() for each in files)
+    paths = (list_.apply(n).toUri().getPath() for list_ in roots for n in range(list_.size()))
+    return any(Path(path).is_relative_to(directory) for path in paths)
+
+
+def _copy(java: Java, fields: int, changes: dict[int, Any]) -> Java:
+    """A case class with some of its arguments changed, by their positions."""
+    kept = (
+        changes[n] if n in changes else getattr(java, f"copy$default${n}")() for n in range(1, fields + 1)
+    )
+    return java.copy(*kept)
