@@ -309,6 +309,21 @@ def test_a_commit_is_on_disk_before_it_is_acknowledged(
     assert synced == [log, log.parent, tmp_path, tmp_path / "journal"]
 
 
+def test_a_commit_in_memory_goes_with_the_process_and_readers_are_told(tmp_path: Path) -> None:
+    settings = KeeperSettings((tmp_path,), 2**26, in_memory_commits=True)
+    keeper = Keeper("keeper", settings)
+    keeper.keep_alive(KeepAlive("application", (QUERY,)))
+    calls = Calls(keeper, attempt_id(), 7)
+    calls.all()
+    assert kept_value(keeper, calls) == 7
+    assert logs(tmp_path) == []
+    keeper.close()
+    restarted = Keeper("again", settings)
+    calls.keeper = restarted
+    assert "SHUFFLE_BLOCK_MISSING" in calls.read()
+    restarted.close()
+
+
 def test_a_restart_removes_what_no_record_names(tmp_path: Path) -> None:
     """A query whose beginning was never written down, as when the server was killed then."""
     with open_keeper(tmp_path) as keeper:

@@ -15,11 +15,12 @@ import pytest
 from service_calls import MANY, QUERY, Calls, eventually, holders, kept_value, logs, numbers, values, written
 
 from volley.errors import ShuffleRefused
-from volley.ids import QueryId
+from volley.ids import QueryId, StageId
+from volley.shuffle.chunks import checksum_of
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.keeper import Keeper, KeeperSettings
 from volley.shuffle.service.messages import KeepAlive
-from volley.shuffle.service.storage import _append, _Log
+from volley.shuffle.service.storage import Storage, _append, _Log
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import served, service_store
 
@@ -41,6 +42,19 @@ class TestRoom:
             assert values(store, *blocks) == 20 * list(range(500_000))
             store.close()
             assert logs(tmp_path) == []
+
+    def test_past_the_watermark_the_oldest_chunk_goes_to_a_file(self, tmp_path: Path) -> None:
+        storage = Storage((tmp_path,), 1000, watermark=0.8)
+        chunks = []
+        for byte in (b"a", b"b"):
+            assert storage.reserve(350)
+            data = pa.py_buffer(byte * 350)
+            chunks.append(storage.put(StageId(QUERY, 0), 0, data, checksum_of(data)))
+        assert storage.spilled_bytes == 0
+        assert storage.reserve(200)
+        assert storage.spilled_bytes == 350
+        assert [chunk.place is not None for chunk in chunks] == [True, False]
+        assert [storage.read(chunk).to_pybytes() for chunk in chunks] == [b"a" * 350, b"b" * 350]
 
     def test_who_sends_waits_for_room(self, tmp_path: Path) -> None:
         keeper = Keeper("keeper", KeeperSettings((tmp_path,), 1000))
