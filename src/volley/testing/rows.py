@@ -40,7 +40,8 @@ def assert_same_rows(
 
     `query` is SQL text, a function from the session to a DataFrame, or a DataFrame. `ordered`: True compares row
     by row, False as a bag; None follows the query's own ORDER BY and lets ties change places. `native`: also fail
-    when a part of the query, or even one task, ran on Spark.
+    when a part of the query, or even one task, ran on Spark. Spark answers text and functions without generating code
+    and in one partition, which suits small tables; for large ones give it a DataFrame.
     """
     expected = spark_rows(spark, query)
     actual, frame, description = _native_rows(spark, query, native)
