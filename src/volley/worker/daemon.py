@@ -137,9 +137,8 @@ class Daemon:
             self._loop,
         )
 
-    def run_until(self, stop: threading.Event, hurry: threading.Event) -> None:
-        """Serve until `stop`, then drain until nothing is left, `hurry` or the end of the time for it."""
-        stop.wait()
+    def drain(self, hurry: threading.Event) -> None:
+        """Take nothing new; until nothing is left, `hurry` or the end of the time for it."""
         self._loop.submit(self._drain()).result()
         deadline = time.monotonic() + self._settings.drain_seconds
         while time.monotonic() < deadline and not self._loop.submit(self._empty()).result():
