@@ -24,6 +24,7 @@ from volley.transport.codec import encode
 from volley.transport.control import RESULT_TICKET, AskHealth
 from volley.transport.fleet import Fleet
 from volley.transport.handshake import Hello, Identity, to_json
+from volley.transport.spark_control import Control
 from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings
 
 TOKEN = "correct-horse-battery-staple"
@@ -243,6 +244,21 @@ class TestTls:
         fleet.wait()
         assert fleet.peers[0].info is not None
         fleet.close()
+
+    def test_the_driver_speaks_tls_to_executors(self, certificates: Path) -> None:
+        control = Control(
+            "127.0.0.1", "127.0.0.1", self.security(certificates, "ca", "member"), insecure=False
+        )
+        try:
+            # It is heard and told that a driver does not do this.
+            assert health(control.address, self.security(certificates, "ca"))
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                health(control.address, self.security(certificates, "ca", token="wrong"))
+            for stranger in (self.security(certificates, "foreign-ca"), Security(TOKEN)):
+                with pytest.raises(flight.FlightUnavailableError):
+                    health(control.address, stranger)
+        finally:
+            control.close()
 
     def test_a_shuffle_server_speaks_tls(self, tmp_path: Path, certificates: Path) -> None:
         settings = ServiceSettings(
