@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from answers import Answers
 from hypothesis import settings
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from tables import frames
 
 import volley
 from volley.bench.data import tpch_data
@@ -20,6 +22,9 @@ from volley.testing.session import restored
 # HYPOTHESIS_PROFILE=default looks further.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+# Java's better compiler and its collector for large heaps are slow to start. Child processes inherit this.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +45,6 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "4")
         # Thousands of tiny queries: compiling each of them to Java costs far more than running it.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.warehouse.dir", str(warehouse))
         .getOrCreate()
@@ -58,6 +62,13 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
         yield spark_session
     for view in _views(spark_session) - before:
         spark_session.catalog.dropTempView(view)
+
+
+@pytest.fixture
+def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """For programs that start a session and stop it: they are given the one of the tests, which stays."""
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    return spark
 
 
 def _views(spark: SparkSession) -> set[str]:
@@ -81,4 +92,25 @@ def tpch_views(spark_session: SparkSession, tpch_directory: Path) -> None:
 @pytest.fixture
 def tpch(spark: SparkSession, tpch_views: None) -> SparkSession:
     """`spark` with a view for each TPC-H table."""
+    return spark
+
+
+@pytest.fixture(scope="session")
+def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture(scope="session")
+def table_frames(
+    spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, DataFrame]:
+    """Made once: finding the files of a table takes Spark longer than reading them."""
+    return frames(spark_session, tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture
+def tables(spark: SparkSession, table_frames: dict[str, DataFrame]) -> SparkSession:
+    """`spark` with the views of `tables.py`."""
+    for name, frame in table_frames.items():
+        frame.createOrReplaceTempView(name)
     return spark

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 _NAN, _INFINITY = float("nan"), float("inf")
 _DAY = datetime.date(2020, 1, 1)
@@ -65,12 +65,13 @@ def write(directory: Path, table: pa.Table) -> None:
     pq.write_table(table.slice(half), directory / "100%.parquet")
 
 
-def register(spark: SparkSession, directory: Path) -> None:
-    """The views t (60 rows), u (25 rows) and e (none)."""
+def frames(spark: SparkSession, directory: Path) -> dict[str, DataFrame]:
+    """The tables t (60 rows), u (25 rows) and e (none)."""
+    found = {}
     for name, count in (("t", 60), ("u", 25), ("e", 0)):
-        if not (directory / name).exists():
-            write(directory / name, rows(count, seed=count))
-        spark.read.schema(_ddl()).parquet(str(directory / name)).createOrReplaceTempView(name)
+        write(directory / name, rows(count, seed=count))
+        found[name] = spark.read.schema(_ddl()).parquet(str(directory / name))
+    return found
 
 
 def _ddl() -> str:

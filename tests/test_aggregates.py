@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
-from tables import register
 
 import volley
 from volley.support.reasons import Reason
@@ -64,12 +61,6 @@ REFUSED = {
     "corr(k, l)": Reason.AGGREGATE,
     "max(struct(k, l))": Reason.ARGUMENT_TYPES,
 }
-
-
-@pytest.fixture
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    register(spark, Path(tmp_path_factory.getbasetemp()) / "tables")
-    return spark
 
 
 @pytest.mark.parametrize("calls", CALLS)

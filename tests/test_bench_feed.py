@@ -15,11 +15,16 @@ def test_it_measures_volley_and_spark_with_the_same_source(spark: SparkSession) 
     assert (theirs.engine, theirs.rows) == ("spark", 20)
     # Spark has found everything before it reads anything.
     assert theirs.first_row_seconds > pace.discovery_seconds
+    assert theirs.first_unit_seconds > 0.75 * pace.discovery_seconds
+    # The first row does not wait for the last unit, which is found three quarters of the time later.
+    assert 0 < ours.first_unit_seconds < ours.first_row_seconds
     assert len(told) == 6
 
 
 def test_the_table_says_what_was_measured() -> None:
-    table = feed_table(Pace(100, 1, 10.0, 0.4), 4, [FeedRun("volley", 100, 0.25, 11.0, (25, 25, 24, 26))])
+    table = feed_table(
+        Pace(100, 1, 10.0, 0.4), 4, [FeedRun("volley", 100, 0.25, 0.125, 11.0, (25, 25, 24, 26))]
+    )
     cells = [next(iter(column.cells)) for column in table.columns]
-    assert cells == ["volley", "0.25", "11.00", "1.10", "25 25 24 26"]
+    assert cells == ["volley", "0.25", "0.12", "11.00", "1.10", "25 25 24 26"]
     assert "At best 10.0 s in all, 20.0 s" in str(table.caption)

@@ -16,10 +16,14 @@ from volley.cli.main import cli
 def test_every_way_moves_every_row(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     arguments = ["--rows", "20000", "--partitions", "3", "--cores", "1", "--runs", "1", "--json", str(file)]
+    arguments += ["--store", f"file://{tmp_path}/store"]
     result = CliRunner().invoke(cli, ["bench", "shuffle", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     written = json.loads(file.read_text())
-    assert [Way(**exchange["way"]) for exchange in written["exchanges"]] == list(WAYS)
+    assert [Way(**exchange["way"]) for exchange in written["exchanges"]] == [
+        *WAYS,
+        *(Way("folder", f"file://{tmp_path}/store", compression) for compression in ("none", "lz4")),
+    ]
     for exchange in written["exchanges"]:
         assert exchange["rows"] == 20000
         assert exchange["seconds"] == pytest.approx(exchange["write_seconds"] + exchange["read_seconds"])

@@ -63,12 +63,18 @@ def find(plan: Node, kind: type[Node]) -> list[Node]:
     return [node for node in nodes.walk(plan) if isinstance(node, kind)]
 
 
-@pytest.fixture
-def numbers(spark: SparkSession, tmp_path: Path) -> SparkSession:
-    with conf(spark, {"spark.volley.enabled": "false"}):
+@pytest.fixture(scope="module")
+def numbers_frame(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    path = str(tmp_path_factory.mktemp("numbers") / "numbers")
+    with conf(spark_session, {"spark.volley.enabled": "false"}):
         rows = "select id as a, id % 3 as b, cast(id as string) as s from range(10)"
-        spark.sql(rows).write.parquet(str(tmp_path / "numbers"))
-    spark.read.parquet(str(tmp_path / "numbers")).createOrReplaceTempView("numbers")
+        spark_session.sql(rows).write.parquet(path)
+        return spark_session.read.parquet(path)
+
+
+@pytest.fixture
+def numbers(spark: SparkSession, numbers_frame: DataFrame) -> SparkSession:
+    numbers_frame.createOrReplaceTempView("numbers")
     return spark
 
 

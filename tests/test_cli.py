@@ -81,14 +81,14 @@ class TestBench:
         assert result.stderr.startswith("[INVALID_OPTION]")
         assert "Traceback" not in result.stderr
 
+    @pytest.mark.usefixtures("shared_spark")
     def test_it_runs_and_writes_json(self, tmp_path: Path) -> None:
         file = tmp_path / "results.json"
-        result = run(
-            *("bench", "tpch", "--scale", "0.01", "--queries", "q06,q03", "--runs", "1", "--check"),
-            *("--json", str(file), "--set", "spark.volley.local.workers=2", "--master", "local[2]"),
-        )
-        assert result.returncode == 0, result.stderr + result.stdout
-        assert "geometric mean" in result.stdout
+        options = ["--scale", "0.01", "--queries", "q06,q03", "--runs", "1", "--check", "--json", str(file)]
+        options += ["--set", "spark.volley.local.workers=2", "--master", "local[2]"]
+        result = CliRunner().invoke(cli, ["bench", "tpch", *options])
+        assert result.exit_code == 0, result.output
+        assert "geometric mean" in result.output
         written = json.loads(file.read_text())
         assert written["scale"] == 0.01
         assert written["environment"]["settings"] == {"spark.volley.local.workers": "2"}
@@ -158,9 +158,10 @@ class TestDoctor:
 
 
 class TestDemo:
+    @pytest.mark.usefixtures("shared_spark")
     def test_it_prints_results_seconds_and_an_explanation(self) -> None:
-        result = run("demo", "--scale", "0.01")
-        assert result.returncode == 0, result.stderr + result.stdout
-        assert "Revenue by region and year" in result.stdout
-        assert "same as Spark's" in result.stdout
-        assert "not native" not in result.stdout
+        result = CliRunner().invoke(cli, ["demo", "--scale", "0.01"])
+        assert result.exit_code == 0, result.output
+        assert "Revenue by region and year" in result.output
+        assert "same as Spark's" in result.output
+        assert "not native" not in result.output

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import datasource as filters
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import volley
 from volley.cluster import LocalCluster
 from volley.errors import QueryError, SourceError
-from volley.plan.nodes import HERE, SourceScan
+from volley.plan.expressions import Alias, Attribute, Call, Literal
+from volley.plan.nodes import HERE, Filter, Node, Project, SourceScan
+from volley.plan.types import BOOLEAN, DATE, LONG, STRING
+from volley.splits.conditions import conditions
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
+from volley.stages.scans import informed, scans_of
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.testing.sources import Numbers, NumbersPartition
@@ -246,20 +252,72 @@ class TestDaemons:
         assert "import" in str(report)
 
 
-def test_executors_of_spark_are_given_their_units_before_they_begin(spark: SparkSession) -> None:
-    with conf(spark, {"spark.volley.transport": "spark"}):
-        registered(spark, Numbers, units=9, rows=100)
-        sql = "select unit, count(*), sum(id) from numbers where id % 3 = 0 group by unit"
-        assert_same_rows(spark, sql, native=False)
-        spark.sql(sql).collect()
-        report = volley.last_query(spark)
-    assert report is not None
-    assert report.engine == "native"
-    (feed,) = report.stages[0].feeds
-    assert (feed.found, feed.done, feed.final) == (9, 9, True)
-    # Dealt in turn, so nobody has two more than another.
-    assert len(feed.by_task) > 1
-    assert max(feed.by_task) - min(feed.by_task) <= 1
+def test_explain_says_how_a_scan_would_be_shared(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(4):
+        pq.write_table(pa.table({"id": pa.array([number], pa.int64())}), tmp_path / f"{number}.parquet")
+    registered(spark, Numbers, units=4)
+    files = spark.read.schema("id bigint").parquet(str(tmp_path))
+    with conf(spark, {"spark.volley.local.workers": "3"}):
+        assert "4 units for 3 tasks" in str(volley.explain(files))
+        assert "units found while it runs, up to 3 tasks" in str(volley.explain(spark.table("numbers")))
+    # One task reads the files by itself.
+    assert "units" not in str(volley.explain(files))
+
+
+def test_a_reader_is_told_what_it_may_prune_by() -> None:
+    number, text, day, other = (
+        Attribute(1, "number", LONG),
+        Attribute(2, "text", STRING),
+        Attribute(3, "day", DATE),
+        Attribute(9, "elsewhere", LONG),
+    )
+
+    def call(function: str, *arguments: Any) -> Call:
+        return Call(function, arguments, BOOLEAN)
+
+    # None of these says anything of one column alone.
+    vague = (
+        call("IsNotNull", text),
+        call("EqualTo", number, Literal(None, LONG)),
+        call("Or", call("EqualTo", number, Literal(1, LONG)), call("EqualTo", text, Literal("x", STRING))),
+        call("LessThan", number, other),
+    )
+    condition = call(
+        "And",
+        call(
+            "And", call("GreaterThan", number, Literal(3, LONG)), call("EqualTo", Literal("x", STRING), text)
+        ),
+        call(
+            "And",
+            call("In", day, Literal(0, DATE), Literal(1, DATE)),
+            call("LessThan", other, Literal(1, LONG)),
+        ),
+    )
+    scan = SourceScan("s", "", ("n", "t", "d"), (number, text, day), filters=(condition, *vague))
+    assert conditions(scan) == [
+        filters.GreaterThan(("n",), 3),
+        filters.EqualTo(("t",), "x"),
+        filters.In(("d",), (datetime.date(1970, 1, 1), datetime.date(1970, 1, 2))),
+    ]
+
+
+def test_a_source_is_told_of_the_columns_that_are_read_and_no_others() -> None:
+    columns = tuple(Attribute(number, f"c{number}", LONG) for number in range(5))
+    scan = SourceScan("s", "", tuple(f"n{number}" for number in range(5)), columns)
+    condition = Call("LessThan", (columns[3], columns[1]), BOOLEAN)
+
+    def read(plan: Node) -> tuple[str, ...]:
+        (found,) = scans_of(informed(plan))
+        assert isinstance(found, SourceScan)
+        assert len(found.output) == len(found.columns)
+        return found.columns
+
+    assert read(Project((columns[4], Alias(9, "x", columns[0])), scan)) == ("n0", "n4")
+    assert read(Project((columns[4],), Filter(condition, scan))) == ("n1", "n3", "n4")
+    assert read(Project((), scan)) == ("n0",)
+    # All of it is what somebody above may read.
+    assert read(Filter(condition, scan)) == scan.columns
+    assert read(scan) == scan.columns
 
 
 class TestReferences:

@@ -17,7 +17,7 @@ from volley.cancellation import CancellationToken
 from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute
 from volley.errors import DataError, QueryError, SourceError
-from volley.events import Event, EventLog, FeedFinished, StageStarted, TaskStarted
+from volley.events import Event, EventLog, FeedFinished, StageStarted, TaskStarted, UnitProgress
 from volley.ids import QueryId
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.held import hold
@@ -37,7 +37,7 @@ from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
 from volley.splits.parquet import PlannedReader
-from volley.splits.prune import may_match
+from volley.splits.prune import comparisons, may_hold
 from volley.stages.cut import make_stages
 from volley.testing.contracts import attempt_id
 from volley.testing.sources import Numbers
@@ -183,6 +183,28 @@ class TestSources:
                 found += next(stream).column(0).to_pylist()
         assert sorted(found) == list(range(70))
 
+    def test_where_the_units_are_is_told_while_they_flow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("volley.coordinator.feeding._TELL_SECONDS", 0.01)
+        told = threading.Event()
+
+        def listen(event: Event) -> None:
+            # Of two readers one has just begun with the last unit when it asks for more, the other with the one before.
+            if isinstance(event, UnitProgress) and event.units.found == 5 and event.units.done >= 3:
+                assert event.units.queued == 0
+                assert event.units.running + event.units.done == 5
+                told.set()
+
+        with start(numbers(units=10, hang_after=5), workers=1, events=EventLog(listen)):
+            assert told.wait(30)
+
+    @pytest.mark.slow
+    def test_a_heavy_tail_is_spread_evenly_over_real_workers(self) -> None:
+        stream = start(numbers(units=1000, tail="yes", size_pause=0.002), workers=4)
+        assert sorted(column(stream)) == list(range(10_000))
+        loads = fed(stream).bytes_by_task
+        assert len(loads) == 4
+        assert max(loads) <= 1.2 * min(loads)
+
 
 class TestIntake:
     """What a worker does with the answers to its wants."""
@@ -190,7 +212,7 @@ class TestIntake:
     def test_it_asks_when_it_has_given_out_the_last(self) -> None:
         asked: list[int] = []
 
-        def ask(after: int, credits: int) -> None:
+        def ask(after: int, credits: int, read: int) -> None:
             asked.append(after)
             if after == 0:
                 assert credits == 1
@@ -208,7 +230,7 @@ class TestIntake:
 
     def test_an_answer_to_another_question_is_not_taken(self) -> None:
         asked = threading.Event()
-        intake = Intake(lambda after, credits: asked.set())
+        intake = Intake(lambda after, credits, read: asked.set())
         intake.give(units(0, 3, b"never asked for"))
         taken: list[bytes | None] = []
         taker = threading.Thread(target=lambda: taken.extend([intake.take(), intake.take()]))
@@ -220,15 +242,15 @@ class TestIntake:
         taker.join(10)
         assert taken == [b"right", None]
 
-    def test_what_was_given_before_is_not_asked_for(self) -> None:
-        def never(after: int, credits: int) -> None:
-            raise AssertionError
-
-        intake = Intake(never, units(0, 3, b"a", b"b"))
-        assert [intake.take() for _ in range(3)] == [b"a", b"b", None]
+    def test_an_error_wakes_who_waits(self) -> None:
+        asked = threading.Event()
+        intake = Intake(lambda after, credits, read: asked.set())
+        threading.Thread(target=lambda: asked.wait(10) and intake.fail(ConnectionError("silent"))).start()
+        with pytest.raises(ConnectionError, match="silent"):
+            intake.take()
 
     def test_close_wakes_who_waits(self) -> None:
-        intake = Intake(lambda after, credits: None)
+        intake = Intake(lambda after, credits, read: None)
         threading.Timer(0.01, intake.close).start()
         with pytest.raises(Stopped):
             intake.take()
@@ -314,4 +336,5 @@ class TestFiles:
         group = pq.read_metadata(path).row_group(0)
         # NaN is Spark's largest number, and the statistics do not have it.
         above = Call("GreaterThan", (value, Literal(5.0, DOUBLE)), BOOLEAN)
-        assert may_match(group, {7: pa.field("value", pa.float64())}, [above])
+        assert may_hold(group, "value", "GreaterThan", [5.0])
+        assert list(comparisons([above])) == []

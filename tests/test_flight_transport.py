@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.flight as flight
 import pytest
 
 from volley.cluster import LocalCluster
 from volley.errors import BlockMissing, NoWorkers, QueryError
 from volley.plan.nodes import Partitioning, Project
+from volley.security import Security
 from volley.stages.graph import Output
 from volley.testing.contracts import (
     TransportContract,
@@ -294,3 +298,28 @@ class TestHandshake:
             with pytest.raises(NoWorkers, match=address):
                 fleet.wait()
             fleet.close()
+
+    def test_a_worker_that_answers_nonsense_is_lost_at_once(self) -> None:
+        """Not only when its query's deadline comes."""
+
+        class Nonsense(flight.FlightServerBase):
+            def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
+                if action.type == "hello":
+                    ours = handshake.Identity.of_this_process("worker")
+                    yield handshake.to_json(handshake.Welcome(ours, cores=1, slots=1))
+                    return
+                assert heard.wait(TIMEOUT_SECONDS)
+                yield b'{"version": 1, "message": {"$": "News", "odd": 1}}'
+
+        heard, told = threading.Event(), queue.Queue[Any]()
+        with Nonsense("grpc://127.0.0.1:0") as server:
+            fleet = Fleet([f"127.0.0.1:{server.port}"], Security("token"), TIMEOUT_SECONDS)
+            fleet.wait()
+            attempt = result_task(numbers(1)).attempt
+            fleet.peers[0].listen(attempt, told.put)
+            heard.set()
+            failure = told.get(timeout=TIMEOUT_SECONDS)
+            fleet.close()
+        assert isinstance(failure, TaskFailure)
+        assert failure.failure is Failure.WORKER
+        assert "no message" in failure.message

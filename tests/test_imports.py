@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +133,27 @@ def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
 def test_the_check_sees_a_wrong_import() -> None:
     assert place("transport.local") > place("coordinator.run") > place("transport.base")
     assert "transport.local" in imports("query")
+
+
+_FAULTS = """
+import resource
+import time
+import volley
+from datafusion import SessionContext
+context = SessionContext()
+for turn in range(5):
+    if turn == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    context.sql("SELECT count(*) FROM (SELECT DISTINCT value FROM range(0, 3000000))").collect()
+    time.sleep(0.1)  # longer than the allocator waits by itself
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def _page_faults(**environment: str) -> int:
+    run = [sys.executable, "-c", _FAULTS]
+    return int(subprocess.run(run, env=os.environ | environment, capture_output=True, check=True).stdout)
+
+
+def test_freed_memory_is_used_again_instead_of_fetched_page_by_page() -> None:
+    assert _page_faults() < 500 < _page_faults(MIMALLOC_PURGE_DELAY="0")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
-from tables import register
 
 from volley.testing.rows import assert_same_rows
 
@@ -54,12 +51,6 @@ FILTERS = (
     "k not in (select k from u where k > 2) or l = 1",
     "exists (select 1 from u where id > 100) or l = 1",
 )
-
-
-@pytest.fixture
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    register(spark, Path(tmp_path_factory.getbasetemp()) / "tables")
-    return spark
 
 
 @pytest.mark.parametrize("kind", KINDS)

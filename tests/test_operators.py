@@ -13,7 +13,6 @@ import pytest
 from datafusion import col
 from datafusion import functions as f
 from pyspark.sql import SparkSession
-from tables import register
 
 import volley
 from volley.errors import DataError
@@ -76,12 +75,6 @@ QUERIES = (
     "select /*+ repartition(3, k) */ id from t",
     "select id from t distribute by k sort by id",
 )
-
-
-@pytest.fixture
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    register(spark, Path(tmp_path_factory.getbasetemp()) / "tables")
-    return spark
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -7,7 +7,16 @@ import threading
 
 import pytest
 
-from volley.events import Event, QueryFinished, QueryStarted, StageFinished, StageStarted, TaskFinished
+from volley.events import (
+    Event,
+    QueryFinished,
+    QueryStarted,
+    StageFinished,
+    StageStarted,
+    TaskFinished,
+    UnitCounts,
+    UnitProgress,
+)
 from volley.ids import QueryId, StageId
 from volley.observe.progress import ProgressLine, progress_listeners
 from volley.testing.contracts import attempt_id
@@ -70,3 +79,11 @@ def test_a_short_query_is_never_seen() -> None:
 )
 def test_who_gets_a_line(setting: str, interactive: bool, wanted: int) -> None:
     assert len(progress_listeners(setting, Terminal(interactive=interactive))) == wanted
+
+
+def test_units_of_all_stages_are_in_the_line() -> None:
+    line = ProgressLine(Terminal(), after_seconds=60)
+    assert "units" not in line.line(1.0)
+    for stage, units in ((0, (5, 4, 1, 0)), (0, (1000, 100, 50, 850)), (1, (10, 3, 2, 5))):
+        line(UnitProgress(StageId(QUERY, stage), UnitCounts(*units)))
+    assert "  units: 1,010 found, 103 queued, 52 running, 855 done  1.0 s" in line.line(1.0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from tables import register
 
 from volley.testing.rows import assert_same_rows
 
@@ -99,21 +96,22 @@ def queries(draw: st.DrawFn) -> str:
             return f"select id, {call} over (partition by {keys} order by {draw(NUMBERS)}) w from ({source})"
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
-def test_random_plans(
-    spark_session: SparkSession, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, workers: str
-) -> None:
-    register(spark, Path(tmp_path_factory.getbasetemp()) / "tables")
-    spark.conf.set("spark.volley.local.workers", workers)
+# Several workers run what one runs, cut into stages: fewer cases tell whether the cuts are right.
+@pytest.mark.parametrize(
+    ("workers", "examples"),
+    [("1", 30), ("3", 15), *(pytest.param(n, 200, marks=pytest.mark.slow) for n in ("1", "3"))],
+)
+def test_random_plans(tables: SparkSession, workers: str, examples: int) -> None:
+    tables.conf.set("spark.volley.local.workers", workers)
 
     @settings(
-        max_examples=40,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
     @given(queries())
     def check(query: str) -> None:
-        assert_same_rows(spark, query)
+        assert_same_rows(tables, query)
 
     check()

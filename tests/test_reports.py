@@ -64,3 +64,16 @@ def test_what_was_decided_while_it_ran_is_shown() -> None:
     ]
     assert "stage 1 &lt; stage 0: read whole" in told._repr_html_()
     assert told.to_dict()["stages"][0]["decisions"] == ("stage 1 < stage 0: read whole",)
+
+
+def test_workers_that_were_let_go_between_stages_are_told() -> None:
+    stages = [
+        StageReport(number, 3, 3, 3, 1, 8, 0.1, workers=workers) for number, workers in enumerate((3, 1))
+    ]
+    told = report(*stages)
+    assert told.released_workers == told.to_dict()["released_workers"] == 2
+    assert [line.rpartition(", ")[2] for line in str(told).splitlines()[1:]] == [
+        "on 3 workers",
+        "on 1 workers",
+    ]
+    assert report(stages[0]).released_workers == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import os
+import runpy
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,12 @@ def test_a_missing_java_is_refused(tmp_path: Path) -> None:
     assert check_java(tmp_path / "nowhere").returncode == 1
 
 
-def test_the_quickstart_runs() -> None:
-    command = [sys.executable, str(ROOT / "examples" / "quickstart.py")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "show: native" in result.stdout
-    assert "collect: spark" in result.stdout
+@pytest.mark.usefixtures("shared_spark")
+def test_the_quickstart_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "quickstart.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "show: native" in shown
+    assert "collect: spark" in shown
 
 
 def test_the_notebook_runs_and_shows_html(spark: SparkSession) -> None:

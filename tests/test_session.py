@@ -34,9 +34,10 @@ ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
 }
 
 
-@pytest.fixture
-def people(spark: SparkSession, tmp_path: Path) -> SparkSession:
+@pytest.fixture(scope="module")
+def people_path(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A small table with each type that PySpark shows in a way of its own."""
+    path = str(tmp_path_factory.mktemp("people") / "people")
     rows = """
         select id, cast(id as int) as i, cast(id * 1.5 as decimal(12, 3)) as d, id / 7 as f,
                if(id % 5 = 0, null, concat('name ', id, ' ü')) as s, id % 2 = 0 as b,
@@ -45,9 +46,19 @@ def people(spark: SparkSession, tmp_path: Path) -> SparkSession:
                encode(cast(id as string), 'utf-8') as raw
         from range(40)
     """
-    with conf(spark, {"spark.volley.enabled": "false"}):
-        spark.sql(rows).repartition(3).write.parquet(str(tmp_path / "people"))
-    spark.read.parquet(str(tmp_path / "people")).createOrReplaceTempView("people")
+    with conf(spark_session, {"spark.volley.enabled": "false"}):
+        spark_session.sql(rows).repartition(3).write.parquet(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def people_frame(spark_session: SparkSession, people_path: str) -> DataFrame:
+    return spark_session.read.parquet(people_path)
+
+
+@pytest.fixture
+def people(spark: SparkSession, people_frame: DataFrame) -> SparkSession:
+    people_frame.createOrReplaceTempView("people")
     return spark
 
 
@@ -117,8 +128,8 @@ def test_columns_may_repeat(people: SparkSession) -> None:
     assert report.native
 
 
-def test_code_and_sql_and_paths(people: SparkSession, tmp_path: Path) -> None:
-    from_path = people.read.parquet(str(tmp_path / "people"))
+def test_code_and_sql_and_paths(people: SparkSession, people_path: str) -> None:
+    from_path = people.read.parquet(people_path)
     by_code = from_path.groupBy("b").agg(F.sum("id").alias("t")).orderBy("b").collect()
     by_sql = people.sql("select b, sum(id) as t from people group by b order by b").collect()
     assert by_code == by_sql
@@ -137,11 +148,11 @@ def test_off_and_on_again(people: SparkSession) -> None:
     assert volley.last_query(people) is not before
 
 
-def test_two_sessions_in_one_process(people: SparkSession, tmp_path: Path) -> None:
+def test_two_sessions_in_one_process(people: SparkSession, people_path: str) -> None:
     other = people.newSession()
     volley.enable(other)
     other.conf.set("spark.volley.local.workers", "2")
-    other.read.parquet(str(tmp_path / "people")).createOrReplaceTempView("people")
+    other.read.parquet(people_path).createOrReplaceTempView("people")
     mine = people.sql("select max(id) as m from people").collect()
     theirs = other.sql("select min(id) as m from people").collect()
     assert (mine[0].m, theirs[0].m) == (39, 0)

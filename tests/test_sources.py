@@ -13,6 +13,16 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    StringContains,
+)
+from pyspark.sql.types import DateType, LongType, StructType
 
 import volley
 from volley.sources.files import FilePartition, Files, FilesReader
@@ -69,8 +79,6 @@ class TestFiles:
         assert found.num_rows == 6
         assert set(found["day"].to_pylist()) == {"2024-02-28", "2024-02-29"}
         assert set(found["kind"].to_pylist()) == {"a=b"}
-        from pyspark.sql.types import DateType, LongType, StructType
-
         declared = StructType().add("day", DateType()).add("id", LongType()).add("gone", LongType())
         typed = read_all(Files({"path": str(tmp_path)}).reader(declared))
         assert typed.schema.names == ["day", "id", "gone"]
@@ -85,6 +93,23 @@ class TestFiles:
         assert sum(piece.size_bytes for piece in pieces) == (tmp_path / "a.parquet").stat().st_size
         assert sorted(read_all(reader)["id"].to_pylist()) == list(range(100))
 
+    def test_a_large_orc_file_is_cut_by_its_stripes(self, tmp_path: Path) -> None:
+        ids = pa.table(
+            {"id": pa.array(range(50_000), pa.int64()), "name": [f"{n:020}" for n in range(50_000)]}
+        )
+        path = tmp_path / "a.orc"
+        orc.write_table(ids, path, stripe_size=64 * 1024, batch_size=1024)
+        stripes = orc.ORCFile(path).nstripes
+        assert stripes > 4
+        reader = reader_of(tmp_path, format="orc", splitBytes=str(path.stat().st_size // 4 + 1))
+        counts = [sum(batch.num_rows for batch in reader.read(part)) for part in reader.discover()]
+        assert len(counts) == 4
+        assert all(0 < count < 50_000 for count in counts)
+        assert sorted(read_all(reader)["id"].to_pylist()) == list(range(50_000))
+        # More pieces than stripes: some have none.
+        tiny = reader_of(tmp_path, format="orc", splitBytes=str(path.stat().st_size // (3 * stripes)))
+        assert sorted(read_all(tiny)["id"].to_pylist()) == list(range(50_000))
+
     def test_files_are_found_one_by_one(self, tmp_path: Path) -> None:
         for number in range(3):
             pq.write_table(TABLE, tmp_path / f"{number}.parquet")
@@ -94,6 +119,89 @@ class TestFiles:
         (tmp_path / "later").mkdir()
         pq.write_table(TABLE, tmp_path / "later" / "x.parquet")
         assert len(list(found)) >= 2
+
+    @pytest.mark.parametrize(
+        ("kind", "write"),
+        [("parquet", pq.write_table), ("orc", orc.write_table), ("csv", csv.write_csv), ("json", write_json)],
+    )
+    def test_folders_that_a_filter_excludes_are_not_listed(
+        self, tmp_path: Path, kind: str, write: Callable[[pa.Table, Path], Any]
+    ) -> None:
+        for day in ("2024-02-28", "2024-02-29", "2024-03-01", "__HIVE_DEFAULT_PARTITION__"):
+            folder = tmp_path / f"day={day}" / "hour=7"
+            folder.mkdir(parents=True)
+            write(TABLE.slice(0, 3), folder / f"a.{kind}")
+        declared = StructType().add("day", DateType()).add("hour", LongType()).add("id", LongType())
+
+        def days(*filters: Filter) -> list[str]:
+            reader = Files({"path": str(tmp_path), "format": kind}).reader(declared)
+            reader.prune(filters)
+            found = {str(row["day"]) for row in read_all(reader).to_pylist()}
+            assert {str(partition.values["day"]) for partition in reader.discover()} == found
+            return sorted(found)
+
+        leap = datetime.date(2024, 2, 29)
+        assert days(EqualTo(("day",), leap)) == ["2024-02-29"]
+        assert days(LessThan(("day",), leap)) == ["2024-02-28"]
+        assert days(GreaterThanOrEqual(("day",), leap), EqualTo(("hour",), 7)) == ["2024-02-29", "2024-03-01"]
+        assert days(In(("day",), (leap, datetime.date(2024, 3, 1)))) == ["2024-02-29", "2024-03-01"]
+
+    def test_row_groups_that_a_filter_excludes_are_not_read(self, tmp_path: Path) -> None:
+        pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=10)
+
+        def rows(*filters: Filter) -> int:
+            reader = reader_of(tmp_path)
+            reader.prune(filters)
+            return sum(batch.num_rows for part in reader.discover() for batch in reader.read(part))
+
+        assert rows() == 100
+        assert rows(GreaterThan(("id",), 89)) == 10
+        assert rows(In(("id",), (5, 15))) == 20
+        assert rows(EqualTo(("name",), "n5")) < 100
+        # No order that Spark and the statistics share, another type, a column that is not there: nothing is left out.
+        assert rows(GreaterThan(("share",), 12.0)) == 100
+        assert rows(EqualTo(("id",), "5")) == 100
+        assert rows(EqualTo(("gone",), 5)) == 100
+
+    @pytest.mark.parametrize(
+        ("kind", "write"),
+        [("parquet", pq.write_table), ("orc", orc.write_table), ("csv", csv.write_csv), ("json", write_json)],
+    )
+    def test_columns_that_are_not_wanted_are_not_read(
+        self, tmp_path: Path, kind: str, write: Callable[[pa.Table, Path], Any]
+    ) -> None:
+        folder = tmp_path / "day=1"
+        folder.mkdir()
+        write(TABLE, folder / f"a.{kind}")
+        for wanted in (["name", "id"], ["share"], ["day", "share"], ["day"]):
+            reader = reader_of(tmp_path, format=kind)
+            reader.select(wanted)
+            found = read_all(reader)
+            assert found.column_names == wanted
+            assert found.num_rows == 100
+            for name in set(wanted) - {"day"}:
+                assert found[name].combine_chunks().equals(TABLE[name].combine_chunks())
+
+    def test_a_query_prunes(self, spark: SparkSession, tmp_path: Path) -> None:
+        for day in range(1, 5):
+            (tmp_path / f"day={day}").mkdir()
+            pq.write_table(TABLE, tmp_path / f"day={day}" / "a.parquet")
+        spark.dataSource.register(Files)
+        read = spark.read.format("volley_files").schema("id bigint, name string, day int")
+        read.load(str(tmp_path)).createOrReplaceTempView("files")
+        sql = "select day, count(*), sum(id) from files where day in (2, 3) and id > 3 and id % 2 = 0 group by day"
+        assert_same_rows(spark, sql)
+        spark.sql(sql).collect()
+        report = volley.last_query(spark)
+        assert report is not None
+        (feed,) = report.stages[0].feeds
+        assert (feed.found, feed.done, feed.final) == (2, 2, True)
+        for text in (
+            "select count(*) from files",
+            "select day from files",
+            "select name, day + 1 from files where id = 7",
+        ):
+            assert_same_rows(spark, text)
 
     def test_nothing_there_needs_a_schema(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no file"):
@@ -163,6 +271,31 @@ class TestIceberg:
             for value in batch["title"].to_pylist()
         }
         assert titles == {f"n{number}" for number in range(10, 100)}
+
+    def test_files_that_a_filter_excludes_are_not_planned(self, catalog: Any, tmp_path: Path) -> None:
+        dated = TABLE.append_column("day", pa.array(range(100), pa.int32()).cast(pa.date32()))
+        table = catalog.create_table("sales.orders", schema=dated.schema)
+        for start in range(0, 100, 25):
+            table.append(dated.slice(start, 25))
+        source = self.source(tmp_path)
+
+        def files(*filters: Filter) -> int:
+            reader = source.reader(source.schema())
+            reader.prune(filters)
+            return len(list(reader.discover()))
+
+        assert files() == 4
+        narrow = source.reader(source.schema())
+        narrow.select(["name", "id"])
+        assert {batch.schema.names[0] for part in narrow.discover() for batch in narrow.read(part)} == {
+            "name"
+        }
+        assert files(GreaterThan(("id",), 60)) == 2
+        assert files(In(("id",), (1, 99))) == 2
+        assert files(EqualTo(("name",), "n3"), LessThan(("id",), 50)) <= 2
+        assert files(GreaterThanOrEqual(("day",), datetime.date(1970, 3, 20))) == 1
+        # A filter that Iceberg does not know leaves nothing out.
+        assert files(StringContains(("name",), "n")) == 4
 
     def test_it_runs_natively(self, spark: SparkSession, catalog: Any, tmp_path: Path) -> None:
         from volley.sources.iceberg import Iceberg

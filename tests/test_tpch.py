@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from answers import Answers
 from pyspark.sql import SparkSession
 
 from volley.bench.queries import QUERIES, query_text
-from volley.bench.run import Expected
-from volley.testing.rows import native_rows
 from volley.testing.session import conf
 
 WORKERS = "spark.volley.local.workers"
@@ -30,39 +29,21 @@ MATRIX = [
 ]
 
 
-@pytest.fixture(scope="module")
-def answers() -> dict[str, Expected]:
-    """Spark's rows, asked once a query: settings change Spark's plans and not its answers."""
-    return {}
-
-
-def assert_native_and_same(spark: SparkSession, answers: dict[str, Expected], query: str) -> None:
-    sql = query_text(query)
-    if query not in answers:
-        with conf(spark, {"spark.volley.enabled": "false"}):
-            answers[query] = Expected.ask(spark, sql)
-    assert answers[query].table.num_rows > 0, "a query without rows compares nothing"
-    table, _ = native_rows(spark, sql)
-    assert answers[query].problem(table) is None
-
-
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-def test_rows_are_sparks(
-    tpch: SparkSession, answers: dict[str, Expected], settings: dict[str, str], query: str
-) -> None:
+def test_rows_are_sparks(tpch: SparkSession, answers: Answers, settings: dict[str, str], query: str) -> None:
     with conf(tpch, settings):
-        assert_native_and_same(tpch, answers, query)
+        answers.check(tpch, query)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("settings", MATRIX, ids=lambda settings: "-".join(settings.values()))
 def test_every_combination(
-    tpch: SparkSession, answers: dict[str, Expected], settings: dict[str, str], query: str
+    tpch: SparkSession, answers: Answers, settings: dict[str, str], query: str
 ) -> None:
     with conf(tpch, settings):
-        assert_native_and_same(tpch, answers, query)
+        answers.check(tpch, query)
 
 
 def test_shuffle_joins_are_met(tpch: SparkSession) -> None:

@@ -54,3 +54,26 @@ def test_a_class_that_is_no_message_is_refused() -> None:
         encode(object())
     with pytest.raises(QueryError, match="Popen"):
         decode(json.dumps({"version": 1, "message": {"$": "Popen", "args": ["true"]}}).encode())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"[1]",
+        b"3",
+        b"{}",
+        b'{"version": 1}',
+        b'{"version": 1, "message": {"$": "QueryId"}}',
+        b'{"version": 1, "message": {"$": "QueryId", "value": "q", "more": 1}}',
+        b'{"version": 1, "message": {"$decimal": "x"}}',
+        b'{"version": 1, "message": {"$bytes": "?"}}',
+        b'{"version": 1, "message": {"$enum": "EvalMode", "value": "sometimes"}}',
+        b'{"version": 1, "message": {"$": ["QueryId"]}}',
+    ],
+)
+def test_what_is_no_message_is_an_error_that_readers_expect(payload: bytes) -> None:
+    with pytest.raises(QueryError, match=r"no message|not part of any message"):
+        decode(payload)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
-from tables import register
 
 import volley
 from volley.support.reasons import Reason
@@ -66,12 +63,6 @@ REFUSED = {
     "first_value(s) over ()": Reason.NONDETERMINISTIC,
     "collect_list(k) over (order by id)": Reason.WINDOW,
 }
-
-
-@pytest.fixture
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    register(spark, Path(tmp_path_factory.getbasetemp()) / "tables")
-    return spark
 
 
 def _query(expressions: str) -> str:

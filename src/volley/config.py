@@ -214,7 +214,8 @@ OPTIONS: tuple[Option, ...] = (
         "executor.insecure",
         "boolean",
         "false",
-        "Transport spark: sidecars may listen beyond loopback without TLS. They ask for a token in any case.",
+        "Transport spark: sidecars, and the driver for them, may listen beyond loopback without TLS. They ask for a "
+        "token in any case.",
         _boolean,
     ),
     Option(

@@ -104,10 +104,29 @@ class StageFinished(Event):
 
 
 @dataclass(frozen=True)
+class UnitCounts:
+    """Where the units of a stage's scans are. They may be told often, so they are few and small."""
+
+    found: int
+    queued: int
+    running: int
+    done: int
+
+
+@dataclass(frozen=True)
+class UnitProgress(Event):
+    """Told every second in which something changes while a stage with scans that are fed runs, and at its end."""
+
+    stage: StageId
+    units: UnitCounts
+
+
+@dataclass(frozen=True)
 class FeedFinished(Event):
     """Where the units of a scan went. `queued` were found and not wanted; `final` is whether discovery came to its end.
 
-    `by_task` counts the units of each task; `done` are those of tasks that committed.
+    `by_task` and `bytes_by_task` are what each task was given; `done` are the units that were read, `running` those
+    that tasks were given and did not read, because there were rows enough.
     """
 
     stage: StageId
@@ -117,6 +136,7 @@ class FeedFinished(Event):
     running: int
     done: int
     by_task: tuple[int, ...]
+    bytes_by_task: tuple[int, ...]
     size_bytes: int
     final: bool
 

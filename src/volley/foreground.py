@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+_SLICE_SECONDS = 0.5
+
 
 class Daemon(Protocol):
-    def run_until(self, stop: threading.Event, hurry: threading.Event) -> None:
-        """Serve until `stop`, then finish what runs until nothing is left, `hurry`, or the end of the time for it."""
+    def drain(self, hurry: threading.Event) -> None:
+        """Finish what runs, until nothing is left, `hurry`, or the end of the time for it."""
 
     def close(self) -> None:
         """Stop serving."""
@@ -35,8 +37,10 @@ def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = Non
     if parent is not None:
         die_with(parent)
     announce()
-    # Events are waited for in slices: a signal is handled on the main thread between two of them.
-    daemon.run_until(stop, hurry)
+    # In slices: Python handles a signal on the main thread, which may not wake for one that another thread was given.
+    while not stop.wait(_SLICE_SECONDS):
+        pass
+    daemon.drain(hurry)
     daemon.close()
     # Threads of Flight and DataFusion may still be in the middle of a batch that nobody wants; an orderly end of the
     # interpreter under them can abort the process.

@@ -46,5 +46,9 @@ class AttemptId:
     task: TaskId
     attempt: int
 
+    @property
+    def query(self) -> QueryId:
+        return self.task.stage.query
+
     def __str__(self) -> str:
         return f"{self.task}/a{self.attempt}"

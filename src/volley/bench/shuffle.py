@@ -4,7 +4,7 @@
     same host     memory or disk of another process, mapped or read
     TCP           memory of another process, over Flight            loopback: without the delay of a network
     service       shuffle servers, pushed and on disk at the commit, then read over Flight
-    folder        files, as an object store has them
+    folder        files as an object store has them, or an object store
     spark         Spark's shuffle of the same rows
 
 Writing includes reading the input, hashing and partitioning it; reading includes the check of every checksum. The two
@@ -25,9 +25,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from volley.bench.ways import writers
+from volley.bench.ways import HERE, writers
 from volley.bench.writers import COLUMNS, Way, Writer, make_rows
 from volley.shuffle.base import Block, ShuffleStore
+
+
+def folder_ways(uri: str) -> tuple[Way, ...]:
+    return tuple(Way("folder", uri, compression) for compression in ("none", "lz4"))
+
 
 WAYS = (
     Way("in-process", "memory", "none"),
@@ -39,7 +44,7 @@ WAYS = (
         for replicas in ("1 replica", "2 replicas")
         for compression in ("none", "lz4")
     ),
-    *(Way("folder", "file://", compression) for compression in ("none", "lz4")),
+    *folder_ways(HERE),
 )
 SPARK = Way("spark", "disk", "lz4")
 
@@ -117,7 +122,8 @@ def shuffle_table(exchanges: Sequence[Exchange]) -> Table:
         way = exchange.way
         seconds = (exchange.write_seconds, exchange.read_seconds, exchange.seconds)
         table.add_row(
-            *(way.distance, way.medium, way.compression),
+            # What follows says how it is reached.
+            *(way.distance, way.medium.partition("?")[0], way.compression),
             *("" if value is None else f"{value:.3f}" for value in seconds),
             f"{exchange.rows_per_second / 1e6:.2f}",
             f"{exchange.gigabytes_per_second:.2f}",

@@ -17,6 +17,8 @@ from volley.shuffle.service.store import ServiceStore
 _STORE_MEMORY_BYTES = 256 * 2**20
 _STALL_SECONDS = 60.0
 _SERVERS = 2
+HERE = "file://"
+"""The medium of a folder of this machine."""
 
 
 @contextmanager
@@ -64,11 +66,11 @@ class _Beside:
 
 
 class _Folder(_Beside):
-    """Files of this machine, as an object store has them."""
+    """Files of this machine, as an object store has them, or the store that the way names."""
 
     def make_store(self, way: Way, directory: Path) -> SharedStore:
         return ObjectStore(
-            f"file://{directory}",
+            f"file://{directory}" if way.medium == HERE else way.medium,
             memory_limit_bytes=_STORE_MEMORY_BYTES,
             compression=way.compression,
             patience=Patience(0, 0, _STALL_SECONDS),

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-import volley
 from volley.bench.engines import DataFusion, Engine, Spark, Volley, cores_of, session
 from volley.bench.environment import environment
-from volley.bench.feed import Pace, feed_table
-from volley.bench.feed import measure as measure_feed
 from volley.bench.queries import parse_queries
 from volley.bench.run import Results, run_queries
-from volley.bench.shuffle import SPARK, WAYS, measure, measure_spark, shuffle_table
-from volley.bench.spark import start_spark
 from volley.bench.table import results_table
-from volley.bench.writers import Way
-from volley.cli.console import generate_with_progress, new_console, parse_settings, progress_bar, step
+from volley.cli.bench_feed import feed
+from volley.cli.bench_shuffle import shuffle
+from volley.cli.console import (
+    counting_bar,
+    generate_with_progress,
+    json_option,
+    new_console,
+    parse_settings,
+    runs_option,
+    save,
+    step,
+)
 from volley.cluster import LocalCluster
 from volley.machine import available_cores, available_memory_bytes
 
@@ -36,6 +38,10 @@ def bench() -> None:
 
     Example: volley bench tpch --scale 1
     """
+
+
+bench.add_command(shuffle)
+bench.add_command(feed)
 
 
 def _engine_names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -61,21 +67,10 @@ def _engine_names(context: click.Context, parameter: click.Parameter, value: str
     callback=_engine_names,
     help="Which engines, in this order.",
 )
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Timed runs of each query on each engine, after one warm-up; the best counts.",
-)
+@runs_option("runs of each query on each engine")
 @click.option("--queries", default="", help="Only these, such as q01,q05; otherwise all 22.")
 @click.option("--check", is_flag=True, help="Compare Volley's rows with Spark's; status 1 when one differs.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the results here as JSON.",
-)
+@json_option
 @click.option(
     "--master",
     default=f"local[{available_cores()}]",
@@ -164,8 +159,7 @@ def tpch(
                 case _:
                     sides[name] = DataFusion(directory, cores)
     results = Results(scale, environment(spark, master, cores, chosen_settings))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with progress_bar(console, *columns) as bar:
+    with counting_bar(console) as bar:
         task = bar.add_task("", total=len(chosen) * len(engines) * (runs + 1))
 
         def advance(query: str, engine: str, round_number: int) -> None:
@@ -184,136 +178,5 @@ def tpch(
             )
     for result in results.differing:
         console.print(f"{result.query}: {result.difference}", style="red", highlight=False, markup=False)
-    if json_file:
-        json_file.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
-        console.print(f"Written to {json_file}")
+    save(console, json_file, results.to_dict())
     sys.exit(1 if results.differing else 0)
-
-
-@bench.command()
-@click.option(
-    "--rows", type=click.IntRange(min=1), default=6_000_000, show_default=True, help="About 60 bytes each."
-)
-@click.option(
-    "--partitions", type=click.IntRange(min=1), default=16, show_default=True, help="Of the exchange."
-)
-@click.option(
-    "--cores",
-    type=click.IntRange(min=1),
-    default=available_cores(),
-    show_default=True,
-    help="On either side.",
-)
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Timed exchanges of each way, after one warm-up; the best counts.",
-)
-@click.option("--spark", "with_spark", is_flag=True, help="Spark's own shuffle of the same rows too.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the results here as JSON.",
-)
-def shuffle(
-    rows: int, partitions: int, cores: int, runs: int, with_spark: bool, json_file: Path | None
-) -> None:
-    """A hash exchange: in this process, on this host, over TCP, with each compression.
-
-    \b
-    Example:
-      volley bench shuffle --rows 1000000 --spark --json shuffle.json
-    """
-    console = new_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with progress_bar(console, *columns) as bar:
-        task = bar.add_task("", total=(len(WAYS) + with_spark) * (runs + 1))
-
-        def advance(way: Way, run: int) -> None:
-            description = f"{way.distance}, {way.medium}" + ("" if way == SPARK else f", {way.compression}")
-            bar.update(task, description=description, advance=1)
-
-        exchanges = list(measure(rows, partitions, cores, runs, WAYS, advance))
-        if with_spark:
-            spark = start_spark("volley bench shuffle", f"local[{cores}]", {})
-            exchanges.append(measure_spark(spark, rows, partitions, runs, advance))
-            spark.stop()
-    console.print(shuffle_table(exchanges))
-    if json_file:
-        results = {
-            "rows": rows,
-            "partitions": partitions,
-            "cores": cores,
-            "runs": runs,
-            "exchanges": [exchange.to_dict() for exchange in exchanges],
-        }
-        json_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        console.print(f"Written to {json_file}")
-
-
-@bench.command()
-@click.option("--units", type=click.IntRange(min=1), default=1000, show_default=True, help="Pieces of work.")
-@click.option("--rows", type=click.IntRange(min=1), default=100, show_default=True, help="Rows of each.")
-@click.option(
-    "--discovery",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    help="Seconds until the last of them is found.",
-)
-@click.option(
-    "--read", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Seconds to read one."
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=available_cores(),
-    show_default=True,
-    help="In-process workers of one core each, and Spark's cores.",
-)
-@click.option("--spark/--no-spark", "with_spark", default=True, help="Plain Spark with the same source too.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the results here as JSON.",
-)
-def feed(
-    units: int,
-    rows: int,
-    discovery: float,
-    read: float,
-    workers: int,
-    with_spark: bool,
-    json_file: Path | None,
-) -> None:
-    """A source that is read in two steps: time to the first row and in all, next to plain Spark.
-
-    \b
-    Example:
-      volley bench feed --units 1000 --discovery 10 --json feed.json
-    """
-    console = new_console()
-    pace = Pace(units, rows, discovery, read)
-    master = f"local[{workers}]"
-    settings = {"spark.volley.local.workers": str(workers), "spark.volley.local.cores": str(workers)}
-    with step(console, "Starting Spark ..."):
-        spark = start_spark("volley bench feed", master, settings)
-        volley.enable(spark)
-    engines = ("volley", "spark") if with_spark else ("volley",)
-    with progress_bar(console, TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
-        task = bar.add_task("")
-        runs = measure_feed(spark, pace, engines, lambda words: bar.update(task, description=words))
-    results = {
-        "pace": asdict(pace),
-        "environment": environment(spark, master, workers, settings),
-        "runs": [run.to_dict() for run in runs],
-    }
-    spark.stop()
-    console.print(feed_table(pace, workers, runs))
-    if json_file:
-        json_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        console.print(f"Written to {json_file}")

@@ -1,21 +1,33 @@
-"""What several commands share: options given as KEY=VALUE, and a progress bar over data generation."""
+"""What several commands share: options, progress bars, and where results go."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from volley.bench.data import tpch_data
 
 # Parquet bytes that a scale of 1 takes, for the bar; measured, and only a guess for other scales.
 _BYTES_PER_SCALE = 363_000_000
 _WIDTH = 120
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def new_console(stderr: bool = False) -> Console:
@@ -36,6 +48,31 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     return parsed
 
 
+json_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the results here as JSON.",
+)
+
+
+def runs_option(of_what: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--runs",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        help=f"Timed {of_what}, after one warm-up; the best counts.",
+    )
+
+
+def save(console: Console, file: Path | None, results: Mapping[str, object]) -> None:
+    """Write what `json_option` asked for, if it did."""
+    if file is not None:
+        file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        console.print(f"Written to {file}")
+
+
 def generate_with_progress(console: Console, scale: float, directory: Path | None) -> Path:
     """TPC-H data of this scale, with a bar while it is being generated; at once when it is there already."""
     if not console.is_terminal:
@@ -44,6 +81,13 @@ def generate_with_progress(console: Console, scale: float, directory: Path | Non
     with progress_bar(console, *columns) as bar:
         task = bar.add_task(f"TPC-H data, scale {scale:g}", total=scale * _BYTES_PER_SCALE)
         return tpch_data(scale, directory, lambda written: bar.update(task, completed=written))
+
+
+def counting_bar(console: Console) -> Progress:
+    """So many of so many steps."""
+    return progress_bar(
+        console, TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )
 
 
 def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:

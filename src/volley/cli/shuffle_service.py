@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
 
 import click
 
-from volley.cli.worker import bytes_option
+from volley.cli.daemon_options import Listening, bytes_option, listening_options
 from volley.foreground import serve
 from volley.machine import available_memory_bytes
-from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.keeper import LEASE_SECONDS, KeeperSettings
 from volley.worker.budget import size
@@ -20,15 +18,6 @@ from volley.worker.daemon import check_directories
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="Port to listen on; 0: a free one.",
-)
-@click.option("--advertise", default="", help="Host that others reach this one by, when it is not --host.")
 @click.option(
     "--memory", callback=bytes_option, help="For chunks, such as 8g; default: half of what this machine has."
 )
@@ -61,42 +50,15 @@ from volley.worker.daemon import check_directories
     type=click.IntRange(0, 65535),
     help="Serve Prometheus metrics at http://host:port/metrics; default: not.",
 )
-@click.option(
-    "--token-file", default="", help="Holds the token to ask for; otherwise VOLLEY_TOKEN in the environment."
-)
-@click.option("--tls-certificate", default="", help="This server's certificate (PEM). Set: it speaks TLS.")
-@click.option("--tls-key", default="", help="The key of that certificate (PEM).")
-@click.option("--tls-ca", default="", help="Certificates (PEM) that vouch for clients.")
-@click.option("--mutual-tls", is_flag=True, help="Refuse clients without a certificate of that CA.")
-@click.option("--insecure", is_flag=True, help="Listen beyond loopback without token and TLS.")
-@click.option(
-    "--drain-seconds",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    help="How long to go on serving after SIGTERM.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print where it listens as one line of JSON.")
-@click.option("--parent", type=int, hidden=True, help="End when this process does.")
+@listening_options
 def shuffle_service(
-    host: str,
-    port: int,
-    advertise: str,
+    listening: Listening,
     memory: int | None,
     directories: tuple[Path, ...],
     quota: int | None,
     lease_seconds: float,
     memory_commits: bool,
     metrics_port: int | None,
-    token_file: str,
-    tls_certificate: str,
-    tls_key: str,
-    tls_ca: str,
-    mutual_tls: bool,
-    insecure: bool,
-    drain_seconds: float,
-    as_json: bool,
-    parent: int | None,
 ) -> None:
     """A server that keeps exchanged data after the workers that wrote it have gone. It needs no Java.
 
@@ -112,8 +74,8 @@ def shuffle_service(
     budget = memory or available_memory_bytes() // 2
     daemon = ServiceDaemon(
         ServiceSettings(
-            host=host,
-            port=port,
+            host=listening.host,
+            port=listening.port or 0,
             keeper=KeeperSettings(
                 tuple(directory.resolve() for directory in directories),
                 budget,
@@ -121,25 +83,24 @@ def shuffle_service(
                 lease_seconds=lease_seconds,
                 in_memory_commits=memory_commits,
             ),
-            advertise=advertise,
+            advertise=listening.advertise,
             metrics_port=metrics_port,
-            drain_seconds=drain_seconds,
-            require_client_certificate=mutual_tls,
-            insecure=insecure,
+            drain_seconds=listening.drain_seconds,
+            require_client_certificate=listening.mutual_tls,
+            insecure=listening.insecure,
         ),
-        Security.read(token_file, tls_ca, tls_certificate, tls_key),
+        listening.security,
     )
 
     def announce() -> None:
-        if as_json:
-            ready = {"address": daemon.address, "pid": os.getpid(), "metrics_port": daemon.metrics_port}
-            click.echo(json.dumps(ready))
-            return
         health = daemon.keeper.health()
-        click.echo(f"shuffle server {daemon.address}: memory {size(budget)}")
+        words = [f"shuffle server {daemon.address}: memory {size(budget)}"]
         if health.committed:
-            click.echo(f"found {health.committed} committed attempts, {size(health.held_bytes)}")
+            words.append(f"found {health.committed} committed attempts, {size(health.held_bytes)}")
         if daemon.metrics_port is not None:
-            click.echo(f"metrics http://{host}:{daemon.metrics_port}/metrics")
+            words.append(f"metrics http://{listening.host}:{daemon.metrics_port}/metrics")
+        listening.announce(
+            {"address": daemon.address, "pid": os.getpid(), "metrics_port": daemon.metrics_port}, words
+        )
 
-    serve(daemon, announce, parent)
+    serve(daemon, announce, listening.parent)

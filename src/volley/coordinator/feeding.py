@@ -11,14 +11,18 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from volley.errors import VolleyError
+from volley.events import UnitCounts
 from volley.plan.nodes import FeedInput, FileScan, Node, SourceScan, with_children
 from volley.plan.units import fed_scan, over_files
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
-from volley.stages.scans import scans_of
+from volley.stages.scans import informed, scans_of
 from volley.transport.base import RunningTask
 from volley.transport.messages import Units, Want
+
+# How often the progress of a query is told: its events are kept, so not at every unit.
+_TELL_SECONDS = 1.0
 
 
 class Feeding:
@@ -43,7 +47,7 @@ class Feeding:
                 return FeedInput(number, over_files(node, ()))
             return with_children(node, tuple(replaced(child) for child in node.children))
 
-        return replaced(stage.plan)
+        return replaced(informed(stage.plan))
 
     def __bool__(self) -> bool:
         return bool(self._feeds)
@@ -84,13 +88,33 @@ class Feeding:
             await asyncio.gather(*answers, return_exceptions=True)
 
     async def _answer(self, running: RunningTask, want: Want, worker: str, tasks: int) -> None:
+        host = want.host or worker.rpartition(":")[0]
         try:
-            share = await self._feeds[want.feed].take(
-                want.attempt.task.task, want.after, want.credits, worker.rpartition(":")[0], tasks
-            )
+            feed = self._feeds[want.feed]
+            feed.has_read(want.attempt.task.task, want.read)
+            share = await feed.take(want.attempt.task.task, want.after, want.credits, host, tasks)
         except VolleyError:
             return  # `watch` has raised it, and the attempt will be stopped
         await running.give(Units(want.attempt, want.feed, want.after, share.units, share.after, share.over))
+
+    async def tell(self, tell: Callable[[UnitCounts], None]) -> None:
+        """Again and again, until it is cancelled, what has changed."""
+        told: UnitCounts | None = None
+        while True:
+            await asyncio.sleep(_TELL_SECONDS)
+            if (counts := self.counts()) != told:
+                told = counts
+                tell(counts)
+
+    def counts(self) -> UnitCounts:
+        """Where the units of all its scans are."""
+        found = [status for _, status in self.status()]
+        return UnitCounts(
+            sum(status.found for status in found),
+            sum(status.queued for status in found),
+            sum(status.running for status in found),
+            sum(status.done for status in found),
+        )
 
     def commit(self, task: int) -> None:
         for feed in self._feeds:

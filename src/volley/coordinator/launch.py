@@ -45,11 +45,6 @@ class Launcher:
     def worker_count(self) -> int:
         return len(self._transport.workers())
 
-    @property
-    def pulls(self) -> bool:
-        """Whether attempts can be given units while they run."""
-        return self._transport.pulls
-
     async def launch(self, task: TaskSpec, avoid: Set[str], serve: Serve) -> Launched:
         """Run an attempt to its end; `serve` answers what it wants meanwhile."""
         attempt = task.attempt

@@ -31,6 +31,8 @@ from volley.events import (
     StageRolledBack,
     StageStarted,
     TaskFailed,
+    UnitCounts,
+    UnitProgress,
 )
 from volley.ids import AttemptId, StageId, TaskId
 from volley.plan.nodes import Partitioning
@@ -104,10 +106,12 @@ class StageRun:
         while missing := [] if self._has_enough() else self._election.missing():
             works = [self._finish(task) for task in missing]
             if feeding:
-                works += [feeding.watch(), self._grow(feeding)]
+                works += [feeding.watch(), self._grow(feeding), feeding.tell(self._progress)]
             await until(works, self._is_done)
         await self._stop_running()
         await feeding.stop()
+        if feeding:
+            self._progress(feeding.counts())
         for source, status in feeding.status():
             self._events.record(FeedFinished(self._id, source, **asdict(status)))
         seconds = time.monotonic() - started
@@ -155,7 +159,7 @@ class StageRun:
         feeding = self._feeding = Feeding(self.stage, str(self._id), self._reads_alike())
         feeding.start()
         self._most_tasks = self.stage.tasks
-        if feeding.may_grow and self._launcher.pulls:
+        if feeding.may_grow:
             self.stage = replace(self.stage, tasks=1)
             self._begin(self._id)
         return feeding
@@ -173,6 +177,9 @@ class StageRun:
             self._election.add_task()
             self._attempts.append(Attempts(TaskId(self._id, task), self._attempts_limit))
             await until([self._finish(task), self._grow(feeding)])
+
+    def _progress(self, units: UnitCounts) -> None:
+        self._events.record(UnitProgress(self._id, units))
 
     def _reads_alike(self) -> bool:
         """Whether what a task reads of other stages does not depend on how many tasks there are."""

@@ -65,7 +65,7 @@ _UNIT_SETTINGS = {
     "datafusion.execution.enable_file_stream_work_stealing": "false",
     "datafusion.optimizer.repartition_file_min_size": "0",
     # Each batch crosses two borders between languages on its way to the plan that reads it.
-    "datafusion.execution.batch_size": "32768",
+    "datafusion.execution.batch_size": "65536",
 }
 
 

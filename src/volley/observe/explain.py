@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,8 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.splits.files import FileSource
+from volley.stages.scans import scan_tasks
 from volley.support.check import NodeVerdict, check
 from volley.support.reasons import Reason, Unsupported
 
@@ -47,6 +49,8 @@ class Explanation:
     nodes: tuple[NodeVerdict, ...] = ()
     hand_overs: tuple[int, ...] = ()
     """Positions in `nodes` of the sub-trees that Spark runs for a native plan above them."""
+    workers: int = 1
+    """How many tasks may share a scan."""
     islands: tuple[int, ...] = ()
     """Positions in `nodes` of the sub-trees that run natively below what Spark runs."""
 
@@ -60,7 +64,7 @@ class Explanation:
         rows = "".join(
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
             + "".join(f"<i>{escape(text)}</i><br>" for text in self._crossing(position))
-            + f"{_MARKS[verdict.native]} {escape(_describe(verdict))}"
+            + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers))}"
             + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
             + "</div>"
             for position, verdict in enumerate(self.nodes)
@@ -87,7 +91,7 @@ class Explanation:
         for position, verdict in enumerate(self.nodes):
             indent = "  " * verdict.depth
             yield from (indent + text for text in self._crossing(position))
-            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict)}"
+            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
         # What is about no single operator, such as a native part that is too small.
@@ -101,7 +105,7 @@ _COLOURS = {True: "#1b5e20", False: "#b00020"}
 
 def explain(frame: DataFrame) -> Explanation:
     """Spark's plan with a verdict an operator. Printed, or shown as HTML in a notebook; nothing runs."""
-    explanation = _explain(frame)
+    explanation = replace(_explain(frame), workers=_workers(frame.sparkSession))
     if "IPython" not in sys.modules:
         print(explanation)
     return explanation
@@ -140,7 +144,7 @@ def _explain(frame: DataFrame) -> Explanation:
         verdict.reasons,
         verdict.nodes,
         positions(item.node for item in handed),
-        positions(island.node for part in parts for island in part.islands),
+        islands=positions(island.node for part in parts for island in part.islands),
     )
 
 
@@ -148,18 +152,31 @@ def _is_mixed(spark: SparkSession) -> bool:
     return str(spark.conf.get(PREFIX + "mixed", "true")).lower() == "true"
 
 
-def _describe(verdict: NodeVerdict) -> str:
-    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node)
+def _workers(spark: SparkSession) -> int:
+    """As many as the settings say; who is there is known when a query runs."""
+    match spark.conf.get(PREFIX + "transport", "local"):
+        case "spark":
+            return max(1, spark.sparkContext.defaultParallelism)
+        case "flight":
+            return len(
+                [name for name in str(spark.conf.get(PREFIX + "workers", "")).split(",") if name.strip()]
+            )
+        case _:
+            return int(str(spark.conf.get(PREFIX + "local.workers", "1")))
 
 
-def _summary(node: Node) -> str:
+def _describe(verdict: NodeVerdict, workers: int) -> str:
+    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers))
+
+
+def _summary(node: Node, workers: int) -> str:
     """One line for an operator, in Spark's own words."""
     match node:
         case FileScan(format, files, output, _, _, _, _):
             size = sum(file.size_bytes for file in files)
-            return f"FileScan {format}, {len(files)} files, {size:,} bytes [{_names(output)}]"
-        case SourceScan(name, _, _, output, _):
-            return f"SourceScan {name}, units found while it runs [{_names(output)}]"
+            return f"FileScan {format}, {len(files)} files, {size:,} bytes{_units(node, workers)} [{_names(output)}]"
+        case SourceScan(name, _, _, output):
+            return f"SourceScan {name}, units found while it runs, up to {workers} tasks [{_names(output)}]"
         case LocalRows(output, _) | Range(_, _, _, output):
             return f"{type(node).__name__} [{_names(output)}]"
         case Project() | Window() | Expand():
@@ -186,6 +203,12 @@ def _summary(node: Node) -> str:
             return f"{name} {detail}".rstrip()
         case _:
             return type(node).__name__
+
+
+def _units(scan: FileScan, workers: int) -> str:
+    """What would be fed to how many tasks; nothing where one task reads the files by itself."""
+    tasks = scan_tasks(scan, workers)
+    return f", {FileSource(scan, tasks).estimate().units} units for {tasks} tasks" if tasks > 1 else ""
 
 
 def _names(columns: tuple[Attribute, ...] | tuple[Expression, ...]) -> str:

@@ -1,6 +1,6 @@
 """One line on a terminal that says how far a query is, for queries that last.
 
-    volley  4 of 7 stages  12 of 20 tasks  1,234,567 rows  3.2 s
+    volley  4 of 7 stages  12 of 20 tasks  1,234,567 rows  units: 940 found, 12 queued, 8 running, 920 done  3.2 s
 
 The line is a view of the query's events. It is drawn on the standard error stream, over itself, and removed at the end.
 """
@@ -12,7 +12,16 @@ import threading
 import time
 from typing import TextIO
 
-from volley.events import Event, QueryFinished, QueryStarted, StageAbsorbed, StageFinished, TaskFinished
+from volley.events import (
+    Event,
+    QueryFinished,
+    QueryStarted,
+    StageAbsorbed,
+    StageFinished,
+    TaskFinished,
+    UnitCounts,
+    UnitProgress,
+)
 
 _EVERY_SECONDS = 0.2
 
@@ -28,6 +37,7 @@ class ProgressLine:
         self._after_seconds = after_seconds
         self._over = threading.Event()
         self._stages = self._stages_done = self._tasks = self._tasks_done = self._rows = 0
+        self._units: dict[int, UnitCounts] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -41,14 +51,25 @@ class ProgressLine:
             case StageFinished():
                 self._stages_done += 1
                 self._rows += event.rows
+            case UnitProgress():
+                # A new dictionary: the thread that draws reads the old one.
+                self._units = self._units | {event.stage.stage: event.units}
             case QueryFinished():
                 self._over.set()
 
     def line(self, seconds: float) -> str:
         return (
             f"volley  {self._stages_done} of {self._stages} stages  {self._tasks_done} of {self._tasks} tasks  "
-            f"{self._rows:,} rows  {seconds:.1f} s"
+            f"{self._rows:,} rows  {self._fed()}{seconds:.1f} s"
         )
+
+    def _fed(self) -> str:
+        stages = self._units.values()
+        if not stages:
+            return ""
+        found, queued = sum(units.found for units in stages), sum(units.queued for units in stages)
+        running, done = sum(units.running for units in stages), sum(units.done for units in stages)
+        return f"units: {found:,} found, {queued:,} queued, {running:,} running, {done:,} done  "
 
     def _draw(self) -> None:
         started = time.monotonic()

@@ -21,9 +21,10 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class FeedReport:
-    """The units of one scan: found, still queued, taken by tasks that run, and those of tasks that are done.
+    """The units of one scan: found, still queued, given to tasks that have not read them, and read to their end.
 
-    `by_task` counts the units that each task was given. `final` is False when discovery was stopped before its end.
+    `by_task` and `bytes_by_task` are what each task was given, in units and in bytes as far as the source knows them.
+    `final` is False when discovery was stopped before its end.
     """
 
     source: str
@@ -32,14 +33,16 @@ class FeedReport:
     running: int
     done: int
     by_task: tuple[int, ...]
+    bytes_by_task: tuple[int, ...]
     size_bytes: int
     final: bool
 
     def __str__(self) -> str:
         more = "" if self.final else " so far"
+        sizes = f" ({_listed(self.bytes_by_task)} bytes)" if any(self.bytes_by_task) else ""
         return (
             f"{self.source}: {self.found:,} units found{more}, {self.queued:,} queued, {self.running:,} running, "
-            f"{self.done:,} done; by task {', '.join(f'{units:,}' for units in self.by_task)}"
+            f"{self.done:,} done; by task {_listed(self.by_task)}{sizes}"
         )
 
 
@@ -155,6 +158,10 @@ class QueryReport:
             + "<table><tr><th>stage</th><th>tasks</th><th>rows</th><th>bytes</th><th>spilled</th>"
             + f"<th>seconds</th><th>decided while it ran</th></tr>{rows}</table>"
         )
+
+
+def _listed(counts: tuple[int, ...]) -> str:
+    return ", ".join(f"{count:,}" for count in counts)
 
 
 def _spilled(stage: StageReport) -> str:

@@ -66,6 +66,7 @@ def _feed(event: FeedFinished) -> FeedReport:
         event.running,
         event.done,
         event.by_task,
+        event.bytes_by_task,
         event.size_bytes,
         event.final,
     )

@@ -63,7 +63,7 @@ class SourceScan:
     """What a Python data source reads. `columns` are the source's names of `output`.
 
     `reader` says how a process comes by the source (see `splits.datasource`): plain words that travel, or the name
-    of an object that only the driver's own process has.
+    of an object that only the driver's own process has. `filters` may prune but need not, as those of a `FileScan`.
     """
 
     name: str
@@ -71,6 +71,7 @@ class SourceScan:
     columns: tuple[str, ...]
     output: tuple[Attribute, ...]
     unsupported: str | None = None
+    filters: tuple[Expression, ...] = ()
 
     children = ()
 

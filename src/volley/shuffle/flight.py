@@ -90,7 +90,7 @@ class WorkerStore:
 
     def sink(self, attempt: AttemptId, partitions: int) -> WorkerSink:
         with self._lock:
-            if _query(attempt) in self._released:
+            if attempt.query in self._released:
                 raise BlockMissing(f"{attempt}: its query is over.", attempt=attempt)
             if attempt in self._sinks:
                 raise ValueError(f"{attempt} has begun its output already")
@@ -109,7 +109,7 @@ class WorkerStore:
     def release(self, query: QueryId) -> None:
         with self._lock:
             self._released.add(query)
-            mine = [attempt for attempt in self._sinks if _query(attempt) == query]
+            mine = [attempt for attempt in self._sinks if attempt.query == query]
             sinks = [self._sinks.pop(attempt) for attempt in mine]
             fetches = [fetch for fetch, queries in list(self._fetches.items()) if query in queries]
         for sink in sinks:
@@ -129,13 +129,13 @@ class WorkerStore:
 
     def usage(self, query: QueryId) -> Usage:
         with self._lock:
-            mine = [sink for attempt, sink in self._sinks.items() if _query(attempt) == query]
+            mine = [sink for attempt, sink in self._sinks.items() if attempt.query == query]
             return Usage(sum(sink.memory_bytes for sink in mine), sum(sink.spilled_bytes for sink in mine))
 
     def close(self) -> None:
         """Let go of everything of every query."""
         with self._lock:
-            queries = {_query(attempt) for attempt in self._sinks}
+            queries = {attempt.query for attempt in self._sinks}
             queries.update(*self._fetches.values())
         for query in queries:
             self.release(query)
@@ -170,7 +170,7 @@ class WorkerStore:
     @contextmanager
     def _fetching(self, blocks: Sequence[Block]) -> Iterator[Fetch[Location]]:
         holder = _holder(blocks[0])
-        queries = frozenset(_query(block.attempt) for block in blocks)
+        queries = frozenset(block.attempt.query for block in blocks)
         with self._lock:
             for query in filter(self._released.__contains__, queries):
                 raise BlockMissing(f"query {query} is over.")
@@ -289,7 +289,3 @@ def _holder(block: Block) -> Location:
         return Location.parse(block.location)
     except ValueError as error:
         raise BlockMissing(f"{block}: {error}.", attempt=block.attempt) from error
-
-
-def _query(attempt: AttemptId) -> QueryId:
-    return attempt.task.stage.query

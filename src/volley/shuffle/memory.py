@@ -28,7 +28,7 @@ class MemoryStore:
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         with self._lock:
-            if attempt.task.stage.query in self._released:
+            if attempt.query in self._released:
                 raise BlockMissing(f"{attempt}: its query is over.")
             if attempt in self._bytes:
                 raise ValueError(f"{attempt} has begun its output already")
@@ -55,7 +55,7 @@ class MemoryStore:
     def release(self, query: QueryId) -> None:
         with self._lock:
             self._released.add(query)
-            for attempt in [attempt for attempt in self._bytes if attempt.task.stage.query == query]:
+            for attempt in [attempt for attempt in self._bytes if attempt.query == query]:
                 self._forget(attempt)
 
     @property

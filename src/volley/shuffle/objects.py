@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as fs
 
 from volley.errors import ConfigError
+from volley.shuffle.once import WriteOnce, once_in
 
+_WITHOUT_FOLDERS = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class AlreadyThere(Exception):
-    """Somebody else has written this object first."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +25,7 @@ class Folder:
     uri: str
     files: fs.FileSystem
     root: str
+    once: WriteOnce
 
     @classmethod
     def open(cls, uri: str) -> Folder:
@@ -42,7 +38,7 @@ class Folder:
             files, root = fs.FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError, ImportError, ValueError) as error:
             raise ConfigError(f"spark.volley.shuffle.store={uri}: {error}.") from error
-        return cls(uri, files, root.rstrip("/"))
+        return cls(uri, files, root.rstrip("/"), once_in(files, uri))
 
     def path(self, *parts: str) -> str:
         return "/".join((self.root, *parts))
@@ -54,29 +50,13 @@ class Folder:
             stream.write(data)
 
     def write_once(self, path: str, data: bytes) -> None:
-        """As `write`; AlreadyThere when the object exists.
-
-        On local files two writers at once are told apart. Other file systems of pyarrow have no conditional put: there
-        the second of two that write within the same moment replaces the first.
-        """
-        if not isinstance(self.files, fs.LocalFileSystem):
-            if self.exists(path):
-                raise AlreadyThere(path)
-            self.write(path, data)
-            return
+        """As `write`; AlreadyThere when the object exists."""
         self.make_parent(path)
-        draft = Path(f"{path}.{secrets.token_hex(4)}")
-        draft.write_bytes(data)
-        try:
-            os.link(draft, path)
-        except FileExistsError as error:
-            raise AlreadyThere(path) from error
-        finally:
-            draft.unlink()
+        self.once(path, data)
 
     def make_parent(self, path: str) -> None:
         # Object stores have no folders, and making one costs a call.
-        if isinstance(self.files, fs.LocalFileSystem):
+        if not isinstance(self.files, _WITHOUT_FOLDERS):
             self.files.create_dir(path.rpartition("/")[0], recursive=True)
 
     def read(self, path: str, start: int, size_bytes: int) -> pa.Buffer:

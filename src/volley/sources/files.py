@@ -4,30 +4,34 @@
     spark.read.format("volley_files").option("format", "parquet").load("/data/events")
 
 Spark lists a directory to its end before it reads the first file. This source yields files as it meets them, folder by
-folder, on a local file system or any that pyarrow knows (`s3://`, `gs://`, `hdfs://`). Large Parquet files are cut into
-ranges, and a row group belongs to the range in which it begins, so no footer is read to cut one.
+folder, on a local file system or any that pyarrow knows (`s3://`, `gs://`, `hdfs://`). Large files of Parquet and ORC
+are cut into ranges, and a row group belongs to the range in which it begins, a stripe to that in which it would begin
+if all were alike; so no footer is read to cut one.
 
 Values of folders named `key=value` are columns, of type string unless `.schema(...)` says otherwise. Files and folders
-whose names begin with `_` or `.` are left out, as Spark leaves them out.
+whose names begin with `_` or `.` are left out, as Spark leaves them out. Folders whose values a query's filter excludes
+are not listed. Row groups of Parquet that it excludes by their statistics, and columns that nobody wants, are not read.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
+
+from volley.sources.pruning import Pruner
 
 FORMATS = ("parquet", "orc", "csv", "json")
 _SPLIT_BYTES = 64 * 2**20
@@ -36,11 +40,12 @@ _ROWS_A_BATCH = 65_536
 
 @dataclass
 class FilePartition(InputPartition):
-    """The part of a file that begins at one of the bytes from `start` up to `end`; all of it but for Parquet."""
+    """The part of a file of `size` bytes that begins at one of those from `start` up to `end`; all of CSV and JSON."""
 
     path: str
     start: int
     end: int
+    size: int
     values: dict[str, str | None]
 
     @property
@@ -83,6 +88,16 @@ class FilesReader(DataSourceReader):
         self._path = path
         self._split_bytes = split_bytes
         self._schema = schema
+        self._pruner = Pruner([], schema)
+
+    def prune(self, filters: Sequence[Filter]) -> None:
+        """Read nothing for which one of these cannot hold."""
+        self._pruner = Pruner(filters, self._schema)
+
+    def select(self, columns: Sequence[str]) -> None:
+        """Read these columns alone."""
+        assert self._schema is not None
+        self._schema = StructType([self._schema[name] for name in columns])
 
     def discover(self) -> Iterator[FilePartition]:
         file_system, root = _opened(self._path)
@@ -97,7 +112,9 @@ class FilesReader(DataSourceReader):
                 if name.startswith(("_", ".")):
                     continue
                 if size is None:
-                    folders.append((path, values | _value(name)))
+                    found = _value(name)
+                    if self._pruner.keeps_folder(found):
+                        folders.append((path, values | found))
                 else:
                     yield from self._pieces(path, size, values)
 
@@ -111,14 +128,20 @@ class FilesReader(DataSourceReader):
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         stored = [field.name for field in wanted if field.name not in partition.values]
         file_system, _ = _opened(self._path)
-        rows = _parquet if self.format == "parquet" else partial(_whole, self.format, wanted)
-        for batch in rows(file_system, partition, stored):
+        match self.format:
+            case "parquet":
+                batches = _parquet(self._pruner, file_system, partition, stored)
+            case "orc":
+                batches = _orc(file_system, partition, stored)
+            case kind:
+                batches = _whole(kind, wanted, file_system, partition, stored)
+        for batch in batches:
             yield _as_declared(batch, partition.values, wanted)
 
     def _pieces(self, path: str, size: int, values: dict[str, str | None]) -> Iterator[FilePartition]:
-        count = max(1, -(-size // self._split_bytes)) if self.format == "parquet" else 1
+        count = max(1, -(-size // self._split_bytes)) if self.format in ("parquet", "orc") else 1
         for number in range(count):
-            yield FilePartition(path, size * number // count, size * (number + 1) // count, values)
+            yield FilePartition(path, size * number // count, size * (number + 1) // count, size, values)
 
 
 def _opened(path: str) -> tuple[fs.FileSystem, str]:
@@ -144,13 +167,14 @@ def _value(folder: str) -> dict[str, str | None]:
 
 
 def _parquet(
-    file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
+    pruner: Pruner, file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     with file_system.open_input_file(partition.path) as opened, pq.ParquetFile(opened) as file:
         groups = [
             number
             for number in range(file.metadata.num_row_groups)
             if partition.start <= _begin(file.metadata.row_group(number)) < partition.end
+            and pruner.keeps_group(file.metadata.row_group(number), file.schema_arrow)
         ]
         present = [name for name in columns if name in file.schema_arrow.names]
         if groups and present:
@@ -164,6 +188,18 @@ def _begin(group: pq.RowGroupMetaData) -> int:
     first = group.column(0)
     begin: int = first.data_page_offset
     return begin if first.dictionary_page_offset is None else min(begin, first.dictionary_page_offset)
+
+
+def _orc(
+    file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    with file_system.open_input_file(partition.path) as opened:
+        file = orc.ORCFile(opened)
+        # Rows without columns could not be counted.
+        present = [name for name in columns if name in file.schema.names] or file.schema.names[:1]
+        for stripe in range(file.nstripes):
+            if partition.start <= partition.size * stripe // file.nstripes < partition.end:
+                yield file.read_stripe(stripe, columns=present)
 
 
 def _whole(

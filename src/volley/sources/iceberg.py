@@ -4,17 +4,19 @@
     spark.read.format("volley_iceberg").option("catalog.uri", "sqlite:////data/catalog.db").load("sales.orders")
 
 Needs the extra `volley-spark[iceberg]`. Options that begin with `catalog.` are properties of the catalog; `snapshot`
-reads an older version of the table. Schema evolution and row-level deletes are pyiceberg's.
+reads an older version of the table. Schema evolution, row-level deletes and leaving out the files that a query's filter
+excludes are pyiceberg's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -57,10 +59,19 @@ class IcebergReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._filters: Sequence[Filter] = ()
+
+    def prune(self, filters: Sequence[Filter]) -> None:
+        """Plan no file for which one of these cannot hold."""
+        self._filters = filters
+
+    def select(self, columns: Sequence[str]) -> None:
+        """Read these columns alone."""
+        self._schema = StructType([self._schema[name] for name in columns])
 
     def discover(self) -> Iterator[IcebergPartition]:
         table = _table(self._options)
-        for task in _scan(table, self._options).plan_files():
+        for task in _scan(table, self._options).filter(_condition(self._filters)).plan_files():
             yield IcebergPartition(_described(task.file), [_described(file) for file in task.delete_files])
 
     def partitions(self) -> list[InputPartition]:
@@ -74,7 +85,7 @@ class IcebergReader(DataSourceReader):
         if not isinstance(partition, IcebergPartition):
             return  # Spark reads a source without partitions once, without one
         table = _table(self._options)
-        projected = _scan(table, self._options).projection()
+        projected = _scan(table, self._options).select(*self._schema.names).projection()
         task = FileScanTask(_made(partition.file), {_made(file) for file in partition.deletes})
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         for batch in ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([task]):
@@ -95,6 +106,27 @@ def _table(options: dict[str, str]) -> Any:
 
 def _scan(table: Any, options: Any) -> Any:
     return table.scan(snapshot_id=int(options["snapshot"]) if "snapshot" in options else None)
+
+
+# Each has the same name in PySpark and in pyiceberg.
+_COMPARISONS = ("EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In")
+
+
+def _condition(filters: Sequence[Filter]) -> Any:
+    from pyiceberg import expressions
+
+    condition: Any = expressions.AlwaysTrue()
+    for item in filters:
+        words: Any = item
+        name = type(item).__name__
+        if name in _COMPARISONS and len(words.attribute) == 1:
+            value = [_plain(one) for one in words.value] if name == "In" else _plain(words.value)
+            condition = expressions.And(condition, getattr(expressions, name)(words.attribute[0], value))
+    return condition
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 def _described(file: Any) -> File:

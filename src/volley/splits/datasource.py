@@ -7,6 +7,10 @@
             return list(self.discover())
         def read(self, partition):
             ...
+        def prune(self, filters):       # ours, if it likes, and called before the others: see `splits.conditions`
+            ...
+        def select(self, columns):
+            ...
 
 A source without `discover` gives what its `partitions` returns. A partition may have attributes `size_bytes`, `rows`
 and `hosts`, which are then the hints of its unit.
@@ -37,6 +41,7 @@ from volley.errors import DataError, QueryError, VolleyError
 from volley.plan.expressions import Expression
 from volley.plan.held import held
 from volley.plan.nodes import HERE, Node, SourceScan, transform
+from volley.splits.conditions import tell
 from volley.splits.source import Estimate, Unit
 
 if TYPE_CHECKING:
@@ -120,6 +125,7 @@ class DataSourceSplits:
     """A `SplitSource` over the reader of a data source."""
 
     def __init__(self, scan: SourceScan) -> None:
+        self._scan = scan
         self._reference = scan.reader
         self._reader: DataSourceReader | None = None
         self._found = self._found_bytes = 0
@@ -133,6 +139,7 @@ class DataSourceSplits:
         # Here and not earlier: all of the user's code runs on the thread of discovery.
         source, schema = _opened(self._reference)
         self._reader = reader = _reader(source, schema)
+        tell(reader, self._scan, schema)
         discover = getattr(reader, "discover", None)
         found = discover() if discover is not None else iter(_partitions(reader))
         return self._later(found) if isinstance(found, AsyncIterator) else self._now(found)
@@ -209,6 +216,7 @@ class DataSourceRows:
         try:
             self._source, self._schema = _opened(scan.reader)
             self._reader = _reader(self._source, self._schema)
+            self._schema = tell(self._reader, scan, self._schema)
         except VolleyError:
             raise
         except Exception as error:

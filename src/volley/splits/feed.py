@@ -32,13 +32,18 @@ _STOP_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """Where the units of a feed are. `by_task` counts those that each task was given."""
+    """Where the units of a feed are. `by_task` counts those that each task was given, `bytes_by_task` what their hints
+    say of their sizes.
+
+    `done` are those that were read to their end, as far as the tasks have said so; all of a task that has committed.
+    """
 
     found: int
     queued: int
     running: int
     done: int
     by_task: tuple[int, ...]
+    bytes_by_task: tuple[int, ...]
     size_bytes: int
     final: bool
     """Whether discovery is over, so that no more will be found."""
@@ -71,6 +76,7 @@ class Feed:
         self._changed = asyncio.Event()
         self._ledgers: dict[int, Ledger] = {}
         self._committed: set[int] = set()
+        self._read: dict[int, int] = {}
         self._waiting = 0
         self._thread: threading.Thread | None = None
 
@@ -159,6 +165,10 @@ class Feed:
                 finally:
                     self._waiting -= 1
 
+    def has_read(self, task: int, units: int) -> None:
+        """An attempt at the task says how many units it has read. One that begins again has read none."""
+        self._read[task] = units
+
     def commit(self, task: int) -> None:
         """An attempt at the task has won: whoever repeats it reads what is in its ledger, and no more."""
         self._ledgers.setdefault(task, Ledger()).closed = True
@@ -182,13 +192,17 @@ class Feed:
         ledgers = self._ledgers
         tasks = max(ledgers, default=-1) + 1
         by_task = tuple(ledgers[task].units if task in ledgers else 0 for task in range(tasks))
-        done = sum(ledgers[task].units for task in self._committed)
+        done = sum(
+            units if task in self._committed else min(units, self._read.get(task, 0))
+            for task, units in enumerate(by_task)
+        )
         return FeedStatus(
             found=self._window.found,
             queued=self._window.queued,
             running=sum(by_task) - done,
             done=done,
             by_task=by_task,
+            bytes_by_task=tuple(ledgers[task].size_bytes if task in ledgers else 0 for task in range(tasks)),
             size_bytes=self._window.found_bytes,
             final=self._window.complete,
         )

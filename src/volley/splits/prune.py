@@ -1,4 +1,4 @@
-"""Row groups that cannot have a row that the plan keeps, by the statistics of their footers.
+"""What a filter says of single columns, and row groups that it excludes by the statistics of their footers.
 
 Only where the order of Parquet's statistics is Spark's: whole numbers, dates and strings. Floats are left out, because
 statistics do not count NaN, which is Spark's largest number.
@@ -7,10 +7,9 @@ statistics do not count NaN, which is Spark's largest number.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from volley.plan.expressions import Attribute, Call, Expression, Literal
@@ -26,6 +25,8 @@ _MAY: dict[str, Callable[[Any, Any, Any], bool]] = {
     "GreaterThan": lambda low, high, value: high > value,
     "GreaterThanOrEqual": lambda low, high, value: high >= value,
 }
+COMPARISONS = frozenset(_MAY)
+"""Their names, which are those of Catalyst and of PySpark's filters alike."""
 _TURNED = {
     "EqualTo": "EqualTo",
     "LessThan": "GreaterThan",
@@ -35,20 +36,25 @@ _TURNED = {
 }
 
 
-def may_match(
-    group: pq.RowGroupMetaData, fields: Mapping[int, pa.Field], filters: Sequence[Expression]
-) -> bool:
-    """Whether the group may have a row for which all `filters` are true; `fields` are its columns by their ids."""
+def may_hold(group: pq.RowGroupMetaData, name: str, function: str, values: Sequence[Any]) -> bool:
+    """Whether the column may have a value that stands to one of `values` as the comparison says."""
+    bounds = _bounds(group, name)
+    if bounds is None or any(type(value) is not type(bounds[0]) for value in values):
+        return True
+    return any(_MAY[function](*bounds, value) for value in values)
+
+
+def holds(value: Any, function: str, values: Sequence[Any]) -> bool:
+    """Whether a value stands to one of `values` as the comparison says; NULL never does."""
+    return value is not None and any(_MAY[function](value, value, other) for other in values)
+
+
+def comparisons(filters: Sequence[Expression]) -> Iterator[tuple[Attribute, str, list[Any]]]:
+    """What must hold of single columns where all `filters` do: that one of the values is equal, less, and so on."""
     for part in filters:
         for condition in _conjuncts(part):
-            comparison = _comparison(condition)
-            if comparison is None or comparison[0].id not in fields:
-                continue
-            column, function, values = comparison
-            bounds = _bounds(group, fields[column.id].name)
-            if bounds is not None and not any(_MAY[function](*bounds, value) for value in values):
-                return False
-    return True
+            if (comparison := _comparison(condition)) is not None:
+                yield comparison
 
 
 def _conjuncts(condition: Expression) -> Iterator[Expression]:

@@ -6,7 +6,11 @@ more to come   a source that is still looking may keep every worker busy
 
 from __future__ import annotations
 
-from volley.plan.nodes import FileScan, Node, SourceScan, walk
+from collections.abc import Sequence
+from dataclasses import replace
+
+from volley.plan.expressions import Expression, references
+from volley.plan.nodes import FileScan, Filter, Node, Project, SourceScan, transform, walk
 
 # Tasks that finish at different times even out when each has several pieces to take.
 UNITS_A_TASK = 6
@@ -27,6 +31,34 @@ def split_bytes(scan: FileScan, tasks: int) -> int:
     """The size at which files are cut and up to which they are put together, for so many tasks."""
     total_bytes = sum(file.size_bytes for file in scan.files)
     return max(MIN_SPLIT_BYTES, min(MAX_SPLIT_BYTES, total_bytes // (tasks * UNITS_A_TASK)))
+
+
+def informed(plan: Node) -> Node:
+    """The plan with every data source told of the filter and the columns right above it. Spark tells them nothing."""
+
+    def told(node: Node) -> Node:
+        match node:
+            case Filter(condition, SourceScan() as scan):
+                return replace(node, child=replace(scan, filters=(condition,)))
+            case Project(wanted, SourceScan() as scan):
+                return replace(node, child=_narrowed(scan, wanted))
+            case Project(wanted, Filter(condition, SourceScan() as scan) as kept):
+                return replace(node, child=replace(kept, child=_narrowed(scan, (*wanted, condition))))
+            case _:
+                return node
+
+    return transform(plan, told)
+
+
+def _narrowed(scan: SourceScan, users: Sequence[Expression]) -> SourceScan:
+    read = frozenset[int]().union(*map(references, users))
+    # Rows without columns could not be counted.
+    kept = [place for place, column in enumerate(scan.output) if column.id in read] or [0]
+    return replace(
+        scan,
+        columns=tuple(scan.columns[place] for place in kept),
+        output=tuple(scan.output[place] for place in kept),
+    )
 
 
 def scans_of(plan: Node) -> list[FileScan | SourceScan]:

@@ -82,15 +82,17 @@ def _attempted(spark: SparkSession, frame: DataFrame, count: int) -> DataFrame:
     assert jvm is not None
     catalyst = jvm.org.apache.spark.sql.catalyst.expressions
     to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    # Every name that is looked up is a call, too.
+    nullable, named_struct, try_eval = catalyst.KnownNullable, catalyst.CreateNamedStruct, catalyst.TryEval
     plan = frame._jdf.queryExecution().optimizedPlan()
-    field_name = plan.projectList().apply(count).child()
+    columns = plan.projectList()
+    field_name = columns.apply(count).child()
     wrapped = []
     for i in range(count):
-        alias = plan.projectList().apply(i)
+        alias = columns.apply(i)
         # Nullable, or Arrow refuses a NULL struct around a value that is never NULL.
-        value = catalyst.KnownNullable(alias.child())
-        struct = catalyst.CreateNamedStruct(to_seq([field_name, value]))
-        wrapped.append(alias.withNewChildren(to_seq([catalyst.TryEval(struct)])))
+        struct = named_struct(to_seq([field_name, nullable(alias.child())]))
+        wrapped.append(alias.withNewChildren(to_seq([try_eval(struct)])))
     attempted = plan.copy(to_seq(wrapped), plan.child())
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, attempted), spark)
 
@@ -99,12 +101,13 @@ def _compare(text: str, captured: Expression, table: pa.Table, attempts: pa.Chun
     refusal = next(iter(check_expression(captured)), None)
     if refusal:
         return Verdict(text, refusal)
-    unknown = {column_name(id) for id in references(captured)} - set(table.column_names)
-    assert not unknown, f"{text} is not computed in one projection"
+    used = {column_name(id) for id in references(captured)}
+    assert used <= set(table.column_names), f"{text} is not computed in one projection"
     struct = attempts.combine_chunks()
     failed = struct.is_null().to_pylist()
     theirs = _plain(struct.field("value"))
-    ours, together = _evaluate(lower_expression(captured), to_arrow(captured.type), table)
+    read = table.select([name for name in table.column_names if name in used])
+    ours, together = _evaluate(lower_expression(captured), to_arrow(captured.type), table, read, failed)
     equal = alarms = 0
     wrong: list[str] = []
     for row, (value, spark_failed) in enumerate(zip(ours, failed, strict=True)):
@@ -123,20 +126,62 @@ def _compare(text: str, captured: Expression, table: pa.Table, attempts: pa.Chun
 FAILED = object()
 
 
-def _evaluate(expr: Expr, wanted: pa.DataType, table: pa.Table) -> tuple[list[Any], bool]:
-    """The native values, and whether all rows could be computed together; otherwise each half is tried by itself."""
+def _evaluate(
+    expr: Expr, wanted: pa.DataType, table: pa.Table, read: pa.Table, suspects: Sequence[bool]
+) -> tuple[list[Any], bool]:
+    """The native values, and whether all rows could be computed together.
+
+    Otherwise those on which Spark failed are computed each alone, once for all that have the same values in the columns
+    that are `read`, and the others together, or in ever smaller parts.
+    """
+    together = _computed(expr, wanted, table)
+    if together is not None:
+        return together, True
+    values: list[Any] = [FAILED] * table.num_rows
+    others = [row for row, suspect in enumerate(suspects) if not suspect]
+    for row, value in zip(others, _in_parts(expr, wanted, table.take(others)), strict=True):
+        values[row] = value
+    alone: dict[tuple[str, ...], Any] = {}
+    keys = list(zip(*(_bits(column) for column in read.columns), strict=True)) or [()] * table.num_rows
+    for row, suspect in enumerate(suspects):
+        if suspect:
+            if keys[row] not in alone:
+                found = _computed(expr, wanted, table.slice(row, 1))
+                alone[keys[row]] = found[0] if found else FAILED
+            values[row] = alone[keys[row]]
+    return values, False
+
+
+def _in_parts(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any]:
+    """The values of rows, in ever smaller parts until only those fail that must."""
+    found = _computed(expr, wanted, table)
+    if found is not None:
+        return found
+    if table.num_rows == 1:
+        return [FAILED]
+    half = table.num_rows // 2
+    return _in_parts(expr, wanted, table.slice(0, half)) + _in_parts(expr, wanted, table.slice(half))
+
+
+def _computed(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any] | None:
+    """The values of all rows; None when one of them fails."""
+    if not table.num_rows:
+        return []
     try:
         frame = SessionContext().from_arrow(table)
         column = frame.select(expr.alias("value")).to_arrow_table().column(0).combine_chunks()
     except Exception:  # a failure of any kind sends the query to Spark
-        if table.num_rows <= 1:
-            return [FAILED] * table.num_rows, False
-        half = table.num_rows // 2
-        first, _ = _evaluate(expr, wanted, table.slice(0, half))
-        second, _ = _evaluate(expr, wanted, table.slice(half))
-        return first + second, False
+        return None
     assert column.type == wanted, f"{column.type} in place of {wanted}"
-    return _plain(column), True
+    return _plain(column)
+
+
+def _bits(column: pa.ChunkedArray) -> list[str]:
+    """Texts that are equal only when the bits of the values are."""
+    values = column.combine_chunks()
+    if pa.types.is_floating(values.type):
+        values = values.view(pa.int32() if values.type == pa.float32() else pa.int64())
+    return [repr(value) for value in _plain(values)]
 
 
 def _plain(column: pa.Array) -> list[Any]:

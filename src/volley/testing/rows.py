@@ -16,6 +16,15 @@ from volley.testing.session import conf
 
 __all__ = ["SparkTasks", "assert_same_rows", "native_rows", "spark_rows"]
 
+_OFF = {"spark.volley.enabled": "false"}
+# How Spark comes to its rows is not what is asked, so it may take the shortest way: on small tables the generation of
+# code, and exchanges of several partitions, take it longer than all the rest.
+_PLAIN = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 Query: TypeAlias = str | DataFrame | Callable[[SparkSession], DataFrame]
 
 
@@ -31,14 +40,14 @@ def assert_same_rows(
 
     `query` is SQL text, a function from the session to a DataFrame, or a DataFrame. `ordered`: True compares row
     by row, False as a bag; None follows the query's own ORDER BY and lets ties change places. `native`: also fail
-    when a part of the query, or even one task, ran on Spark.
+    when a part of the query, or even one task, ran on Spark. Spark answers text and functions without generating code
+    and in one partition, which suits small tables; for large ones give it a DataFrame.
     """
     expected = spark_rows(spark, query)
-    actual, description = native_rows(spark, query, native=native)
+    actual, frame, description = _native_rows(spark, query, native)
+    columns = list(range(expected.num_columns)) if ordered else None
     if ordered is None:
-        columns = sort_columns(_frame(spark, query))
-    else:
-        columns = list(range(expected.num_columns)) if ordered else None
+        columns = sort_columns(frame)
     problem = difference(expected, actual, columns, tolerance)
     if problem:
         raise AssertionError(f"{description}\nVolley and Spark disagree: {problem}")
@@ -47,12 +56,19 @@ def assert_same_rows(
 
 def spark_rows(spark: SparkSession, query: Query) -> pa.Table:
     """The answer of Spark alone."""
-    with conf(spark, {"spark.volley.enabled": "false"}):
+    # A frame that is there already would keep what it is planned with here.
+    settings = _OFF if isinstance(query, DataFrame) else _OFF | _PLAIN
+    with conf(spark, settings):
         return _frame(spark, query).toArrow()
 
 
 def native_rows(spark: SparkSession, query: Query, *, native: bool = True) -> tuple[pa.Table, str]:
     """The answer with Volley enabled, and a description of the query; fails when `native` and it was not."""
+    table, _, description = _native_rows(spark, query, native)
+    return table, description
+
+
+def _native_rows(spark: SparkSession, query: Query, native: bool) -> tuple[pa.Table, DataFrame, str]:
     with conf(spark, {"spark.volley.enabled": "true"}):
         frame = _frame(spark, query)
         description = query if isinstance(query, str) else _plan_text(frame)
@@ -64,7 +80,7 @@ def native_rows(spark: SparkSession, query: Query, *, native: bool = True) -> tu
         raise AssertionError(f"{description}\nran on {report.engine}, not natively:\n{reasons}")
     if native and tasks.count:
         raise AssertionError(f"{description}\nran natively, and yet Spark ran {tasks.count} tasks")
-    return table, description
+    return table, frame, description
 
 
 def _frame(spark: SparkSession, query: Query) -> DataFrame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from volley.settings import explicit_settings
@@ -38,10 +39,14 @@ def restored(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
     finally:
         for key, value in explicit_settings(spark).items():
-            if key not in before:
-                spark.conf.unset(key)
-            elif before[key] != value:
-                spark.conf.set(key, before[key])
+            if before.get(key) == value:
+                continue
+            # What only a start of Spark heeds can be given to a builder again, to no effect, and not be taken back.
+            with suppress(AnalysisException):
+                if key not in before:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, before[key])
         for key in before.keys() - explicit_settings(spark).keys():
             spark.conf.set(key, before[key])
 

@@ -7,8 +7,10 @@ raise_after  discovery fails behind so many units
 hang_after   discovery waits for ever behind so many units, until it is closed
 garbage      what discovery yields instead of a partition: "object"
 tail         units say sizes of a heavy tail
+follow       discovery goes on when a reader has begun with the unit before; needs `calls`
 wait_for     readers of the units from `wait_from` on wait until this file exists
 row_pause    seconds that each unit takes to read
+size_pause   seconds that each unit takes to read for each byte of the size that it says
 calls        a directory in which discovery leaves a file `found-<n>` for every unit, and `closed`
 """
 
@@ -82,6 +84,8 @@ class NumbersReader(DataSourceReader):
             yield NumbersPartition(unit, unit * rows, rows, size)
             if pause:
                 closed.wait(pause)
+            while "follow" in self._options and not self._begun(unit) and not closed.is_set():
+                closed.wait(_LOOK_SECONDS)
 
     def partitions(self) -> list[InputPartition]:
         found = list(self.discover())
@@ -97,6 +101,7 @@ class NumbersReader(DataSourceReader):
             while not Path(gate).exists():
                 time.sleep(_LOOK_SECONDS)
         time.sleep(float(self._options.get("row_pause", 0)))
+        time.sleep(float(self._options.get("size_pause", 0)) * (partition.size_bytes or 0))
         ids = range(partition.start, partition.start + partition.rows)
         yield pa.RecordBatch.from_pydict(
             {
@@ -111,6 +116,9 @@ class NumbersReader(DataSourceReader):
         if self._closed is not None:
             self._closed.set()
         self._leave("closed")
+
+    def _begun(self, unit: int) -> bool:
+        return any(Path(self._options["calls"]).glob(f"reading-{unit}-*"))
 
     def _leave(self, name: str) -> None:
         if "calls" in self._options:

@@ -58,9 +58,6 @@ class RunningTask(Protocol):
 class Transport(Protocol):
     """How one query reaches its workers."""
 
-    pulls: bool
-    """Whether an attempt can be given units while it runs. If not, all its `wants` come before it begins."""
-
     def workers(self) -> Sequence[WorkerInfo]:
         """Who is there now."""
 

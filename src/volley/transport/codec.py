@@ -45,15 +45,22 @@ def encode(message: Any) -> bytes:
 
 
 def decode(payload: bytes) -> Any:
-    """What `encode` was given; QueryError for another version or a class that is not a message's."""
-    envelope = json.loads(payload)
-    version = envelope.get("version")
-    if version != messages.PROTOCOL_VERSION:
+    """What `encode` was given; QueryError for another version and for anything that is not a message."""
+    try:
+        envelope = json.loads(payload)
+        version = envelope["version"]
+        if version == messages.PROTOCOL_VERSION:
+            return _message(envelope["message"])
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        # Whoever reads this has threads that live on messages: what a peer sends must not end them.
         raise QueryError(
-            f"a peer speaks protocol {version}, this side speaks {messages.PROTOCOL_VERSION}.",
+            f"a peer sent {len(payload)} bytes that are no message: {error!r}.",
             hint="Install the same version of Volley on both sides.",
-        )
-    return _message(envelope["message"])
+        ) from error
+    raise QueryError(
+        f"a peer speaks protocol {version}, this side speaks {messages.PROTOCOL_VERSION}.",
+        hint="Install the same version of Volley on both sides.",
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -81,7 +88,7 @@ def _message(value: Any) -> Any:
         case list():
             return tuple(_message(item) for item in value)
         case {"$bytes": text}:
-            return base64.b64decode(text)
+            return base64.b64decode(text, validate=True)
         case {"$decimal": text}:
             return Decimal(text)
         case {"$enum": name, "value": member}:

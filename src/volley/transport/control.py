@@ -8,6 +8,8 @@
     cancel    AttemptId        ->  Answer               when the attempt holds nothing any more
     perform   TaskSpec         ->  Answer               for a caller that waits, without a driver
     await     Await            ->  how it ended, or Answer(False): not yet
+    pull      Pull             ->  Units, or Answer(False): not yet; a worker with such a task asks the driver
+    ended     how it ended     ->  Answer               told to the driver by who waits for such a task
     release   QueryId          ->  Answer
     bye       Bye              ->  Answer               the driver ends: forget it
     drain     Drain            ->  Answer
@@ -63,6 +65,15 @@ class Await:
     """How did this attempt end? Asked by whoever let it be performed, at least every few seconds."""
 
     attempt: AttemptId
+    wait_seconds: float
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What does this attempt get? Asked of the driver by the worker at `holder`, again until there is an answer."""
+
+    want: Want
+    holder: str
     wait_seconds: float
 
 

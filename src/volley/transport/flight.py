@@ -42,8 +42,6 @@ _MESSAGE_BYTES = 64 * 2**20
 class FlightTransport:
     """A `Transport` over a fleet. One for each query. `shared` is the store that the workers use beside their own."""
 
-    pulls = True
-
     def __init__(
         self,
         fleet: Fleet,

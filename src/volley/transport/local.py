@@ -18,8 +18,6 @@ from volley.worker.slots import RESULT_BUFFER_BYTES, Attempt, Slots
 class LocalTransport:
     """A `Transport` over `workers` in-process workers that share `cores`. One for each query."""
 
-    pulls = True
-
     def __init__(
         self,
         workers: int,

@@ -37,13 +37,16 @@ class InputBlocks:
 class Want:
     """An attempt has room for `credits` units of feed `feed`, behind place `after` of what it was given.
 
-    It asks one thing at a time of each feed; 0 is the beginning, to which it may go back.
+    It asks one thing at a time of each feed; 0 is the beginning, to which it may go back. `read` units it has read to
+    their end. `host` is where it runs, if that is not where it was placed.
     """
 
     attempt: AttemptId
     feed: int
     after: int
     credits: int
+    read: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,14 @@ class Units:
 class TaskSpec:
     """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
 
-    `units` is set by a transport that cannot give any later: all units of every feed, one entry a feed."""
+    `driver` is the address at which the attempt's worker asks for units, where nobody comes to ask what it wants."""
 
     attempt: AttemptId
     plan: Node
     output: Output | None
     ordered: bool
     inputs: tuple[InputBlocks, ...]
-    units: tuple[Units, ...] = ()
+    driver: str = ""
     protocol_version: int = PROTOCOL_VERSION
 
 

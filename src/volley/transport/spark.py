@@ -4,7 +4,7 @@
     transport      gathers those that start together into one job, an attempt a partition
     Spark          places, repeats and speculates its tasks; cancels them by job group or tag
     Spark task     lets the sidecar of its executor perform the attempt (`spark_task.py`)
-    sidecar        runs it, keeps its output, serves it to the sidecars of other executors
+    sidecar        runs it, asks the driver for units (`spark_control.py`), keeps its output, serves it to others
 
 Which executor runs an attempt is Spark's choice, so workers are places to run in, one for each core that Spark has; who
 really ran an attempt, and holds its output, is known when it has ended.
@@ -13,6 +13,7 @@ really ran an attempt, and holds its output, is known when it has ended.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import secrets
 import threading
 import weakref
@@ -32,7 +33,6 @@ from pyspark.errors import PySparkException
 
 from volley.config import PREFIX, Config, parse_bytes
 from volley.ids import AttemptId, QueryId, StageId
-from volley.plan.nodes import FeedInput, walk
 from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.shared import Ownership
@@ -41,11 +41,14 @@ from volley.transport.executor import SidecarSettings
 from volley.transport.flight import store_reader
 from volley.transport.handshake import Identity, process_name
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
+from volley.transport.spark_control import Channel, Control
 from volley.transport.spark_task import perform
 
 # Attempts that start within so long of each other are one job; a stage starts all of its own at once.
 _GATHER_SECONDS = 0.005
-_JOB_THREADS = 16
+# A thread waits for each job; calls have threads of their own, so that a job can always be cancelled.
+_JOB_THREADS = 1024
+_CALL_THREADS = 16
 _RELEASE_SECONDS = 5.0
 _OVERHEAD_MIN_BYTES = 384 * 2**20
 
@@ -60,11 +63,13 @@ _INHERITED = (
 
 
 class Application:
-    """What queries of one SparkContext with one set of settings share: the token, and sidecars that have answered."""
+    """What queries of one SparkContext with one set of settings share: the token, sidecars that have answered, the
+    driver's end of their control channels. ConfigError when the driver may not listen for them."""
 
     def __init__(self, context: SparkContext, config: Config, options: Mapping[str, str]) -> None:
         self.context = context
-        self.threads = ThreadPoolExecutor(_JOB_THREADS, thread_name_prefix="volley-spark")
+        self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-spark")
+        self.jobs = ThreadPoolExecutor(_JOB_THREADS, thread_name_prefix="volley-spark-job")
         # A token that the session has is asked for by shuffle servers, too; otherwise one is drawn.
         given = Security.read(config.token_file).token
         settings = SidecarSettings(
@@ -76,6 +81,7 @@ class Application:
             options={key: value for key, value in options.items() if key.startswith("shuffle.")},
         )
         self.security = Security.read("", *settings.files, environment={"VOLLEY_TOKEN": settings.token})
+        self.control = Control(*_driver_hosts(context), self.security, config.executor_insecure)
         identity = Identity.of_this_process(process_name("driver"))
         self.shared = context.broadcast((settings, identity, context.defaultParallelism))
         self._lock = threading.Lock()
@@ -126,10 +132,26 @@ def application(context: SparkContext, config: Config, settings: Mapping[str, st
         *sorted(item for item in options.items() if item[0].startswith("shuffle.")),
     )
     with _applications_lock:
+        for other in [other for other in _applications if other._jsc is None]:
+            _close(_applications.pop(other))  # its SparkContext was stopped
         known = _applications.setdefault(context, {})
         if key not in known:
             known[key] = Application(context, config, options)
         return known[key]
+
+
+def _close(applications: Mapping[_Settings, Application]) -> None:
+    for one in applications.values():
+        one.control.close()
+
+
+@atexit.register
+def close_applications() -> None:
+    """No server of this process may still answer when its interpreter ends."""
+    with _applications_lock:
+        for known in _applications.values():
+            _close(known)
+        _applications.clear()
 
 
 class SparkTransport:
@@ -137,9 +159,6 @@ class SparkTransport:
 
     `shared` is the store that the sidecars use beside their own.
     """
-
-    # The driver has no way to an attempt while Spark runs it, so an attempt has all its units before it begins.
-    pulls = False
 
     def __init__(self, application: Application, shared: SharedStore | None = None) -> None:
         self._application = application
@@ -177,9 +196,15 @@ class SparkTransport:
             gathering = asyncio.create_task(self._gathered(job))
             self._gatherings.add(gathering)
             gathering.add_done_callback(self._gatherings.discard)
-        running = SparkTask(task, job, self)
+        running = SparkTask(replace(task, driver=self._application.control.address), job, self)
         job.tasks.append(running)
         return running
+
+    def listen(self, attempt: AttemptId, ended: Callable[[TaskDone | TaskFailure], None]) -> Channel:
+        """Hear what the attempt wants; `ended` hears how it ended, where Spark would say so late."""
+        channel = Channel(ended, self._application.met)
+        self._application.control.open(attempt, channel)
+        return channel
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
@@ -202,6 +227,7 @@ class SparkTransport:
     def ended(self, attempt: AttemptId, outcome: TaskDone | TaskFailure) -> None:
         """Its place is free again; learn what its end says about sidecars."""
         self._taken.pop(attempt, None)
+        self._application.control.forget(attempt)
         if isinstance(outcome, TaskDone):
             self._made_by[outcome.attempt] = outcome.made_by
             self._application.met(outcome.made_by)
@@ -219,15 +245,9 @@ class SparkTransport:
     # ------------------------------------------------------------------------------------------- a job
 
     async def _gathered(self, job: _Job) -> None:
-        """Wait for attempts that start together, deal their units out, run them."""
+        """Wait for attempts that start together, run them."""
         await asyncio.sleep(_GATHER_SECONDS)
         self._gathering.pop(job.stage, None)
-        hungry = list(job.tasks)
-        while hungry := [task for task in hungry if task.hungry]:
-            # One each in turn, and back again: the largest come first, so nobody gets all the large ones.
-            for task in hungry:
-                await task.feed()
-            hungry.reverse()
         self._submit(job)
 
     def _submit(self, job: _Job) -> None:
@@ -238,8 +258,8 @@ class SparkTransport:
         job.submitted = True
         self._jobs.add(job)
         loop = asyncio.get_running_loop()
-        payloads = [encode(task.filled) for task in waiting]
-        running = loop.run_in_executor(self._application.threads, self._run, job, payloads)
+        payloads = [encode(task.spec) for task in waiting]
+        running = loop.run_in_executor(self._application.jobs, self._run, job, payloads)
         running.add_done_callback(lambda ended: self._finished(job, waiting, ended))
 
     def _run(self, job: _Job, payloads: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -294,40 +314,22 @@ class SparkTask:
         self._end: asyncio.Future[tuple[TaskDone | TaskFailure, bytes]] = (
             asyncio.get_running_loop().create_future()
         )
-        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
-        self._answered = asyncio.Event()
-        feeds = [node.feed for node in walk(spec.plan) if isinstance(node, FeedInput)]
-        self._given = {feed: Units(spec.attempt, feed, 0, (), 0, False) for feed in feeds}
+        self._channel = transport.listen(spec.attempt, self._told)
 
     @property
     def attempt(self) -> AttemptId:
         return self.spec.attempt
 
-    @property
-    def hungry(self) -> bool:
-        """Whether it has still to be given units before it can begin."""
-        return not self.over and not all(units.over for units in self._given.values())
-
-    @property
-    def filled(self) -> TaskSpec:
-        return replace(self.spec, units=tuple(self._given.values()))
-
-    async def feed(self) -> None:
-        """Ask for one unit of each feed that has more; returns when they are here, or nobody wants them."""
-        for feed, units in self._given.items():
-            if not units.over and not self.over:
-                self._answered.clear()
-                self._wants.put_nowait(Want(self.attempt, feed, units.after, 1))
-                await self._answered.wait()
-
-    async def wants(self) -> AsyncIterator[Want]:
-        while (want := await self._wants.get()) is not None:
-            yield want
+    def wants(self) -> AsyncIterator[Want]:
+        return self._channel.wants()
 
     async def give(self, units: Units) -> None:
-        before = self._given[units.feed]
-        self._given[units.feed] = replace(units, since=0, units=before.units + units.units)
-        self._answered.set()
+        self._channel.give(units)
+
+    def _told(self, outcome: TaskDone | TaskFailure) -> None:
+        # Rows of a result come with the job, and with them how the attempt ended.
+        if self.spec.output is not None:
+            self.end(outcome, b"")
 
     @property
     def over(self) -> bool:
@@ -356,8 +358,16 @@ class SparkTask:
         if not self._end.done():
             self._transport.ended(self.attempt, outcome)
             self._end.set_result((outcome, rows))
-            self._wants.put_nowait(None)
-            self._answered.set()
+            self._channel.close()
+
+
+def _driver_hosts(context: SparkContext) -> tuple[str, str]:
+    """Where the driver listens, and what executors call it: as Spark's own services do."""
+    if str(context.master).startswith("local"):
+        return "127.0.0.1", "127.0.0.1"
+    conf = context.getConf()
+    host = conf.get("spark.driver.host") or "127.0.0.1"
+    return conf.get("spark.driver.bindAddress") or host, host
 
 
 def _overhead_bytes(context: SparkContext) -> int:

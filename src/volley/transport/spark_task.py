@@ -29,10 +29,16 @@ ATTEMPTS_OF_SPARK = 100
 """Spark may try a task again, or twice at once, under one attempt of ours: these are told apart by numbers below."""
 
 _WAIT_SECONDS = 2.0
+_TELL_SECONDS = 5.0
 _CALL_SECONDS = 10.0
 _ROOM_SECONDS = 60.0
 _ROWS_SECONDS = 300.0
 _ROOM_STEP_SECONDS = 0.05
+
+
+def ours(attempt: AttemptId) -> AttemptId:
+    """The attempt of ours that Spark tries under this number."""
+    return AttemptId(attempt.task, attempt.attempt // ATTEMPTS_OF_SPARK)
 
 
 @cache
@@ -88,6 +94,8 @@ class Sidecar:
             raise QueryError(f"{outcome.attempt}: {outcome.code}: {outcome.message}")
         if isinstance(outcome, TaskDone):
             outcome = replace(outcome, made_by=self.address)
+            if task.output is not None and task.output.enough_rows is not None:
+                self._tell(task.driver, outcome)
             return encode(outcome), rows.taken(outcome.rows) if rows else b""
         return encode(outcome), b""
 
@@ -104,6 +112,17 @@ class Sidecar:
             answer = self._ask("await", Await(attempt, _WAIT_SECONDS), _WAIT_SECONDS + _CALL_SECONDS)
             if not isinstance(answer, Answer):
                 return answer  # type: ignore[no-any-return]  # what else the codec gives for this action
+
+    def _tell(self, driver: str, outcome: TaskDone) -> None:
+        """The others of this job may go on for long, and these rows may be all that is wanted."""
+        options = flight.FlightCallOptions(timeout=_TELL_SECONDS)
+        client = self._security.connect(driver)
+        try:
+            list(client.do_action(flight.Action("ended", encode(outcome)), options))
+        except (flight.FlightError, OSError, ValueError):
+            return  # Spark says it when the job is over
+        finally:
+            client.close()
 
     def _ask(self, action: str, message: Any, timeout_seconds: float) -> Any:
         answer = decode(self._send(action, encode(message), timeout_seconds))

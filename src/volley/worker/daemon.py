@@ -36,6 +36,7 @@ from volley.transport.handshake import Identity
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
 from volley.worker.performed import Performed
+from volley.worker.pulling import Pulls
 from volley.worker.scratch import Scratch
 from volley.worker.server import Worker, WorkerServer
 from volley.worker.slots import Slots
@@ -106,6 +107,7 @@ class Daemon:
         self._loop = LoopThread()
         self.budget = WorkerBudget.divide(settings.memory_bytes, settings.shuffle.memory_fraction)
         store = _store(settings, self.budget, self.address, security)
+        self._pulls = Pulls(self.address, security)
         self._shared = new_store(settings.shuffle.store, security, self.budget.shuffle_bytes)
         self.scratch = Scratch(settings.directories)
         self._worker: Worker = self._loop.submit(self._made(store)).result()
@@ -128,16 +130,15 @@ class Daemon:
             settings.cores,
             slots,
             Drivers(slots, settings.lease_seconds),
-            Performed(slots),
+            Performed(slots, self._pulls),
             store,
             self.budget,
             settings.shuffle.max_message_bytes,
             self._loop,
         )
 
-    def run_until(self, stop: threading.Event, hurry: threading.Event) -> None:
-        """Serve until `stop`, then drain until nothing is left, `hurry` or the end of the time for it."""
-        stop.wait()
+    def drain(self, hurry: threading.Event) -> None:
+        """Take nothing new; until nothing is left, `hurry` or the end of the time for it."""
         self._loop.submit(self._drain()).result()
         deadline = time.monotonic() + self._settings.drain_seconds
         while time.monotonic() < deadline and not self._loop.submit(self._empty()).result():
@@ -151,6 +152,7 @@ class Daemon:
         shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
         shutdown.start()
         self._loop.close()
+        self._pulls.close()
         shutdown.join(_STOP_SECONDS)
         if self._shared:
             self._shared.close()

@@ -67,10 +67,13 @@ class Fragment:
         try:
             await asyncio.gather(*polls)
         finally:
-            for poll in polls:
-                poll.cancel()
-            await asyncio.gather(*polls, return_exceptions=True)
-            # A traceback may keep this frame, and with it the streams, alive: let go of them by hand.
+            ended = asyncio.gather(*polls, return_exceptions=True)
+            while polls:
+                polls.pop().cancel()
+            await ended
+            # A traceback keeps this frame alive, and tasks keep tracebacks. Let go of both by hand, or the streams, and
+            # what they spilled, stay until Python's collector comes by.
+            del ended
             streams.clear()
 
     def metrics(self) -> tuple[OperatorMetrics, ...]:

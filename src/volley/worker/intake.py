@@ -28,12 +28,8 @@ class Stopped(Exception):
 class Intakes:
     """What one attempt receives from its feeds. Made and given to on the worker's loop, taken from by threads."""
 
-    def __init__(
-        self, attempt: AttemptId, ask: Callable[[Want], None], given: tuple[Units, ...] = ()
-    ) -> None:
-        """`given`: the feeds of which everything is here already."""
+    def __init__(self, attempt: AttemptId, ask: Callable[[Want], None]) -> None:
         self._attempt = attempt
-        self._given = {units.feed: units for units in given}
         self._ask = ask
         self._loop = asyncio.get_running_loop()
         self._by_feed: dict[int, Intake] = {}
@@ -41,47 +37,59 @@ class Intakes:
     def open(self, feed: int) -> Intake:
         """Read a feed from its beginning. A second run of the attempt opens it again."""
 
-        def ask(after: int, credits: int) -> None:
-            self._loop.call_soon_threadsafe(self._ask, Want(self._attempt, feed, after, credits))
+        def ask(after: int, credits: int, read: int) -> None:
+            self._loop.call_soon_threadsafe(self._ask, Want(self._attempt, feed, after, credits, read))
 
-        intake = self._by_feed[feed] = Intake(ask, self._given.get(feed))
+        intake = self._by_feed[feed] = Intake(ask)
         return intake
 
     def give(self, units: Units) -> None:
         if units.feed in self._by_feed:
             self._by_feed[units.feed].give(units)
 
+    def fail(self, feed: int, error: Exception) -> None:
+        """No answer will come: whoever takes from the feed gets this error."""
+        if feed in self._by_feed:
+            self._by_feed[feed].fail(error)
+
 
 class Intake:
     """The units of one feed for one run of an attempt."""
 
-    def __init__(self, ask: Callable[[int, int], None], given: Units | None = None) -> None:
+    def __init__(self, ask: Callable[[int, int, int], None]) -> None:
         self._ask = ask
         self._changed = threading.Condition()
-        self._payloads: deque[bytes] = deque(given.units if given else ())
+        self._payloads: deque[bytes] = deque()
         self._after = 0
         self._asked = False
-        self._taken = 0
+        self._read = 0
         self._started = time.monotonic()
-        self._over = given is not None
+        self._over = False
         self._closed = False
+        self._error: Exception | None = None
 
     def take(self) -> bytes | None:
-        """The next unit, when it comes; None after the last. Raises `Stopped` when the run is over."""
+        """The next unit, when it comes; None after the last. Raises `Stopped` when the run is over, or what failed."""
         with self._changed:
-            while not self._payloads and not self._over and not self._closed:
+            while not self._payloads and not self._over and not self._closed and not self._error:
                 self._ask_for_more()
                 # Ends with an answer or with `close`, by which every run ends.
                 self._changed.wait()
             if self._closed:
                 raise Stopped
+            if self._error is not None:
+                raise self._error
             if not self._payloads:
                 return None
             payload = self._payloads.popleft()
-            self._taken += 1
             if not self._payloads and not self._over:
                 self._ask_for_more()
             return payload
+
+    def has_read(self) -> None:
+        """A unit that was taken has been read to its end."""
+        with self._changed:
+            self._read += 1
 
     def give(self, units: Units) -> None:
         with self._changed:
@@ -94,6 +102,11 @@ class Intake:
             self._over = units.over
             self._changed.notify_all()
 
+    def fail(self, error: Exception) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
@@ -102,5 +115,12 @@ class Intake:
     def _ask_for_more(self) -> None:
         if not self._asked:
             self._asked = True
-            rate = self._taken / max(time.monotonic() - self._started, 1e-3)
-            self._ask(self._after, max(1, min(_MAX_CREDITS, int(rate * _AHEAD_SECONDS))))
+            self._ask(self._after, credits_for(self._read, time.monotonic() - self._started), self._read)
+
+
+def credits_for(read: int, seconds: float) -> int:
+    """What a task asks for that has read so many units in this time.
+
+    Not so many as it has been given: the largest come first, and nobody must hoard them before having read one.
+    """
+    return max(1, min(_MAX_CREDITS, int(read / max(seconds, 1e-3) * _AHEAD_SECONDS)))

@@ -10,6 +10,7 @@ import time
 
 from volley.ids import AttemptId
 from volley.transport.messages import TaskDone, TaskFailure, TaskSpec
+from volley.worker.pulling import Pulls
 from volley.worker.slots import Slots
 
 PATIENCE_SECONDS = 10.0
@@ -18,8 +19,9 @@ PATIENCE_SECONDS = 10.0
 class Performed:
     """Runs attempts in the slots of a worker for callers that wait. On one event loop."""
 
-    def __init__(self, slots: Slots, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, slots: Slots, pulls: Pulls, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._slots = slots
+        self._pulls = pulls
         self._patience_seconds = patience_seconds
         self._asked: dict[AttemptId, float] = {}
 
@@ -27,7 +29,7 @@ class Performed:
         """False when there is no room now, or this attempt had its turn."""
         if not self._slots.reserve(task.attempt):
             return False
-        self._slots.start(task)
+        self._pulls.follow(self._slots.start(task), task.driver)
         self._asked[task.attempt] = time.monotonic()
         return True
 

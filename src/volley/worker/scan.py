@@ -138,6 +138,7 @@ class _Scan:
             while (unit := self._intake.take()) is not None:
                 for batch in self._reader.read(unit, self._columns, ()):
                     self._queue.put(as_planned(batch, self._attributes, self.schema))
+                self._intake.has_read()
         except Stopped:
             pass
         except Exception as error:

@@ -140,7 +140,7 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
 
 
 async def _answered(worker: Worker, action: str, body: bytes) -> Any:
-    message = _decoded(body)
+    message = decode(body)
     match action, message:
         case "reserve", Reserve(driver, attempt):
             return Answer(worker.drivers.reserve(driver, attempt))
@@ -173,13 +173,6 @@ async def _answered(worker: Worker, action: str, body: bytes) -> Any:
             return worker.health()
         case _:
             raise QueryError(f"{action!r} with {type(message).__name__} is nothing that a worker does.")
-
-
-def _decoded(body: bytes) -> Any:
-    try:
-        return decode(body)
-    except (ValueError, KeyError, TypeError) as error:
-        raise QueryError(f"that was no message: {error!r}.") from error
 
 
 def _expect(kind: type[AttemptId], message: Any) -> AttemptId:

@@ -142,7 +142,7 @@ class Attempt:
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
         self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
         self._tell: Callable[[Want], None] = self._wants.put_nowait
-        self._intakes = Intakes(task.attempt, lambda want: self._tell(want), task.units)
+        self._intakes = Intakes(task.attempt, lambda want: self._tell(want))
         self._task = asyncio.create_task(self._run(store, cores, memory))
         self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
         self._task.add_done_callback(lambda _: self._wants.put_nowait(None))
@@ -190,6 +190,10 @@ class Attempt:
 
     async def give(self, units: Units) -> None:
         self._intakes.give(units)
+
+    def fail_feed(self, feed: int, error: Exception) -> None:
+        """What it wants of this feed will not come."""
+        self._intakes.fail(feed, error)
 
     async def done(self) -> TaskDone | TaskFailure:
         await asyncio.wait([self._task])

@@ -64,8 +64,7 @@ class ServiceDaemon:
     def metrics_port(self) -> int | None:
         return self._metrics.port if self._metrics else None
 
-    def run_until(self, stop: threading.Event, hurry: threading.Event) -> None:
-        stop.wait()
+    def drain(self, hurry: threading.Event) -> None:
         self.keeper.drain()
         deadline = time.monotonic() + self._settings.drain_seconds
         while time.monotonic() < deadline and not self.keeper.empty:

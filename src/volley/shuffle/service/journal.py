@@ -17,6 +17,7 @@ from typing import Any
 import xxhash
 
 from volley.errors import QueryError
+from volley.shuffle.service.directories import sync_directory
 from volley.transport.codec import decode, encode
 
 _HEAD = struct.Struct("<4sIQ")
@@ -91,15 +92,6 @@ class Journal:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-def sync_directory(directory: Path) -> None:
-    """Names in it survive, too."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _packed(record: Any) -> bytes:

@@ -9,25 +9,24 @@ A server that starts where another was killed reads the journal and has every co
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from volley.errors import ConfigError
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, BlockRequest
-from volley.shuffle.chunks import Index, checksum_of
+from volley.shuffle.chunks import checksum_of
 from volley.shuffle.frames import Header, Kind, frame, parts
+from volley.shuffle.service.arrivals import check_complete, pieces
+from volley.shuffle.service.directories import lock_directory
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.ledger import Attempt, Ledger, Query, Refusal
 from volley.shuffle.service.messages import (
@@ -39,18 +38,15 @@ from volley.shuffle.service.messages import (
     QUERY_OVER,
     QUOTA,
     UNKNOWN_QUERY,
-    AttemptCommitted,
-    ChunkPlace,
     CommitAttempt,
-    CommittedBlock,
     KeepAlive,
     Kept,
-    PlacedBlock,
     PushChunks,
     QueryBegan,
     QueryEnded,
     ServiceHealth,
 )
+from volley.shuffle.service.recovery import record_of, records_of, recover
 from volley.shuffle.service.storage import NoRoom, Storage, Stored
 
 _log = logging.getLogger(__name__)
@@ -78,7 +74,7 @@ class Keeper:
     def __init__(self, name: str, settings: KeeperSettings) -> None:
         self.name = name
         self._settings = settings
-        self._locked = [_lock_directory(directory) for directory in settings.directories]
+        self._locked = [lock_directory(directory) for directory in settings.directories]
         self._lock = threading.RLock()
         self._ledger = Ledger()
         self._storage = Storage(
@@ -92,7 +88,13 @@ class Keeper:
         self._started = time.monotonic()
         self.counts: Counter[str] = Counter()
         """For metrics: what happened since the start."""
-        self._recover()
+        recover(self._journal.read(), self._ledger, self._storage)
+        if self._journal.damaged:
+            _log.error("%d damaged records in the journal; what they said is lost", self._journal.damaged)
+        for query in self._ledger.queries.values():
+            self._used[query.application] += sum(a.held_bytes for a in query.attempts.values())
+            self._deadlines[query.id] = time.monotonic() + settings.lease_seconds
+        self._journal.replace(records_of(self._ledger))
 
     # --------------------------------------------------------------------------------------------- queries
 
@@ -149,13 +151,13 @@ class Keeper:
     def _forget(self, query: QueryId, known: Query) -> None:
         for attempt in known.attempts.values():
             self._free(attempt, known.application)
-        self._storage.drop_query(query, ())
+        self._storage.drop_query(query)
 
     def _compact(self) -> None:
         """Write the journal anew when most of it is no longer needed; the longer it is, the more seldom."""
         if self._journal.size_bytes > max(_COMPACT_BYTES, 2 * self._compacted_bytes):
             try:
-                self._journal.replace(self._records())
+                self._journal.replace(records_of(self._ledger))
             except OSError as error:
                 _log.warning("the journal could not be written anew: %s", error)
             self._compacted_bytes = self._journal.size_bytes
@@ -168,7 +170,7 @@ class Keeper:
             if self._draining and not self._ledger.knows(id):
                 raise Refusal(DRAINING, f"{self.name} takes no new attempts.")
             attempt = self._opened(id)
-            application = self._ledger.query(_query(id)).application
+            application = self._ledger.query(id.query).application
             quota = self._settings.quota_bytes
             if quota and self._used[application] + size_bytes > quota:
                 raise Refusal(QUOTA, f"{application} has used its {quota} bytes on {self.name}.")
@@ -185,10 +187,10 @@ class Keeper:
 
     def push(self, message: PushChunks, payload: pa.Buffer) -> None:
         """Take chunks. Those that are here already are not taken again."""
-        pieces = _pieces(message, payload)
+        chunks = pieces(message, payload)
         with self._lock:
             attempt = self._opened(message.attempt)
-            for chunk, data in pieces:
+            for chunk, data in chunks:
                 known = attempt.chunks.get((chunk.partition, chunk.sequence))
                 if known is not None:
                     if known.checksum != chunk.checksum:
@@ -215,7 +217,7 @@ class Keeper:
                 return
             attempt = self._opened(message.attempt)
             self._ledger.check_commit(attempt)
-            _check_complete(attempt, blocks)
+            check_complete(attempt, blocks)
         try:
             self._storage.keep(attempt.chunks.values())
         except (NoRoom, OSError) as error:
@@ -225,7 +227,7 @@ class Keeper:
             self._ledger.check_commit(attempt)
             self._unreserve(attempt)
             try:
-                self._journal.append(_record(attempt, blocks.values()))
+                self._journal.append(record_of(attempt, blocks.values()))
             except OSError as error:
                 raise Refusal(FULL, f"{self.name} cannot write its journal: {error}.") from error
             self._ledger.commit(attempt, blocks)
@@ -233,7 +235,7 @@ class Keeper:
 
     def abort(self, id: AttemptId) -> None:
         with self._lock:
-            application = self._ledger.query(_query(id)).application
+            application = self._ledger.query(id.query).application
             attempt = self._ledger.abort(id)
             if attempt is not None:
                 self._free(attempt, application)
@@ -241,13 +243,13 @@ class Keeper:
     def _opened(self, id: AttemptId) -> Attempt:
         attempt = self._ledger.open(id)
         if id.task.stage.epoch:
-            application = self._ledger.query(_query(id)).application
+            application = self._ledger.query(id.query).application
             for stale in self._ledger.stale(id.task.stage):
                 self._free(stale, application)
         return attempt
 
     def _unreserve(self, attempt: Attempt) -> None:
-        application = self._ledger.query(_query(attempt.id)).application
+        application = self._ledger.query(attempt.id.query).application
         self._storage.unreserve(attempt.reserved_bytes)
         self._used[application] -= attempt.reserved_bytes
         attempt.reserved_bytes = 0
@@ -331,114 +333,6 @@ class Keeper:
             for descriptor in self._locked:
                 os.close(descriptor)
 
-    # -------------------------------------------------------------------------------------------- recovery
-
-    def _recover(self) -> None:
-        for record in self._journal.read():
-            match record:
-                case QueryBegan(query, application):
-                    self._ledger.begin(query, application)
-                case QueryEnded(query, code):
-                    # What was committed before, and was found again by its records, went with the query.
-                    if known := self._ledger.end(query, code):
-                        self._forget(query, known)
-                case AttemptCommitted(id, blocks) if _query(id) in self._ledger.queries:
-                    self._recover_attempt(id, blocks)
-        if self._journal.damaged:
-            _log.error("%d damaged records in the journal; what they said is lost", self._journal.damaged)
-        self._storage.remove_unknown()
-        deadline = time.monotonic() + self._settings.lease_seconds
-        self._deadlines = dict.fromkeys(self._ledger.queries, deadline)
-        self._journal.replace(self._records())
-
-    def _recover_attempt(self, id: AttemptId, blocks: Sequence[PlacedBlock]) -> None:
-        indexes = {placed.block.partition: _index(id, placed.block) for placed in blocks}
-        if any(len(placed.places) != len(indexes[placed.block.partition].chunks) for placed in blocks):
-            # It was in memory alone. Whoever wants it is told that it is missing.
-            return
-        attempt = self._ledger.open(id)
-        for placed in blocks:
-            partition = placed.block.partition
-            for number, chunk in enumerate(indexes[partition].chunks):
-                attempt.chunks[partition, number] = self._storage.found(
-                    id.task.stage, partition, placed.places[number], chunk.size_bytes, chunk.checksum
-                )
-        self._ledger.commit(attempt, {placed.block.partition: placed.block for placed in blocks})
-        self._used[self._ledger.query(_query(id)).application] += attempt.held_bytes
-
-    def _records(self) -> Iterator[Any]:
-        for query, code in self._ledger.over():
-            yield QueryEnded(query, code)
-        for known in self._ledger.queries.values():
-            yield QueryBegan(known.id, known.application)
-            for attempt in sorted(known.attempts.values(), key=lambda attempt: attempt.committed_at):
-                if attempt.blocks is not None:
-                    yield _record(attempt, attempt.blocks.values())
-
-
-def _record(attempt: Attempt, blocks: Iterable[CommittedBlock]) -> AttemptCommitted:
-    places: dict[int, list[ChunkPlace]] = {}
-    for (partition, _), stored in sorted(attempt.chunks.items(), key=lambda item: item[0]):
-        if stored.place is not None:
-            places.setdefault(partition, []).append(stored.place)
-    placed = (PlacedBlock(block, tuple(places.get(block.partition, ()))) for block in blocks)
-    return AttemptCommitted(attempt.id, tuple(placed))
-
-
-def _check_complete(attempt: Attempt, blocks: dict[int, CommittedBlock]) -> None:
-    """Every chunk that the indexes name is here and is what they say, and no other is."""
-    named = {
-        (partition, number): chunk
-        for partition, block in blocks.items()
-        for number, chunk in enumerate(_index(attempt.id, block).chunks)
-    }
-    for key, chunk in named.items():
-        stored = attempt.chunks.get(key)
-        if stored is None or (stored.size_bytes, stored.checksum) != (chunk.size_bytes, chunk.checksum):
-            raise Refusal(
-                DAMAGED_ON_WAY, f"{attempt.id}: chunk {key[1]} of partition {key[0]} did not arrive."
-            )
-    if len(named) != len(attempt.chunks):
-        raise Refusal(DAMAGED_ON_WAY, f"{attempt.id}: more chunks arrived than it commits.")
-
-
-def _index(attempt: AttemptId, block: CommittedBlock) -> Index:
-    name = Block(attempt, block.partition, "", 0, 0, checksum_of(block.index))
-    return Index.unpack(block.index, name)
-
-
-def _pieces(message: PushChunks, payload: pa.Buffer) -> list[tuple[Any, pa.Buffer]]:
-    """The chunks with their bytes, each of its own memory; refused when one is not what was sent."""
-    found = []
-    start = 0
-    for chunk in message.chunks:
-        data = payload.slice(start, chunk.size_bytes)
-        if data.size != chunk.size_bytes or checksum_of(data) != chunk.checksum:
-            raise Refusal(
-                DAMAGED_ON_WAY,
-                f"chunk {chunk.sequence} of partition {chunk.partition} of {message.attempt} is not what was sent.",
-            )
-        found.append((chunk, data if len(message.chunks) == 1 else pa.py_buffer(data.to_pybytes())))
-        start += chunk.size_bytes
-    if start != payload.size:
-        raise Refusal(DAMAGED_ON_WAY, f"{message.attempt} sent more than it said.")
-    return found
-
 
 def _problem(kind: Kind, block: int, message: str) -> tuple[pa.RecordBatch, bytes]:
     return frame(Header(kind, block=block), pa.py_buffer(message.encode()))
-
-
-def _lock_directory(directory: Path) -> int:
-    """Nobody else may keep chunks there; the lock goes with the process."""
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise ConfigError(f"{directory} is in use by another shuffle server.") from error
-    return descriptor
-
-
-def _query(attempt: AttemptId) -> QueryId:
-    return attempt.task.stage.query

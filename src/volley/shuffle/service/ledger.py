@@ -109,12 +109,12 @@ class Ledger:
     # -------------------------------------------------------------------------------------------- attempts
 
     def knows(self, id: AttemptId) -> bool:
-        query = self.queries.get(_query(id))
+        query = self.queries.get(id.query)
         return query is not None and id in query.attempts
 
     def open(self, id: AttemptId) -> Attempt:
         """An attempt that may write, which begins here with its first call."""
-        query = self.query(_query(id))
+        query = self.query(id.query)
         self._fence(query, id.task.stage)
         attempt = query.attempts.get(id)
         if id in query.closed or (attempt is not None and attempt.blocks is not None):
@@ -128,14 +128,14 @@ class Ledger:
 
     def committed(self, id: AttemptId) -> Attempt | None:
         """The attempt, when it has committed and may be read."""
-        query = self.query(_query(id))
+        query = self.query(id.query)
         self._fence(query, id.task.stage)
         attempt = query.attempts.get(id)
         return attempt if attempt is not None and attempt.blocks is not None else None
 
     def check_commit(self, attempt: Attempt) -> None:
         """Refused when another attempt has won. An attempt stays open until `commit`."""
-        query = self.query(_query(attempt.id))
+        query = self.query(attempt.id.query)
         if query.attempts.get(attempt.id) is not attempt:
             raise Refusal(ATTEMPT_CLOSED, f"{attempt.id} is closed.")
         self._check_rivals(query, attempt)
@@ -147,7 +147,7 @@ class Ledger:
 
     def abort(self, id: AttemptId) -> Attempt | None:
         """What is to be freed. A committed attempt stays."""
-        query = self.query(_query(id))
+        query = self.query(id.query)
         attempt = query.attempts.get(id)
         if attempt is not None and attempt.blocks is not None:
             return None
@@ -182,7 +182,3 @@ def _committed_of(query: Query, task: TaskId) -> Iterator[Attempt]:
     for attempt in query.attempts.values():
         if attempt.id.task == task and attempt.blocks is not None:
             yield attempt
-
-
-def _query(attempt: AttemptId) -> QueryId:
-    return attempt.task.stage.query

@@ -82,7 +82,6 @@ class ServiceSink:
         budget: MemoryBudget,
         codec: str,
         pool: ThreadPoolExecutor,
-        room_seconds: float = _ROOM_SECONDS,
     ) -> None:
         self._attempt = attempt
         self._client = client
@@ -90,7 +89,6 @@ class ServiceSink:
         self._budget = budget
         self._codec = codec
         self._pool = pool
-        self._room_seconds = room_seconds
         self._lock = threading.Lock()
         self._gathering = Gathering(partitions, budget)
         live = client.live() or list(client.addresses)
@@ -207,7 +205,7 @@ class ServiceSink:
 
     def _reserve(self, address: str, size_bytes: int) -> None:
         """Wait for room, so that no server has to take what it cannot hold."""
-        deadline = time.monotonic() + self._room_seconds
+        deadline = time.monotonic() + _ROOM_SECONDS
         wait_seconds = _FIRST_WAIT_SECONDS
         while True:
             message = ReserveBytes(self._attempt, size_bytes)
@@ -216,7 +214,7 @@ class ServiceSink:
             ).size_bytes:
                 return
             if time.monotonic() > deadline:
-                raise ShuffleRefused(FULL, f"{address} had no room for {self._room_seconds:g} s.")
+                raise ShuffleRefused(FULL, f"{address} had no room for {_ROOM_SECONDS:g} s.")
             if self._closed.wait(wait_seconds):
                 raise BlockMissing(f"{self._attempt}: its output is closed.")
             wait_seconds = min(2 * wait_seconds, _LAST_WAIT_SECONDS)

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import QueryId, StageId
-from volley.shuffle.service.journal import sync_directory
+from volley.shuffle.service.directories import free_bytes, sync_directory
 from volley.shuffle.service.messages import ChunkPlace
 
 _SYNCS = 8
@@ -165,10 +165,9 @@ class Storage:
                 if stored.place is not None:
                     self._forget_place(stored)
 
-    def drop_query(self, query: QueryId, chunks: Iterable[Stored]) -> None:
-        """Forget all of a query."""
+    def drop_query(self, query: QueryId) -> None:
+        """Remove the files of a query whose chunks were dropped."""
         with self._lock:
-            self.drop(chunks)
             for directory in self._queries.pop(query, _OfQuery()).directories:
                 shutil.rmtree(directory / query.value, ignore_errors=True)
 
@@ -238,7 +237,7 @@ class Storage:
         return _Log(folder / f"s{stage.stage}e{stage.epoch}p{partition}.log")
 
     def _emptiest(self, tried: set[Path]) -> Path | None:
-        return max((path for path in self._directories if path not in tried), key=_free_bytes, default=None)
+        return max((path for path in self._directories if path not in tried), key=free_bytes, default=None)
 
     def _forget_memory(self, stored: Stored) -> None:
         if self._in_memory.pop(stored, self) is None:
@@ -281,11 +280,3 @@ def _sync(path: Path) -> None:
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _free_bytes(directory: Path) -> int:
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize

@@ -94,7 +94,7 @@ class ServiceStore:
     def leave(self, query: QueryId) -> None:
         with self._lock:
             self._over.add(query)
-            mine = [attempt for attempt in self._sinks if _query(attempt) == query]
+            mine = [attempt for attempt in self._sinks if attempt.query == query]
             sinks = [self._sinks.pop(attempt) for attempt in mine]
             fetches = [fetch for fetch, queries in list(self._fetches.items()) if query in queries]
         for sink in sinks:
@@ -117,7 +117,7 @@ class ServiceStore:
     def close(self) -> None:
         with self._lock:
             mine = set(self._mine)
-            others = {_query(attempt) for attempt in self._sinks} - mine
+            others = {attempt.query for attempt in self._sinks} - mine
         for query in mine:
             self.release(query)
         for query in others:
@@ -148,7 +148,7 @@ class ServiceStore:
 
     def sink(self, attempt: AttemptId, partitions: int) -> ServiceSink:
         with self._lock:
-            if _query(attempt) in self._over:
+            if attempt.query in self._over:
                 raise BlockMissing(f"{attempt}: its query is over.")
             if attempt in self._sinks:
                 raise ValueError(f"{attempt} has begun its output already")
@@ -185,7 +185,7 @@ class ServiceStore:
 
     @contextmanager
     def _fetching(self, blocks: Sequence[Block]) -> Iterator[Fetch[Replica]]:
-        queries = frozenset(_query(block.attempt) for block in blocks)
+        queries = frozenset(block.attempt.query for block in blocks)
         holders = self._holders(blocks[0])
         with self._lock:
             for query in filter(self._over.__contains__, queries):
@@ -232,7 +232,3 @@ class _Renewal:
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join()
-
-
-def _query(attempt: AttemptId) -> QueryId:
-    return attempt.task.stage.query

@@ -1,0 +1,73 @@
+"""`volley bench shuffle`: one exchange in every way there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from volley.bench.shuffle import SPARK, WAYS, folder_ways, measure, measure_spark, shuffle_table
+from volley.bench.spark import start_spark
+from volley.bench.writers import Way
+from volley.cli.console import counting_bar, json_option, new_console, runs_option, save
+from volley.machine import available_cores
+
+
+@click.command()
+@click.option(
+    "--rows", type=click.IntRange(min=1), default=6_000_000, show_default=True, help="About 60 bytes each."
+)
+@click.option(
+    "--partitions", type=click.IntRange(min=1), default=16, show_default=True, help="Of the exchange."
+)
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    default=available_cores(),
+    show_default=True,
+    help="On either side.",
+)
+@runs_option("exchanges of each way")
+@click.option("--spark", "with_spark", is_flag=True, help="Spark's own shuffle of the same rows too.")
+@click.option(
+    "--store", "stores", multiple=True, help="An object store too, such as s3://bucket/folder; repeatable."
+)
+@json_option
+def shuffle(
+    rows: int,
+    partitions: int,
+    cores: int,
+    runs: int,
+    with_spark: bool,
+    stores: tuple[str, ...],
+    json_file: Path | None,
+) -> None:
+    """A hash exchange in every way: in this process, on this host, over TCP, over shuffle servers, in a folder.
+
+    \b
+    Example:
+      volley bench shuffle --rows 1000000 --spark --json shuffle.json
+    """
+    console = new_console()
+    ways = (*WAYS, *(way for store in stores for way in folder_ways(store)))
+    with counting_bar(console) as bar:
+        task = bar.add_task("", total=(len(ways) + with_spark) * (runs + 1))
+
+        def advance(way: Way, run: int) -> None:
+            description = f"{way.distance}, {way.medium}" + ("" if way == SPARK else f", {way.compression}")
+            bar.update(task, description=description, advance=1)
+
+        exchanges = list(measure(rows, partitions, cores, runs, ways, advance))
+        if with_spark:
+            spark = start_spark("volley bench shuffle", f"local[{cores}]", {})
+            exchanges.append(measure_spark(spark, rows, partitions, runs, advance))
+            spark.stop()
+    console.print(shuffle_table(exchanges))
+    results = {
+        "rows": rows,
+        "partitions": partitions,
+        "cores": cores,
+        "runs": runs,
+        "exchanges": [exchange.to_dict() for exchange in exchanges],
+    }
+    save(console, json_file, results)

@@ -1,0 +1,152 @@
+"""The output of one attempt on its way into an object store: one object, and then its marker."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+
+from volley.errors import BlockMissing, ShuffleRefused
+from volley.ids import AttemptId
+from volley.shuffle.base import Block
+from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.gather import Gathering
+from volley.shuffle.objects import Folder, is_full
+from volley.shuffle.once import AlreadyThere
+
+COMMITTED = "committed"
+
+
+class ObjectSink:
+    """A `ShuffleSink` whose chunks go into one object as they are sealed."""
+
+    def __init__(
+        self,
+        attempt: AttemptId,
+        partitions: int,
+        *,
+        folder: Folder,
+        gathering: Gathering,
+        codec: str,
+        check: Callable[[], None],
+    ) -> None:
+        self._attempt = attempt
+        self._folder = folder
+        self._path = folder.path(*parts_of(attempt))
+        self._name = secrets.token_hex(8)
+        self._gathering = gathering
+        self._codec = codec
+        self._check = check
+        self._lock = threading.Lock()
+        self._chunks: list[list[Chunk]] = [[] for _ in range(partitions)]
+        self._stream: pa.NativeFile | None = None
+        self._written_bytes = 0
+        self._committed = False
+        self._closed = False
+
+    @property
+    def held_bytes(self) -> int:
+        return self._written_bytes + self._gathering.waiting_bytes
+
+    def write(self, partition: int, batch: pa.RecordBatch) -> None:
+        with self._lock, self._writing():
+            self._check_open()
+            for number, ready in self._gathering.add(partition, batch):
+                self._append(number, ready)
+
+    def commit(self) -> tuple[Block, ...]:
+        with self._lock, self._writing():
+            self._check_open()
+            for number, ready in self._gathering.rest():
+                self._append(number, ready)
+            if self._stream is not None:
+                self._stream.close()
+            # Its query may have ended on other machines, where all that it had was removed.
+            self._check()
+            packed = [self._index(number) for number in range(len(self._chunks))]
+            try:
+                # The name in front tells this marker from that of a rival that wrote the same rows.
+                marker = b"".join((self._name.encode(), *packed))
+                self._folder.write_once(f"{self._path}/{COMMITTED}", marker)
+            except AlreadyThere:
+                raise ShuffleRefused(
+                    "SHUFFLE_COMMIT_LOST", f"{self._attempt} has been committed by another process."
+                ) from None
+            self._committed = True
+            return tuple(self._blocks(packed))
+
+    def abort(self) -> None:
+        with self._lock:
+            if self._committed or self._closed:
+                return
+            self._free()
+            if self._stream is not None:
+                # Best effort: the end of the query removes what is left.
+                with suppress(OSError):
+                    self._folder.files.delete_file(f"{self._path}/{self._name}.data")
+            self._written_bytes = 0
+
+    def stop(self) -> None:
+        """Its query is over: whoever still writes is refused, and who has committed need not know."""
+        with self._lock:
+            self._free()
+
+    def _check_open(self) -> None:
+        if self._closed or self._committed:
+            raise BlockMissing(f"{self._attempt}: its output is closed.")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ShuffleRefused(
+                "SHUFFLE_FULL" if is_full(error) else "SHUFFLE_UNAVAILABLE",
+                f"{self._attempt} cannot be written to {self._folder.uri}: {error}.",
+            ) from error
+
+    def _append(self, partition: int, batch: pa.RecordBatch) -> None:
+        if self._stream is None:
+            path = f"{self._path}/{self._name}.data"
+            self._folder.make_parent(path)
+            self._stream = self._folder.files.open_output_stream(path, compression=None)
+        sealed = seal(batch, self._codec)
+        self._stream.write(sealed.data)
+        chunk = Chunk(0, self._written_bytes, sealed.data.size, batch.num_rows, sealed.checksum)
+        self._written_bytes += sealed.data.size
+        self._chunks[partition].append(chunk)
+
+    def _index(self, partition: int) -> bytes:
+        chunks = tuple(self._chunks[partition])
+        return Index((), chunks, self._gathering.schema if chunks else None).pack()
+
+    def _blocks(self, packed: Sequence[bytes]) -> Iterator[Block]:
+        start = len(self._name)
+        for number, index in enumerate(packed):
+            yield Block(
+                self._attempt,
+                number,
+                self._folder.uri,
+                sum(chunk.rows for chunk in self._chunks[number]),
+                self._gathering.written_bytes[number],
+                checksum_of(index),
+                f"{self._name}:{start}:{len(index)}",
+                outlives_worker=True,
+            )
+            start += len(index)
+
+    def _free(self) -> None:
+        self._closed = True
+        self._gathering.clear()
+        if self._stream is not None:
+            with suppress(OSError, pa.ArrowException):
+                self._stream.close()
+
+
+def parts_of(attempt: AttemptId) -> tuple[str, ...]:
+    """The folders in which an attempt lies, from the root down."""
+    stage = attempt.task.stage
+    return stage.query.value, f"s{stage.stage}e{stage.epoch}", f"t{attempt.task.task}", f"a{attempt.attempt}"

