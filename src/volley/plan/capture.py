@@ -84,6 +84,7 @@ class _PlanDecoder:
         if len(operators) != len(self._details):
             raise CaptureError("the JSON of a plan has another shape than the plan.")
         self._next = 0
+        self._leaves = [index for index, entry in enumerate(operators) if not entry["num-children"]]
 
     @cached_property
     def _nodes(self) -> Java:
@@ -115,7 +116,7 @@ class _PlanDecoder:
         if name == "ReusedExchangeExec":
             return self._reused(operator, self._nodes.apply(index))
         if name == "FileSourceScanExec":
-            text = self._file_scans[index]
+            text = self._file_scans[self._leaves.index(index)]
             return self._capture._file_scans.decode(operator, text, lambda: self._nodes.apply(index))
         if source := self._capture._sources.decoder(name):
             return source(operator, self._nodes.apply(index))

@@ -115,7 +115,7 @@ class Control:
         stopping.join(_STOP_SECONDS)
 
     def _answer(self, action: str, body: bytes) -> Any:
-        message = _decoded(body)
+        message = decode(body)
         match action, message:
             case "pull", Pull(want):
                 channel = self._channel(want.attempt)
@@ -153,10 +153,3 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             # An exception that left this file would carry a traceback of the driver to the peer.
             _log.exception("%s failed", action.type)
             yield encode(Refused("INTERNAL", f"{action.type} failed: {type(error).__name__}"))
-
-
-def _decoded(body: bytes) -> Any:
-    try:
-        return decode(body)
-    except (ValueError, KeyError, TypeError) as error:
-        raise QueryError(f"that was no message: {error!r}.") from error

@@ -72,6 +72,9 @@ class Pulls:
                     return
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
+            except QueryError as error:
+                attempt.fail_feed(want.feed, error)
+                return
             heard = time.monotonic()
             if isinstance(answer, Refused):
                 attempt.fail_feed(want.feed, QueryError(f"the driver at {driver}: {answer.message}"))

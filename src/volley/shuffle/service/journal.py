@@ -53,7 +53,7 @@ class Journal:
             position = good_end = position + _HEAD.size + _CHECK.size + len(payload)
             try:
                 yield decode(payload)
-            except (QueryError, ValueError, KeyError, TypeError):
+            except QueryError:
                 self.damaged += 1
         if good_end < len(data):
             self.damaged += _is_whole(data, good_end)

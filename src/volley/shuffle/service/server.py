@@ -58,7 +58,7 @@ class ShuffleServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         keeper = self._opened()
         try:
-            request = _decoded(ticket.ticket)
+            request = decode(ticket.ticket)
         except VolleyError as error:
             raise flight.FlightServerError(str(error)) from None
         if not isinstance(request, BlockRequest):
@@ -74,7 +74,7 @@ class ShuffleServer(flight.FlightServerBase):  # type: ignore[misc]
 def _answered(keeper: Keeper, action: str, body: pa.Buffer) -> Any:
     if action == "push":
         return _pushed(keeper, body)
-    message = _decoded(body.to_pybytes())
+    message = decode(body.to_pybytes())
     match action, message:
         case "keep", KeepAlive():
             return keeper.keep_alive(message)
@@ -104,15 +104,8 @@ def _pushed(keeper: Keeper, body: pa.Buffer) -> Answer:
     start = _LENGTH.size + length
     if start > body.size:
         raise QueryError("that was no push.")
-    message = _decoded(body.slice(_LENGTH.size, length).to_pybytes())
+    message = decode(body.slice(_LENGTH.size, length).to_pybytes())
     if not isinstance(message, PushChunks):
         raise QueryError(f"{type(message).__name__} is not a push.")
     keeper.push(message, body.slice(start))
     return Answer()
-
-
-def _decoded(body: bytes) -> Any:
-    try:
-        return decode(body)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise QueryError(f"that was no message: {error!r}.") from error
