@@ -370,9 +370,10 @@ def test_explain_shows_the_hand_over(tpch: SparkSession) -> None:
     text = str(explanation)
     assert text.startswith("Volley and Spark run this query")
     assert text.count("~ hand-over") == 1
-    text = str(volley.explain(between(tpch)))
-    assert text.count("~ hand-over: Spark runs this") == 1
-    assert text.count("~ hand-over: Volley runs this") == 1
+    explanation = volley.explain(between(tpch))
+    for text in (str(explanation), explanation._repr_html_()):
+        assert text.count("~ hand-over: Spark runs this") == 1
+        assert text.count("~ hand-over: Volley runs this") == 1
 
 
 def test_bad_data_of_spark_is_sparks_error(tpch: SparkSession) -> None:

@@ -23,6 +23,8 @@ def start_spark(name: str, master: str, settings: Mapping[str, str]) -> SparkSes
         "spark.sql.session.timeZone": "UTC",
         **settings,
     }
+    # Otherwise Spark's Python workers are whatever python3 is on PATH, without our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in chosen.items():
         builder = builder.config(key, value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,8 +58,6 @@ def feed(
     master = f"local[{workers}]"
     settings = {"spark.volley.local.workers": str(workers), "spark.volley.local.cores": str(workers)}
     with step(console, "Starting Spark ..."):
-        # Spark's Python workers must have what this process has.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         spark = start_spark("volley bench feed", master, settings)
         volley.enable(spark)
     engines = ("volley", "spark") if with_spark else ("volley",)

@@ -63,10 +63,11 @@ class Explanation:
     def _repr_html_(self) -> str:
         rows = "".join(
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
-            f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers))}"
+            + "".join(f"<i>{escape(text)}</i><br>" for text in self._crossing(position))
+            + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers))}"
             + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
             + "</div>"
-            for verdict in self.nodes
+            for position, verdict in enumerate(self.nodes)
         )
         return f'<div style="font-family:monospace"><b>{escape(self._headline())}</b>{rows}</div>'
 
@@ -79,13 +80,17 @@ class Explanation:
             return f"Volley and Spark run this query: {share}, {crossings} hand-overs"
         return f"{'Volley' if self.native else 'Spark'} runs this query: {share}"
 
+    def _crossing(self, position: int) -> Iterator[str]:
+        """What stands above an operator where rows are handed over."""
+        if position in self.hand_overs:
+            yield "~ hand-over: Spark runs this, and what is below it"
+        if position in self.islands:
+            yield "~ hand-over: Volley runs this, and what is below it"
+
     def _lines(self) -> Iterator[str]:
         for position, verdict in enumerate(self.nodes):
             indent = "  " * verdict.depth
-            if position in self.hand_overs:
-                yield f"{indent}~ hand-over: Spark runs this, and what is below it"
-            if position in self.islands:
-                yield f"{indent}~ hand-over: Volley runs this, and what is below it"
+            yield from (indent + text for text in self._crossing(position))
             yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
