@@ -17,6 +17,9 @@ from volley.plan.nodes import Join, Node, walk
 # Of DataFusion: kept free in each sorting stream for the merge at its end. It must be there several times over.
 _SORT_RESERVE_BYTES = 10 * 2**20
 _SORT_RESERVES = 8
+# Whoever merges what was spilled holds a batch of each file. Where there is little memory they have to be small.
+_LITTLE_BYTES = 128 * 2**20
+_SMALL_BATCH_ROWS = "8192"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class OperatorMemory:
     def configured(self, config: SessionConfig, target_partitions: int) -> SessionConfig:
         reserve = min(_SORT_RESERVE_BYTES, self.limit_bytes // (_SORT_RESERVES * target_partitions))
         config = config.set("datafusion.execution.sort_spill_reservation_bytes", str(reserve))
+        if self.limit_bytes < _LITTLE_BYTES:
+            config = config.set("datafusion.execution.batch_size", _SMALL_BATCH_ROWS)
         if self.merge_joins:
             config = config.set("datafusion.optimizer.prefer_hash_join", "false")
         return config
