@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from contextlib import ExitStack
 from functools import lru_cache
 
@@ -45,6 +47,10 @@ from volley.plan.nodes import (
     Window,
     WriteFiles,
 )
+
+# Threads of DataFusion let go of Python's objects a moment after a query has ended. One that does so while the
+# interpreter is taken down takes the process with it: one program in twenty that ended at once, none that waited.
+atexit.register(time.sleep, 0.05)
 
 _SETTINGS = {
     # Nanoseconds, the default, cannot hold the years that Spark writes.
