@@ -96,7 +96,8 @@ def test_queries(tables: SparkSession, query: str) -> None:
 def test_refused(tables: SparkSession, call: str) -> None:
     verdict = volley.explain(tables.sql(f"select {call} from t"))
     assert not verdict.native
-    assert [reason.reason for reason in verdict.reasons] == [REFUSED[call]]
+    # That what is left is too little to be cut out is not about the call.
+    assert {reason.reason for reason in verdict.reasons} - {Reason.MIXED} == {REFUSED[call]}
 
 
 OVERFLOWS = ("sum(9223372036854775807L + k - k)", "sum(cast(l as decimal(38, 0)) * 0 + 9e37BD)")

@@ -95,11 +95,11 @@ def test_tasks_are_spread_over_the_workers(tpch: SparkSession, cluster: LocalClu
 
 
 def test_data_of_several_times_the_budget_is_spilled_and_reported(spark: SparkSession) -> None:
-    """48 MB of rows come from one task, on workers that have 14 MB for exchanged data and 17 MB for operators."""
-    rows = "select id, id * 7 % 1000003 as k, id % 1000 as g from range(2000000)"
+    """72 MB of rows come from one task, on workers that have 19 MB for exchanged data and 22 MB for operators."""
+    rows = "select id, id * 7 % 1000003 as k, id % 1000 as g from range(3000000)"
     ranked = f"select g, k, row_number() over (partition by g order by k, id) as n from ({rows})"
     query = f"select count(*), sum(n * k % 1009), sum(g * n) from ({ranked})"
-    with LocalCluster(2, cores=1, memory="48m") as small, conf(spark, small.settings):
+    with LocalCluster(2, cores=1, memory="64m") as small, conf(spark, small.settings):
         # A frame, so that Spark generates code for it, which is worth while for so many rows.
         assert_same_rows(spark, spark.sql(query))
         close_fleets()

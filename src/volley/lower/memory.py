@@ -19,7 +19,7 @@ _SORT_RESERVE_BYTES = 10 * 2**20
 _SORT_RESERVES = 8
 # Whoever merges what was spilled holds a batch of each file. Where there is little memory they have to be small.
 _LITTLE_BYTES = 128 * 2**20
-_SMALL_BATCH_ROWS = "8192"
+_SMALL_BATCH_ROWS = "4096"
 
 
 @dataclass(frozen=True)
