@@ -203,7 +203,18 @@ def sidecars(spark: SparkSession) -> dict[int, int]:
 
 
 def kill_an_executor(spark: SparkSession) -> None:
-    os.kill(max(sidecars(spark)), signal.SIGKILL)
+    """One that holds exchanged data in its memory, if any does: a small stage may have run in the other alone."""
+    found = sidecars(spark)
+    os.kill(max(found, key=lambda executor: (segments(found[executor]), executor)), signal.SIGKILL)
+
+
+def segments(pid: int) -> int:
+    """How many pieces of shuffle memory a process has."""
+    count = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            count += "volley-shuffle" in str(path.readlink())
+    return count
 
 
 if __name__ == "__main__":
