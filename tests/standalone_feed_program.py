@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from standalone_program import session
 
 import volley
 from volley.testing.sources import Numbers
@@ -22,19 +23,7 @@ EXCHANGED = "select /*+ repartition(4, id) */ id from numbers"
 
 
 def main(master: str, scratch: str, *seeds: str) -> None:
-    spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.memory", "512m")
-        .config("spark.executor.memory", "512m")
-        .config("spark.executor.memoryOverhead", "512m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.volley.transport", "spark")
-        .config("spark.volley.fallback", "error")
-        .getOrCreate()
-    )
+    spark = session(master, {})
     spark.dataSource.register(Numbers)
     volley.enable(spark)
     directory = Path(scratch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -39,7 +40,7 @@ def writers(rows: int, partitions: int, cores: int) -> Iterator[Callable[[Way], 
         yield writer
 
 
-class _Beside:
+class _Beside(ABC):
     """A writer in this process to a store beside it, which another object of this process reads."""
 
     def __init__(self, task: MapTask) -> None:
@@ -47,8 +48,9 @@ class _Beside:
         self._store: SharedStore | None = None
         self._query = QUERY
 
+    @abstractmethod
     def make_store(self, way: Way, directory: Path) -> SharedStore:
-        raise NotImplementedError
+        """A store for one way, new each time."""
 
     def write(self, way: Way, directory: Path) -> Written:
         # A store remembers the queries that are over.

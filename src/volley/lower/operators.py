@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import lru_cache
 
@@ -64,9 +65,7 @@ _SETTINGS = {
     # Twice the default: what an operator does once a batch costs half, and a batch still fits into the caches.
     "datafusion.execution.batch_size": "16384",
 }
-
-
-_UNIT_SETTINGS = {
+_UNIT_SETTINGS = _SETTINGS | {
     # A partition that helped itself to the files of another would give rows twice: other processes run the others.
     "datafusion.execution.enable_file_stream_work_stealing": "false",
     "datafusion.optimizer.repartition_file_min_size": "0",
@@ -77,9 +76,7 @@ _UNIT_SETTINGS = {
 
 def new_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
     """A session for one task: cheap to make. Without `memory` it takes what it needs."""
-    config = SessionConfig().with_target_partitions(target_partitions)
-    for key, value in _SETTINGS.items():
-        config = config.set(key, value)
+    config = _config(target_partitions, _SETTINGS)
     if memory is None:
         return SessionContext(config)
     return SessionContext(memory.configured(config, target_partitions), memory.runtime())
@@ -97,10 +94,14 @@ def shared_context(target_partitions: int) -> SessionContext:
 @lru_cache(maxsize=64)
 def unit_context(parts: int) -> SessionContext:
     """The session in which plans are run by units: a plan over one file has `parts` partitions, as even as can be."""
-    config = SessionConfig().with_target_partitions(parts)
-    for key, value in (_SETTINGS | _UNIT_SETTINGS).items():
+    return SessionContext(_config(parts, _UNIT_SETTINGS))
+
+
+def _config(target_partitions: int, settings: Mapping[str, str]) -> SessionConfig:
+    config = SessionConfig().with_target_partitions(target_partitions)
+    for key, value in settings.items():
         config = config.set(key, value)
-    return SessionContext(config)
+    return config
 
 
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:

@@ -104,7 +104,7 @@ class SpillFiles:
         """The file that took `data`, and where in it. SpillDiskFull when no directory has room."""
         if self._untried is None:
             # The emptiest comes first when this attempt needs one, which many never do.
-            self._untried = sorted(self._directories, key=_free_bytes)
+            self._untried = sorted(self._directories, key=free_bytes)
         cause: OSError | None = None
         while self._current is not None or self._untried:
             segment = self._current or Segment(_unnamed(self._untried.pop()), in_memory=False)
@@ -124,7 +124,7 @@ class SpillFiles:
         raise SpillDiskFull(self._attempt, self._directories, data.size) from cause
 
 
-def _free_bytes(directory: Path) -> int:
+def free_bytes(directory: Path) -> int:
     try:
         found = os.statvfs(directory)
     except OSError:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from volley.errors import QueryError
 from volley.lower.scope import arrow_schema, distinct, read_schema
 from volley.lower.streams import StreamTable
-from volley.plan.expressions import Attribute
+from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import FeedInput, SourceScan
 from volley.splits.readers import reader_of
 from volley.splits.source import SplitReader
@@ -84,10 +84,13 @@ class _Scan:
         self._reader: SplitReader = reader_of(node.plan)
         self._columns = [attribute.name for attribute in self._attributes]
         self.schema = read_schema(node.output)
+        # Those of files are in the plan of a unit.
+        self._filters: Sequence[Expression] = ()
         if isinstance(node.plan, SourceScan):
             names = dict(zip((a.id for a in node.output), node.plan.columns, strict=True))
             self._columns = [names[attribute.id] for attribute in self._attributes]
             self.schema = arrow_schema(node.output)
+            self._filters = node.plan.filters
         self._intake = intake
         self._errors = errors
         self._queue = _BatchQueue(_QUEUE_BYTES, readers)
@@ -136,7 +139,7 @@ class _Scan:
     def _read(self) -> None:
         try:
             while (unit := self._intake.take()) is not None:
-                for batch in self._reader.read(unit, self._columns, ()):
+                for batch in self._reader.read(unit, self._columns, self._filters):
                     self._queue.put(as_planned(batch, self._attributes, self.schema))
                 self._intake.has_read()
         except Stopped:

@@ -27,11 +27,3 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def free_bytes(directory: Path) -> int:
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize

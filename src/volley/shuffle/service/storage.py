@@ -22,7 +22,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import QueryId, StageId
-from volley.shuffle.service.directories import free_bytes, sync_directory
+from volley.shuffle.segments import free_bytes
+from volley.shuffle.service.directories import sync_directory
 from volley.shuffle.service.messages import ChunkPlace
 
 _SYNCS = 8
