@@ -27,6 +27,24 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _little_data_counts_as_much() -> Iterator[None]:
+    """Tables of tests are so small that one task would do everything; then nothing would be shared or exchanged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
+        patch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
+        patch.setattr("volley.stages.adapt.CONTINUED_BYTES", -1)
+        yield
+
+
+@pytest.fixture
+def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little data counts as little, as it does for users."""
+    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 4 * 2**20)
+    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 2 * 2**20)
+    monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 4 * 2**20)
+
+
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session itself. Tests take `spark`, which gives it back as it was."""

@@ -44,7 +44,7 @@ from volley.stages.adapt import (
     absorbed,
     adapted,
 )
-from volley.stages.awaited import awaited
+from volley.stages.awaited import SCAN_RATIO, awaited
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.layout import Read, runs
 from volley.stages.streamed import holding_the_others, streamed_inputs
@@ -54,6 +54,8 @@ B = Attribute(2, "b", LONG)
 C = Attribute(3, "c", LONG)
 LEFT, RIGHT, THIRD = StageInput(0, (A,)), StageInput(1, (B,)), StageInput(2, (C,))
 TRUE = Literal(True, BOOLEAN)
+NOT_NULL = Call("And", (Call("IsNotNull", (B,), BOOLEAN), TRUE), BOOLEAN)
+SOME = Call("And", (NOT_NULL, Call("LessThan", (B, Literal(3, LONG)), BOOLEAN)), BOOLEAN)
 HASH = Output(Partitioning.HASH, 4, (A,))
 LARGE = 40 * BROADCAST_BYTES
 
@@ -375,18 +377,20 @@ def test_it_is_not_when_it_may_not_or_had_better_not_be(
 
 
 def graph(heavy_bytes: int, light: Node, *more: Stage) -> StageGraph:
-    heavy = Stage(0, Filter(TRUE, scan(heavy_bytes)), 4, HASH)
+    heavy = Stage(0, Filter(SOME, scan(heavy_bytes)), 4, HASH)
     return StageGraph((heavy, Stage(1, light, 4, HASH), *more, Stage(2 + len(more), join(), 4)))
 
 
 @pytest.mark.parametrize(
     ("heavy_bytes", "light", "waits"),
     [
-        (2000, Filter(TRUE, scan(1000, column=B)), {0: {1}}),
-        (1900, Filter(TRUE, scan(1000, column=B)), {}),
-        (400, Filter(TRUE, scan(1000, column=B)), {1: {0}}),
+        (2000, Filter(SOME, scan(1000, column=B)), {0: {1}}),
+        (500, Filter(SOME, scan(1000, column=B)), {1: {0}}),
+        # What it leaves out would have been little.
+        (2000, scan(2000 * SCAN_RATIO + SCAN_RATIO, column=B), {1: {0}}),
         # All of what it scans is known to be large.
-        (2000, scan(1000, column=B), {}),
+        (2000, scan(1000, column=B), {1: {0}}),
+        (2000, Filter(NOT_NULL, scan(1000, column=B)), {1: {0}}),
     ],
 )
 def test_a_stage_waits_for_one_that_may_prove_small(
@@ -397,14 +401,14 @@ def test_a_stage_waits_for_one_that_may_prove_small(
 
 def test_a_stage_that_others_read_does_not_wait() -> None:
     other = Stage(2, Filter(TRUE, LEFT), 4, HASH)
-    assert awaited(graph(2000, Filter(TRUE, scan(1000, column=B)), other)) == {}
+    assert awaited(graph(2000, Filter(SOME, scan(1000, column=B)), other)) == {1: {0}}
 
 
 def test_what_is_scanned_before_counts_too() -> None:
     behind = Stage(0, Range(0, 1, 1, (A,)), 1, HASH)
     stages = (
-        Stage(0, Filter(TRUE, scan(1500, column=C)), 4, HASH),
-        Stage(1, Filter(TRUE, StageInput(0, (B,))), 4, HASH),
+        Stage(0, Filter(TRUE, scan(SCAN_RATIO * 2000 + SCAN_RATIO, column=C)), 4, HASH),
+        Stage(1, Filter(SOME, StageInput(0, (B,))), 4, HASH),
         Stage(2, Filter(TRUE, scan(2000)), 4, HASH),
         Stage(3, join(left=StageInput(2, (A,)), right=StageInput(1, (B,))), 4),
     )

@@ -36,6 +36,13 @@ def test_rows_are_sparks(tpch: SparkSession, answers: Answers, settings: dict[st
         answers.check(tpch, query)
 
 
+@pytest.mark.usefixtures("little_data")
+@pytest.mark.parametrize("query", QUERIES)
+def test_rows_are_sparks_where_little_is_spread(tpch: SparkSession, answers: Answers, query: str) -> None:
+    with conf(tpch, {WORKERS: "3", BROADCAST: "256KB"}):
+        answers.check(tpch, query)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("settings", MATRIX, ids=lambda settings: "-".join(settings.values()))

@@ -52,6 +52,11 @@ class Feeding:
     def __bool__(self) -> bool:
         return bool(self._feeds)
 
+    def known_units(self) -> int:
+        """How many units there are at least, as far as that is certain before anybody looks for them."""
+        estimates = [feed.estimate() for feed in self._feeds]
+        return max((estimate.units for estimate in estimates if estimate.final), default=0)
+
     def start(self) -> None:
         for feed in self._feeds:
             feed.start()

@@ -2,6 +2,7 @@
 
     run()              wait for what it reads, adapt to its sizes, compute every task
     absorb(producer)   do the work of a producer that has not begun, instead of reading its output
+    go_on_from(...)    the same, as a single task
     output(task)       the winner of a task; computes it where there is none yet, or none any more
     lose(...)          these winners count no more: their output is gone
     roll_back()        no winner counts any more: they read what will be computed differently
@@ -36,10 +37,12 @@ from volley.events import (
 )
 from volley.ids import AttemptId, StageId, TaskId
 from volley.plan.nodes import Partitioning
-from volley.stages.adapt import Produced, absorbed, adapted, small_inputs
+from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
 from volley.stages.graph import Stage
 from volley.stages.layout import Layout
+from volley.stages.reduced import Finished, reduced
 from volley.stages.repeatable import is_repeatable
+from volley.stages.shrinking import may_shrink
 from volley.transport.base import RunningTask
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
@@ -94,11 +97,14 @@ class StageRun:
         """Until every task has a winner, or there are rows enough."""
         for producer in [*self._producers.values(), *self.awaits]:
             await producer.finished.wait()
-        if len(self._readers) == 1 and self._readers[0].absorb(self):
-            self._events.record(StageAbsorbed(self._id, self._readers[0]._id))
-            self.finished.set()
+        reader = self._readers[0] if len(self._readers) == 1 else None
+        if reader and reader.absorb(self):
             return
+        if reader:
+            self._reduce(reader)
         self._adapt()
+        if reader and reader.go_on_from(self):
+            return
         feeding = self._feed()
         started = time.monotonic()
         tasks, workers = self.stage.tasks, self._launcher.worker_count
@@ -147,20 +153,64 @@ class StageRun:
             f"{small_inputs(small)}: every task reads it whole, and does the work of stage {producer.stage.id} "
             "itself, whose rows are not exchanged"
         )
-        self._decisions = (*self._decisions, *producer._decisions, said)
-        self._producers = others | producer._producers
-        for run in producer._producers.values():
-            run._readers[run._readers.index(producer)] = self
-        self._plan_for(stage, Layout(stage.tasks, stage.whole))
+        self._take_over(producer, stage, said)
         return True
 
+    def go_on_from(self, producer: StageRun) -> bool:
+        """Become the one task that computes a producer, which has not begun, and goes on; False if not worth it."""
+        others = [run for run in self._producers.values() if run is not producer]
+        if not all(run.finished.is_set() for run in others):
+            return False
+        stage = continued(self.stage, producer.stage, sum(run._election.size_bytes for run in others))
+        if stage is None:
+            return False
+        said = f"the task of stage {producer.stage.id} is the only one and goes on with this stage itself"
+        self._take_over(producer, stage, said)
+        return True
+
+    def _take_over(self, producer: StageRun, stage: Stage, said: str) -> None:
+        """From now on this is `stage`, which does the work of `producer` too."""
+        self._decisions = (*self._decisions, *producer._decisions, said)
+        del self._producers[producer.stage.id]
+        for number, run in producer._producers.items():
+            self._producers[number] = run
+            run._readers.remove(producer)
+            if self not in run._readers:
+                run._readers.append(self)
+        self._plan_for(stage, Layout(stage.tasks, stage.whole))
+        self._events.record(StageAbsorbed(producer._id, self._id))
+        producer.finished.set()
+
+    def _reduce(self, reader: StageRun) -> None:
+        """Leave out rows that its reader has no use for, if that can be told from what is finished and small."""
+        runs = {number: run for number, run in reader._producers.items() if run.finished.is_set()}
+        finished = {
+            number: Finished(run._election.size_bytes, run._may_have_shrunk()) for number, run in runs.items()
+        }
+        found = reduced(self.stage, reader.stage, finished)
+        if found is None:
+            return
+        self.stage, partners = found
+        for number in partners:
+            self._producers[number] = runs[number]
+            runs[number]._readers.append(self)
+        small = small_inputs({number: finished[number].size_bytes for number in partners})
+        self._decisions += (f"{small}: only rows with a partner there are exchanged",)
+
+    def _may_have_shrunk(self) -> bool:
+        producers = self._producers.values()
+        return may_shrink(self.stage.plan) or any(run._may_have_shrunk() for run in producers)
+
     def _feed(self) -> Feeding:
-        """Begin to look for what its scans read. It starts with one task; `_grow` adds more as work is found."""
+        """Begin to look for what its scans read. It starts with the tasks that are sure to have something to do;
+        `_grow` adds more as work is found.
+        """
         feeding = self._feeding = Feeding(self.stage, str(self._id), self._reads_alike())
+        sure = max(1, min(feeding.known_units(), self.stage.tasks))
         feeding.start()
         self._most_tasks = self.stage.tasks
         if feeding.may_grow:
-            self.stage = replace(self.stage, tasks=1)
+            self.stage = replace(self.stage, tasks=sure)
             self._begin(self._id)
         return feeding
 

@@ -40,7 +40,8 @@ class DataFile:
 class FileScan:
     """Files of one format. `filters` may prune but need not: a Filter above repeats what must hold.
 
-    `partition_columns` are those of `output` that come from the path, not from the file.
+    `partition_columns` are those of `output` that come from the path, not from the file. Tasks share the files, unless
+    `whole` says that each reads all of them.
     """
 
     format: str
@@ -50,6 +51,7 @@ class FileScan:
     filters: tuple[Expression, ...]
     options: tuple[tuple[str, str], ...] = ()
     unsupported: str | None = None
+    whole: bool = False
 
     children = ()
 

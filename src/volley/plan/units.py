@@ -8,7 +8,7 @@ from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceS
 
 
 def fed_scan(node: Node) -> FileScan | SourceScan | None:
-    """The scan whose units such a plan reads; None for any other plan.
+    """The scan whose units such a plan reads; None for any other plan, and for files that every task reads whole.
 
     Filters and projections over files are part of it, since whoever reads a unit applies them while it does. Units of
     other sources are read by their own code, which knows nothing of plans.
@@ -17,7 +17,7 @@ def fed_scan(node: Node) -> FileScan | SourceScan | None:
         return node
     while isinstance(node, Filter | Project):
         node = node.child
-    return node if isinstance(node, FileScan) else None
+    return node if isinstance(node, FileScan) and not node.whole else None
 
 
 def over_files(node: Node, files: tuple[DataFile, ...]) -> Node:

@@ -20,7 +20,7 @@ from volley.plan.expressions import Scalar
 from volley.plan.nodes import DataFile, FileScan
 from volley.plan.types import to_arrow
 from volley.splits.source import Estimate, Unit
-from volley.stages.scans import UNITS_A_TASK, split_bytes
+from volley.stages.scans import split_bytes
 
 _FILES_A_UNIT = 64
 
@@ -40,8 +40,9 @@ class FileSource:
     def __init__(self, scan: FileScan, tasks: int) -> None:
         self._scan = scan
         self._split_bytes = split_bytes(scan, tasks)
-        # Small files are put together only as far as every task still gets several units.
-        self._together = max(1, min(_FILES_A_UNIT, len(scan.files) // (tasks * UNITS_A_TASK)))
+        # Small files are put together only as far as every task still gets some.
+        total_bytes = sum(file.size_bytes for file in scan.files)
+        self._together_bytes = min(self._split_bytes, -(-total_bytes // tasks))
 
     @property
     def schema(self) -> pa.Schema:
@@ -55,7 +56,8 @@ class FileSource:
                 yield from (_unit(Piece((file,), part, parts)) for part in range(parts))
                 continue
             held = sum(waiting_file.size_bytes for waiting_file in waiting)
-            if waiting and (held + file.size_bytes > self._split_bytes or len(waiting) >= self._together):
+            too_much = held + file.size_bytes > self._together_bytes
+            if waiting and (too_much or len(waiting) >= _FILES_A_UNIT):
                 yield _unit(Piece(tuple(waiting)))
                 waiting = []
             waiting.append(file)

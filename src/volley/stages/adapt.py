@@ -7,6 +7,7 @@ A stage is planned for all workers before anybody knows how much it will read. W
     a partition is sliced        when it is far larger than the others, and the operators allow it
     a join becomes a broadcast   when one side proved small: every task reads it whole, and the rows of the other side
                                  stay where they are, in their stage's outputs or, if it has not begun, in its tasks
+    a task goes on               with the work of its stage's reader, when it is the only one and that reads little else
 
 Every decision is also said in words, for the report.
 """
@@ -16,14 +17,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from volley.plan.nodes import Node, StageInput, transform
+from volley.plan.nodes import Node, StageInput, WriteFiles, transform
 from volley.stages.graph import Output, Stage
 from volley.stages.layout import Layout, Share, dealt, runs
-from volley.stages.scans import scans_of
+from volley.stages.scans import scanned_bytes, scans_of
 from volley.stages.streamed import divided_inputs, holding_the_others, streamed_inputs
 
 # What one task should at least have to read; a second worker saves less than it costs below that.
 BYTES_A_TASK = 4 * 2**20
+# What the only task of a stage may have to read, beside the rows of its producer, to go on with a second stage.
+CONTINUED_BYTES = BYTES_A_TASK
 # What every task may read whole, as Spark has it.
 BROADCAST_BYTES = 10 * 2**20
 # When the rows of both sides are exchanged already, holding one side whole must be worth it.
@@ -88,11 +91,28 @@ def absorbed(
     if {node.stage for node in reader.inputs} & {node.stage for node in streamed.inputs}:
         return None
 
-    def put_in(node: Node) -> Node:
-        return streamed.plan if isinstance(node, StageInput) and node.stage == streamed.id else node
+    held = replace(reader, plan=holding_the_others(reader.plan, streamed.id), whole=reader.whole | others)
+    return _with_work_of(streamed, held)
 
-    plan = transform(holding_the_others(reader.plan, streamed.id), put_in)
-    return replace(reader, plan=plan, tasks=streamed.tasks, whole=reader.whole | streamed.whole | others)
+
+def continued(reader: Stage, producer: Stage, other_bytes: int) -> Stage | None:
+    """`reader` as one task that does the work of `producer` first; None where several would be quicker.
+
+    `producer` has not begun and nobody else reads it; all else that `reader` reads is finished, and has `other_bytes`.
+    """
+    if producer.tasks > 1 or scans_of(reader.plan) or isinstance(reader.plan, WriteFiles):
+        return None
+    if other_bytes + scanned_bytes(producer.plan) > CONTINUED_BYTES:
+        return None
+    return _with_work_of(producer, reader)
+
+
+def _with_work_of(producer: Stage, reader: Stage) -> Stage:
+    def put_in(node: Node) -> Node:
+        return producer.plan if isinstance(node, StageInput) and node.stage == producer.id else node
+
+    plan = transform(reader.plan, put_in)
+    return replace(reader, plan=plan, tasks=producer.tasks, whole=reader.whole | producer.whole)
 
 
 def _tasks(stage: Stage, shared_bytes: int) -> int:
@@ -153,7 +173,9 @@ def _over(stage: Stage, streamed: int, tasks: int) -> Stage:
 
 
 def small_inputs(sizes: Mapping[int, int]) -> str:
-    """For the report: the inputs that proved small."""
+    """For the report: the inputs that proved small; files that every task reads itself are small from the start."""
+    if not sizes:
+        return "small files tell which rows are wanted"
     stages = " and ".join(f"stage {number}" for number in sorted(sizes))
     return f"{stages} proved small ({sum(sizes.values()):,} bytes)"
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 from volley.plan.expressions import Alias, Literal
 from volley.plan.nodes import (
     Exchange,
-    FileScan,
     Limit,
     Node,
     Partitioning,
     Project,
     Sort,
-    SourceScan,
     StageInput,
     walk,
     with_children,
@@ -34,7 +32,7 @@ from volley.stages.fuse import (
 )
 from volley.stages.graph import Output, Stage, StageGraph, is_ordered
 from volley.stages.reuse import merge_equal_stages
-from volley.stages.scans import scan_tasks
+from volley.stages.scans import scan_tasks, scans_of
 from volley.support.operators import UNSPLITTABLE
 
 # Ids of columns that no plan of Spark's has: Catalyst counts its own up from zero.
@@ -85,11 +83,9 @@ def _with_a_column(child: Node) -> Node:
 
 def _tasks(plan: Node, stages: list[Stage], workers: int) -> int:
     """As many tasks as the leaf that is spread furthest; what every task reads whole does not count."""
-    tasks = 1
+    tasks = max((scan_tasks(scan, workers) for scan in scans_of(plan)), default=1)
     for node in walk(plan):
-        if isinstance(node, FileScan | SourceScan):
-            tasks = max(tasks, scan_tasks(node, workers))
-        elif isinstance(node, StageInput):
+        if isinstance(node, StageInput):
             output = stages[node.stage].output
             assert output is not None
             tasks = max(tasks, output.partitions)

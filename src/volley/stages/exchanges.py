@@ -34,6 +34,7 @@ from volley.plan.nodes import (
     Union,
     Window,
     WriteFiles,
+    transform,
     walk,
 )
 from volley.stages.distribution import (
@@ -44,11 +45,16 @@ from volley.stages.distribution import (
     through_expand,
     through_project,
 )
-from volley.stages.scans import scan_tasks
+from volley.stages.repeatable import gives_same_rows
+from volley.stages.scans import OPEN_BYTES, cost_bytes, scan_tasks
+from volley.stages.shrinking import is_selective
 
 Placed = tuple[Node, Distribution]
 
 SINGLE = Distribution(1)
+
+# What every task had better read and compute for itself: a stage costs as much as to read this.
+WHOLE_BYTES = 8 * OPEN_BYTES
 
 # A broadcast side is seen whole by every task, so a join that also gives that side's unmatched rows would give them
 # once a task.
@@ -179,12 +185,12 @@ class _Placement:
             case BuildSide.LEFT if right[1].single:
                 return _joined(node, self._gathered(left), right, SINGLE)
             case BuildSide.RIGHT:
-                return _joined(node, left, _broadcast(right), left[1])
+                return _joined(node, left, _everywhere(right), left[1])
             case BuildSide.LEFT:
-                return _joined(node, _broadcast(left), right, right[1])
+                return _joined(node, _everywhere(left), right, right[1])
         if not node.left_keys or node.null_aware or _key_types_differ(node):
             return _joined(node, self._gathered(left), self._gathered(right), SINGLE)
-        left, right = self._together(node, left, right)
+        left, right = map(self._seen_apart, self._together(node, left, right))
         return _joined(node, left, right, _distribution_of_join(node, left[1], right[1]))
 
     def _broadcast_side(self, node: Join) -> BuildSide | None:
@@ -213,6 +219,23 @@ class _Placement:
                 return self._hashed(left, [node.left_keys[right_keys.index(key)] for key in theirs]), right
         return self._hashed(left, node.left_keys), self._hashed(right, node.right_keys)
 
+    def _seen_apart(self, placed: Placed) -> Placed:
+        """The side of a join in a stage of its own where it may prove so small that other sides need not be exchanged:
+        groups of which a condition leaves some.
+        """
+        node, at = placed
+        below = node
+        while isinstance(below, Filter | Project):
+            if (
+                is_selective(below)
+                and isinstance(below.child, Aggregate)
+                and not takes_any_share(below.child)
+            ):
+                keys = min(at.hashed_by, key=len)
+                return Exchange(Partitioning.HASH, self._workers, keys, (), node), at
+            below = below.child
+        return placed
+
     # ------------------------------------------------------------------------------------ exchanges
 
     def _clustered(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
@@ -239,8 +262,21 @@ def _not_moved(node: Node) -> Node:
     return node.child if isinstance(node, Exchange) else node
 
 
-def _broadcast(placed: Placed) -> Placed:
-    return Exchange(Partitioning.BROADCAST, 1, (), (), _not_moved(placed[0])), placed[1]
+def _everywhere(placed: Placed) -> Placed:
+    """All rows in every task: computed there from small files, or once and then read by all."""
+    child = _not_moved(placed[0])
+    if _costs_less_than_a_stage(child):
+        return transform(child, lambda n: replace(n, whole=True) if isinstance(n, FileScan) else n), placed[1]
+    return Exchange(Partitioning.BROADCAST, 1, (), (), child), placed[1]
+
+
+def _costs_less_than_a_stage(node: Node) -> bool:
+    parts = list(walk(node))
+    leaves = [part for part in parts if not part.children]
+    if any(isinstance(part, Exchange) for part in parts) or not gives_same_rows(node):
+        return False
+    scans = [leaf for leaf in leaves if isinstance(leaf, FileScan)]
+    return len(scans) == len(leaves) and sum(map(cost_bytes, scans)) <= WHOLE_BYTES
 
 
 def _joined(node: Join, left: Placed, right: Placed, at: Distribution) -> Placed:

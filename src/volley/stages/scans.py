@@ -14,9 +14,13 @@ from volley.plan.nodes import FileScan, Filter, Node, Project, SourceScan, trans
 
 # Tasks that finish at different times even out when each has several pieces to take.
 UNITS_A_TASK = 6
+# A second task saves less than it costs below that, where opening a file counts as reading so much.
+BYTES_A_TASK = 4 * 2**20
+OPEN_BYTES = 256 * 2**10
 # Below the first a unit costs more than it holds; above the second one unit is all that a slow task does.
 MIN_SPLIT_BYTES = 8 * 2**20
 MAX_SPLIT_BYTES = 128 * 2**20
+_UNKNOWN_BYTES = 2**50
 
 
 def scan_tasks(scan: FileScan | SourceScan, workers: int) -> int:
@@ -24,7 +28,12 @@ def scan_tasks(scan: FileScan | SourceScan, workers: int) -> int:
     if isinstance(scan, SourceScan):
         return workers
     pieces = sum(max(1, file.size_bytes // MIN_SPLIT_BYTES) for file in scan.files)
-    return min(workers, max(1, pieces))
+    return max(1, min(workers, pieces, cost_bytes(scan) // BYTES_A_TASK))
+
+
+def cost_bytes(scan: FileScan) -> int:
+    """What reading all of it costs, in bytes."""
+    return sum(OPEN_BYTES + file.size_bytes for file in scan.files)
 
 
 def split_bytes(scan: FileScan, tasks: int) -> int:
@@ -62,5 +71,17 @@ def _narrowed(scan: SourceScan, users: Sequence[Expression]) -> SourceScan:
 
 
 def scans_of(plan: Node) -> list[FileScan | SourceScan]:
-    """The scans of a plan from its top; their places in this list are their numbers."""
-    return [node for node in walk(plan) if isinstance(node, FileScan | SourceScan)]
+    """The scans of a plan that its tasks share, from its top; their places in this list are their numbers."""
+    return [
+        node
+        for node in walk(plan)
+        if isinstance(node, SourceScan) or (isinstance(node, FileScan) and not node.whole)
+    ]
+
+
+def scanned_bytes(plan: Node) -> int:
+    """The size of all that a plan scans. What a source will find is not known, so it counts as more than any."""
+    scans = scans_of(plan)
+    if any(isinstance(scan, SourceScan) for scan in scans):
+        return _UNKNOWN_BYTES
+    return sum(file.size_bytes for scan in scans if isinstance(scan, FileScan) for file in scan.files)

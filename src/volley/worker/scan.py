@@ -28,8 +28,10 @@ from volley.splits.source import SplitReader
 from volley.worker.intake import Intake, Intakes, Stopped
 
 _QUEUE_BYTES = 32 * 2**20
-# DataFusion asks a stream some hundred times before it lets another have the thread, so this must be short.
+# DataFusion asks a stream some hundred times before it lets another have the thread, so this must be short. But every
+# empty batch costs, so it is longer while files are read: their rows are about to come.
 _TURN_SECONDS = 0.001
+_READING_SECONDS = 0.01
 _END_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.002
 
@@ -100,6 +102,9 @@ class _Scan:
         ]
         self._lock = threading.Lock()
         self._streams = 0
+        self._reads_files = not isinstance(node.plan, SourceScan)
+        self._reading = False
+        """A hint, and no more: with several readers it is that of the last that said."""
 
     def start(self) -> None:
         for thread in self._threads:
@@ -123,7 +128,7 @@ class _Scan:
             [pa.array([], field.type) for field in self.schema], schema=self.schema
         )
         while True:
-            item = self._queue.get(_TURN_SECONDS)
+            item = self._queue.get(_READING_SECONDS if self._reading else _TURN_SECONDS)
             if item is None:
                 return
             yield nothing if item is _NOTHING else item
@@ -139,8 +144,10 @@ class _Scan:
     def _read(self) -> None:
         try:
             while (unit := self._intake.take()) is not None:
+                self._reading = self._reads_files
                 for batch in self._reader.read(unit, self._columns, self._filters):
                     self._queue.put(as_planned(batch, self._attributes, self.schema))
+                self._reading = False
                 self._intake.has_read()
         except Stopped:
             pass

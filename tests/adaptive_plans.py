@@ -1,0 +1,78 @@
+"""Plans over files with few keys, and their runs with stages that change: the rows must be those of one task."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from volley.cancellation import CancellationToken
+from volley.coordinator.run import execute
+from volley.events import EventLog, StageAbsorbed, StageStarted, TaskFailed
+from volley.ids import QueryId
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import DataFile, Exchange, FileScan, Node, Partitioning
+from volley.shuffle.memory import MemoryStore
+from volley.stages.cut import make_stages
+from volley.transport.local import LocalTransport
+
+WORKERS = 3
+
+
+def table(
+    directory: Path, columns: tuple[Attribute, ...], rows: int, seed: int, hot: float = 0.0
+) -> FileScan:
+    """Files with NULLs and duplicates among the keys; `hot` is the share of rows that have one and the same key."""
+    chance = random.Random(seed)
+    files = []
+    for number in range(WORKERS + 1):
+        keys = [
+            7 if chance.random() < hot else chance.choice([None, *range(40)])
+            for _ in range(rows // (WORKERS + 1))
+        ]
+        path = directory / f"{seed}-{number}.parquet"
+        values = [chance.randrange(1000) for _ in keys]
+        names = [column.name for column in columns]
+        pq.write_table(pa.table(dict(zip(names, (keys, values), strict=True))), path)
+        files.append(DataFile(str(path), path.stat().st_size, int(path.stat().st_mtime * 1000)))
+    return FileScan("parquet", tuple(files), columns, (), ())
+
+
+def by(key: Attribute, child: Node) -> Exchange:
+    return Exchange(Partitioning.HASH, WORKERS, (key,), (), child)
+
+
+def run(plan: Node, workers: int) -> tuple[list[tuple[object, ...]], EventLog]:
+    log = EventLog()
+    transport = LocalTransport(workers, workers, MemoryStore)
+    stream = execute(
+        make_stages(plan, workers),
+        transport,
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=1,
+        events=log,
+    )
+    rows = [row for batch in stream for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
+    assert transport.held_bytes == 0
+    assert not [event for event in log.events if isinstance(event, TaskFailed)]
+    return sorted(rows, key=repr), log
+
+
+def adapted_run(plan: Node, may_be_empty: bool = False) -> EventLog:
+    expected, _ = run(plan, 1)
+    actual, log = run(plan, WORKERS)
+    assert actual == expected
+    assert expected or may_be_empty
+    return log
+
+
+def absorbed(log: EventLog) -> int:
+    return sum(isinstance(event, StageAbsorbed) for event in log.events)
+
+
+def decisions(log: EventLog) -> list[str]:
+    return [said for event in log.events if isinstance(event, StageStarted) for said in event.decisions]
