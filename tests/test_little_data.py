@@ -38,7 +38,7 @@ from volley.stages.adapt import CONTINUED_BYTES, continued
 from volley.stages.cut import make_stages
 from volley.stages.exchanges import MAY_BROADCAST_RIGHT
 from volley.stages.graph import Output, Stage
-from volley.stages.scans import BYTES_A_TASK, OPEN_BYTES, scan_tasks
+from volley.stages.scans import BYTES_A_TASK, OPEN_BYTES, scan_tasks, scans_of
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 FK, FW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
@@ -85,6 +85,7 @@ def test_small_files_are_read_by_every_task() -> None:
     (stage,) = make_stages(joined(JoinKind.INNER, LARGE, files(10, 10)), WORKERS).stages
     assert stage.tasks == WORKERS
     assert [node.whole for node in walk(stage.plan) if isinstance(node, FileScan)] == [False, True]
+    assert scans_of(stage.plan) == [LARGE]
 
 
 @pytest.mark.parametrize(
