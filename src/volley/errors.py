@@ -16,6 +16,7 @@ VolleyError                      code, what happened, what to do next
     +-- ShuffleRefused           a shared shuffle store does not take exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
     +-- SourceError              a source failed to find out what there is to read
+    +-- CrossingError            rows could not be handed from one engine to the other
     +-- DataError                the data or an input file is at fault; Spark is asked for its own error
     +-- QueryCancelled           somebody cancelled it
     +-- DeadlineExceeded         a wait took longer than it may
@@ -96,6 +97,12 @@ class DataError(QueryError):
     """The native engine met data that Spark may answer with an error (overflow, bad cast, broken file)."""
 
     code = "DATA_ERROR"
+
+
+class CrossingError(QueryError):
+    """Rows could not be handed from one engine to the other; nothing is known about the rows themselves."""
+
+    code = "ROWS_NOT_HANDED_OVER"
 
 
 class QueryCancelled(QueryError):

@@ -7,11 +7,13 @@ Wherever that road ends early, Spark runs the query, and the report says why.
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,14 +24,17 @@ from volley import history
 from volley.bridge.commit import Staging
 from volley.bridge.crossing import Crossing
 from volley.bridge.handover import HandedOver, hand_overs
-from volley.bridge.islands import SparkPart, SparkRows, spark_part, spark_sees_files
+from volley.bridge.islands import SparkPart, SparkRows, spark_part
+from volley.bridge.reading import Access
 from volley.bridge.result import NativeResult
+from volley.bridge.served import Served, can_be_read
 from volley.bridge.write import commit, files_of, laid_out, write_plan
 from volley.bridge.write_command import WriteCommand, analyzed, read_command, rows_of, run_over, tell_spark
 from volley.cancellation import CancellationToken
 from volley.config import Config
+from volley.coordinator.kept import KeptOutput
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import execute
+from volley.coordinator.run import execute, keep
 from volley.errors import (
     CaptureError,
     ConfigError,
@@ -50,14 +55,15 @@ from volley.observe.stages import stage_reports
 from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import Origins, capture
 from volley.plan.jvm import Java
-from volley.plan.nodes import Node, WriteFiles
+from volley.plan.nodes import Node
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
-from volley.shuffle.choice import StoreChoice, driver_store
+from volley.shuffle.choice import StoreChoice, driver_store, serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import NotPortable, portable_plan
-from volley.stages.cut import make_stages
+from volley.stages.cut import kept, make_stages
+from volley.stages.graph import StageGraph
 from volley.stages.subqueries import with_results
 from volley.support.check import check
 from volley.support.reasons import Reason, Unsupported
@@ -65,9 +71,11 @@ from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
 from volley.transport.spark import SparkTransport, application
-from volley.worker.parquet import Written
+from volley.transport.spark_control import driver_hosts, on_this_machine
+from volley.worker.server import ServingStore
 
 Answer = TypeVar("Answer")
+Running = TypeVar("Running")
 
 
 def run(
@@ -152,7 +160,7 @@ def write(spark: SparkSession, action: str, command: Java, original: Callable[[]
             tries -= 1
             try:
                 if isinstance(plan, SparkPart):
-                    run_over(spark, command, query.rebuilt(plan))
+                    query.write_by_spark(plan, command)
                     query.finished(query.engine, 0, jobs.tasks())
                     return
                 assert write is not None
@@ -189,10 +197,10 @@ class Query:
         self.id = QueryId.new()
         self.config = Config.read(settings(spark))
         self.reasons: tuple[Unsupported, ...] = ()
-        self._crossing = Crossing(Path(self.config.mixed_directory or tempfile.gettempdir()), self._files)
+        self._crossing = Crossing(self._kept)
         self._handed: HandedOver | None = None
         self._mixed = False
-        self._islands: list[ResultStream] = []
+        self._islands: list[KeptOutput] = []
         self._top: ResultStream | None = None
         self._logs: list[EventLog] = []
         self._session = history.session_id(spark)
@@ -235,10 +243,13 @@ class Query:
         self, plan: Node, origins: Origins, execution: Java, islands: bool
     ) -> Node | SparkPart | Unsupported | None:
         """The plan, when its top can run natively over rows that Spark gives, or what Spark runs over native rows."""
-        islands = islands and spark_sees_files(self.spark, self.config.mixed_directory)
+        islands = islands and can_be_read(self.spark.sparkContext, self.config)
         handed = hand_overs(self.spark, plan, origins, islands)
         if isinstance(handed, tuple):
-            self._handed = HandedOver(handed, self._crossing, as_files=self.config.transport != "local")
+            home = Path(self.config.mixed_directory or tempfile.gettempdir())
+            self._handed = HandedOver(
+                handed, self._crossing, home if self.config.transport != "local" else None
+            )
             return plan
         part = spark_part(self.spark, execution.optimizedPlan(), plan, origins) if islands else None
         return part or handed
@@ -276,7 +287,7 @@ class Query:
         execution = rows_of(self.spark, command)
         if execution is None or not self.config.mixed:
             return None
-        if not spark_sees_files(self.spark, self.config.mixed_directory):
+        if not can_be_read(self.spark.sparkContext, self.config):
             return None
         origins = Origins()
         try:
@@ -300,16 +311,30 @@ class Query:
         self._top = self._start(with_results(filled, self._table))
         return self._top
 
-    def rebuilt(self, part: SparkPart) -> Java:
-        """What Spark is to plan of its part. The islands are computed now."""
+    def write_by_spark(self, part: SparkPart, command: Java) -> None:
+        """Let Spark's writer write the rows of its part, whose islands are computed now."""
         self._islands.clear()
-        return part.logical(self._crossing)
+        with self._crossing.read_by_spark():
+            run_over(self.spark, command, part.logical(self._crossing))
 
-    def _files(self, plan: WriteFiles) -> list[Written]:
-        """Run an island."""
-        with self._start(with_results(plan, self._table)) as stream:
-            self._islands.append(stream)
-            return list(files_of(stream))
+    def _kept(self, island: Node, resources: ExitStack) -> tuple[KeptOutput, Access]:
+        """Run an island; its rows stay in the stores of its workers, or of this process, which then serves them."""
+        config = self.config
+        plan = with_results(island, self._table)
+        shared = _shared_store(config)
+        serving: ServingStore | None = None
+        access = _access(config, self.spark)
+        if config.transport == "local" and shared is None:
+            hosts = driver_hosts(self.spark.sparkContext)
+            make = partial(serving_store, config)
+            served = Served(*hosts, access.security, config.executor_insecure, make)
+            resources.callback(served.close)
+            serving = served.store
+        transport = _transport(config, shared, self.spark, serving)
+        graph = kept(self._graph(plan, transport), self.spark.sparkContext.defaultParallelism)
+        output = self._begun(keep, graph, transport, shared)
+        self._islands.append(output)
+        return output, access
 
     @property
     def engine(self) -> Engine:
@@ -318,6 +343,8 @@ class Query:
 
     def close(self) -> None:
         self._crossing.close()
+        if self._handed:
+            self._handed.close()
 
     def replay(self, error: VolleyError) -> None:
         """Let Spark answer after all, unless the failure is not about the data: then raise it.
@@ -346,8 +373,10 @@ class Query:
 
     def finished(self, engine: Engine, rows: int, tasks: int) -> None:
         ended = time.perf_counter()
-        streams = [*self._islands, *filter(None, [self._top])] if engine != "spark" else []
-        stages = tuple(stage for stream in streams for stage in stage_reports(stream.events))
+        logs = [island.events for island in self._islands] if engine != "spark" else []
+        if self._top is not None and engine != "spark":
+            logs.append(self._top.events)
+        stages = tuple(stage for events in logs for stage in stage_reports(events))
         report = QueryReport(
             query=str(self.id),
             action=self.action,
@@ -380,16 +409,28 @@ class Query:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
+        return self._begun(execute, self._graph(plan, transport), transport, shared)
+
+    def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         if self.config.transport != "local":
             plan = portable_plan(plan)
+        return make_stages(plan, sum(worker.slots > 0 for worker in transport.workers()))
+
+    def _begun(
+        self,
+        begin: Callable[..., Running],
+        graph: StageGraph,
+        transport: Transport,
+        shared: SharedStore | None,
+    ) -> Running:
         events = EventLog(*progress_listeners(self.config.progress))
         self._logs.append(events)
         token = CancellationToken()
         token.on_fire(lambda: history.ended(self._session, token))
         try:
             history.started(self._session, token)
-            return execute(
-                make_stages(plan, sum(worker.slots > 0 for worker in transport.workers())),
+            return begin(
+                graph,
                 transport,
                 query=QueryId.new(),
                 token=token,
@@ -432,13 +473,29 @@ def _security(config: Config) -> Security:
     )
 
 
-def _transport(config: Config, shared: SharedStore | None, spark: SparkSession) -> Transport:
-    """How this query reaches workers; NoWorkers when it reaches none."""
+def _access(config: Config, spark: SparkSession) -> Access:
+    """How Spark's tasks read what this query keeps for them."""
+    files = (config.tls_ca_file, config.tls_certificate_file, config.tls_key_file)
+    if config.transport == "spark":
+        token = application(spark.sparkContext, config, settings(spark)).security.token
+    elif config.transport == "local" and config.shuffle_store == "memory":
+        # This process serves them, for this query; on this machine no one else can listen to that.
+        token = secrets.token_hex(32)
+        files = ("", "", "") if on_this_machine(spark.sparkContext) else files
+    else:
+        token = _security(config).token
+    return Access(token, files, StoreChoice.of(config))
+
+
+def _transport(
+    config: Config, shared: SharedStore | None, spark: SparkSession, serving: ServingStore | None = None
+) -> Transport:
+    """How this query reaches workers; NoWorkers when it reaches none. `serving` is for a local one."""
     if config.transport == "spark":
         return SparkTransport(application(spark.sparkContext, config, settings(spark)), shared)
     if config.transport == "local":
         cores = config.local_cores or available_cores()
-        return LocalTransport(config.local_workers, cores, MemoryStore, shared=shared)
+        return LocalTransport(config.local_workers, cores, MemoryStore, shared=shared, serving=serving)
     if not config.workers:
         raise ConfigError(
             "spark.volley.transport=flight needs spark.volley.workers.",

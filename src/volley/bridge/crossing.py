@@ -1,35 +1,76 @@
-"""Where rows wait between the engines, as files that the tasks of one write and those of the other read."""
+"""Rows that wait between the engines: native ones in the stores of the native side, until Spark has read them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
-from volley.plan.nodes import WriteFiles
-from volley.worker.parquet import Written
-from volley.worker.scratch import Scratch
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from volley.bridge.reading import Access
+from volley.coordinator.kept import KeptOutput
+from volley.errors import CrossingError
+from volley.plan.nodes import Node
+from volley.shuffle.base import Block
+
+_NOT_INSTALLED = "No module named 'volley'"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a native plan: blocks, and how Spark's tasks get at them."""
+
+    blocks: tuple[Block, ...]
+    access: Access
 
 
 class Crossing:
-    """The files of one query, below `home`, which all tasks of both engines must see. Gone with the query.
+    """What one query keeps for Spark. `start` computes a plan whose output is kept, by what the stack then owns."""
 
-    `run` computes the rows of the native side.
-    """
+    def __init__(self, start: Callable[[Node, ExitStack], tuple[KeptOutput, Access]]) -> None:
+        self._start = start
+        self._kept: list[KeptOutput] = []
+        self._resources = ExitStack()
 
-    def __init__(self, home: Path, run: Callable[[WriteFiles], list[Written]]) -> None:
-        self.run = run
-        self._home = home
-        self._scratch: Scratch | None = None
-        self._count = 0
+    def rows(self, plan: Node) -> Rows:
+        """The rows of a plan, which is run now; there while Spark reads them (`read_by_spark`)."""
+        kept, access = self._start(plan, self._resources)
+        self._kept.append(kept)
+        self._resources.callback(kept.close)
+        manifest = kept.manifest()
+        return Rows(tuple(block for task in manifest.blocks for block in task if block.rows), access)
 
-    def directory(self) -> Path:
-        """The name of a directory that is not there yet."""
-        if self._scratch is None:
-            # Removed even when this process is killed.
-            self._scratch = Scratch((self._home,), prefix="volley-handover-")
-        self._count += 1
-        return self._scratch.directories[0] / str(self._count)
+    @contextmanager
+    def read_by_spark(self) -> Iterator[None]:
+        """Around the jobs of Spark that read such rows. When they could not be read, that is raised, and not what Spark
+        makes of it; afterwards they are gone."""
+        try:
+            yield
+        except (PySparkException, Py4JError) as error:
+            if ended := next(filter(None, (kept.end() for kept in self._kept)), None):
+                raise ended from error
+            if problem := _problem(str(error)):
+                raise problem from error
+            raise
+        finally:
+            self.close()
 
     def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
+        """Free what is kept. May be called again."""
+        self._kept.clear()
+        self._resources.close()
+
+
+def _problem(said: str) -> CrossingError | None:
+    """What went wrong between the engines, in a failure of Spark's."""
+    mark = f"[{CrossingError.code}] "
+    if mark in said:
+        return CrossingError(said.partition(mark)[2].partition("\n")[0])
+    if _NOT_INSTALLED in said:
+        return CrossingError(
+            "an executor of Spark cannot read native rows, because Volley is not installed there.",
+            hint="Install it there as well, or set spark.volley.mixed=false.",
+        )
+    return None

@@ -8,6 +8,7 @@ which is the worker, or as files that its tasks write and the workers read, so t
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ from volley.plan.nodes import DataFile, FileScan, LocalRows, Node, with_children
 from volley.plan.types import to_arrow
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
+from volley.worker.scratch import Scratch
 
 
 class HandOver:
@@ -42,10 +44,11 @@ class HandOver:
                 writer.write_batch(batch)
         return LocalRows(self.output, sink.getvalue().to_pybytes())
 
-    def files(self, crossing: Crossing) -> FileScan:
+    def files(self, crossing: Crossing, directory: Path) -> FileScan:
         """The rows in files that Spark's tasks write."""
-        directory = crossing.directory()
-        inspect.unwrap(DataFrameWriter.parquet)(DataFrameWriter(self.part.frame(crossing)), str(directory))
+        with crossing.read_by_spark():
+            writer = DataFrameWriter(self.part.frame(crossing))
+            inspect.unwrap(DataFrameWriter.parquet)(writer, str(directory))
         found = [(path, path.stat()) for path in sorted(directory.glob("part-*"))]
         files = tuple(
             DataFile(str(path), stat.st_size, stat.st_mtime_ns // 1_000_000) for path, stat in found
@@ -60,13 +63,14 @@ class HandOver:
 class HandedOver:
     """The rows of all hand-overs of a query. Spark runs them when they are first asked for.
 
-    `as_files`: they wait in files for workers in other processes. Otherwise the worker is this process.
+    They wait in files below `home` for workers in other processes. Without it the worker is this process.
     """
 
-    def __init__(self, items: tuple[HandOver, ...], crossing: Crossing, as_files: bool) -> None:
+    def __init__(self, items: tuple[HandOver, ...], crossing: Crossing, home: Path | None) -> None:
         self.items = items
         self._crossing = crossing
-        self._as_files = as_files
+        self._home = home
+        self._scratch: Scratch | None = None
         self._rows: dict[int, Node] = {}
 
     def filled(self, plan: Node) -> Node:
@@ -82,7 +86,16 @@ class HandedOver:
         return fill(plan)
 
     def _read(self, item: HandOver) -> Node:
-        return item.files(self._crossing) if self._as_files else item.rows(self._crossing)
+        if self._home is None:
+            return item.rows(self._crossing)
+        if self._scratch is None:
+            # Removed even when this process is killed.
+            self._scratch = Scratch((self._home,), prefix="volley-handover-")
+        return item.files(self._crossing, self._scratch.directories[0] / str(self.items.index(item)))
+
+    def close(self) -> None:
+        if self._scratch is not None:
+            self._scratch.close()
 
 
 def hand_overs(

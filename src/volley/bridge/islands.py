@@ -1,8 +1,8 @@
-"""Native rows on their way to Spark: sub-trees below what Spark runs, computed natively and read by Spark as files.
+"""Native rows on their way to Spark: sub-trees below what Spark runs, computed natively and read by Spark as Arrow.
 
 Project with a Python UDF     Spark            Spark plans what is left of the optimised query anew, with a relation
-  Aggregate                   native           of the same attributes in the place of each island. The tasks of
-    Join                      native           the native side write its files, those of Spark read them: no row
+  Aggregate                   native           of the same attributes in the place of each island. The stores of
+    Join                      native           the native side keep its rows, Spark's tasks read them there: no row
       FileScan, FileScan      native           passes the driver.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,14 +20,15 @@ from pyspark.sql.types import StructType as SparkStruct
 
 from volley.bridge.attributes import attribute_of, column_names, items, logical_of, stands_for_a_query
 from volley.bridge.crossing import Crossing
+from volley.bridge.reading import reader
+from volley.bridge.source import arrow_source, divided
+from volley.lower.scope import distinct
 from volley.plan.capture import Origins
-from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
-from volley.plan.nodes import Node, WriteFiles
-from volley.plan.types import ArrayType, StructType, is_carried, to_arrow
+from volley.plan.nodes import Node
+from volley.plan.types import is_carried, to_arrow
 from volley.support.reasons import Unsupported
 from volley.support.split import islands
-from volley.worker.parquet import SPARK_VERSION
 
 
 class Island:
@@ -42,34 +42,27 @@ class Island:
         self._output = tuple(map(attribute_of, attributes))
 
     def relation(self, crossing: Crossing) -> Java:
-        """The same attributes, read from files. The island is computed now."""
-        directory = crossing.directory()
-        tasks, data = directory / "tasks", directory / "data"
-        tasks.mkdir(parents=True)
-        data.mkdir()
+        """The same attributes, read from where the native side keeps them. The island is computed now."""
+        rows = crossing.rows(self.node)
+        # Inside the engine no column is there twice.
+        ids = [attribute.id for attribute in distinct(self.node.output)]
+        places = [ids.index(attribute.id) for attribute in self._output]
         names = column_names(self._output)
-        columns = tuple(
-            Attribute(a.id, name, a.type, a.nullable) for a, name in zip(self._output, names, strict=True)
-        )
-        plan = WriteFiles(
-            directory=str(tasks),
-            columns=columns,
-            partition_names=(),
-            single=False,
-            codec="snappy",
-            int96=False,
-            rows_a_file=None,
-            metadata=((SPARK_VERSION, self._spark.version),),
-            child=self.node,
-        )
-        for number, file in enumerate(crossing.run(plan)):
-            Path(file.file).rename(data / f"part-{number:05}.parquet")
+        schema = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self._output, strict=True)])
         fields = [
             {"name": name, "type": json.loads(a.dataType().json()), "nullable": True, "metadata": {}}
             for a, name in zip(self._attributes, names, strict=True)
         ]
-        read = self._spark.read.schema(SparkStruct.fromJson({"fields": fields})).parquet(str(data))
-        return self._renamed(read._jdf.queryExecution().analyzed())
+        shares = divided(rows.blocks, self._spark.sparkContext.defaultParallelism)
+        read = arrow_source(
+            self._spark,
+            reader(rows.access, shares, places, schema),
+            SparkStruct.fromJson({"fields": fields}),
+            len(shares),
+            sum(block.rows for block in rows.blocks),
+            sum(block.size_bytes for block in rows.blocks),
+        )
+        return self._renamed(read)
 
     def _renamed(self, relation: Java) -> Java:
         """Columns of the relation under the ids, names and nullability that Spark's operators above know them by."""
@@ -77,7 +70,7 @@ class Island:
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         aliases = []
         for column, wanted in zip(items(relation.output()), self._attributes, strict=True):
-            # Files cannot say it, and Spark believes it.
+            # Arrow cannot say it, and Spark believes it.
             value = column if wanted.nullable() else expressions.KnownNotNull(column)
             metadata = jvm.scala.Option.apply(wanted.metadata())
             aliases.append(
@@ -116,8 +109,9 @@ class SparkPart:
 
     def batches(self, crossing: Crossing) -> list[pa.RecordBatch]:
         """All its rows, in this process, in the types that the native side knows."""
-        frame = self.frame(crossing)
-        found: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(frame)
+        with crossing.read_by_spark():
+            frame = self.frame(crossing)
+            found: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(frame)
         names = column_names(self.output)
         target = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self.output, strict=True)])
         return [
@@ -127,11 +121,6 @@ class SparkPart:
             )
             for batch in found
         ]
-
-
-def spark_sees_files(spark: SparkSession, directory: str) -> bool:
-    """Whether Spark's tasks see what native ones write: in a directory that was named, or on this machine."""
-    return bool(directory) or str(spark.sparkContext.master).startswith("local")
 
 
 class SparkRows(Iterator[pa.RecordBatch]):
@@ -182,12 +171,7 @@ def _can_stand(spark: SparkSession, physical: Java | None) -> bool:
     attributes = items(physical.output())
     theirs = [int(attribute.exprId().id()) for attribute in items(logical_of(physical).output())]
     ours = [int(attribute.exprId().id()) for attribute in attributes]
-    return sorted(theirs) == sorted(ours) and all(map(_can_cross, attributes))
-
-
-def _can_cross(attribute: Java) -> bool:
-    # Files do not keep whether an element of a nested value may be NULL.
-    return not isinstance(attribute_of(attribute).type, StructType | ArrayType)
+    return sorted(theirs) == sorted(ours)
 
 
 def _exchanged(spark: SparkSession, logical: Java, relations: Iterable[tuple[Java, Java]]) -> Java:

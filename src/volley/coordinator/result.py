@@ -13,6 +13,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from volley.cancellation import CancellationToken
+from volley.coordinator.manifest import Manifest
 from volley.errors import DeadlineExceeded, QueryError
 from volley.events import Event, EventLog
 from volley.gate import ByteGate
@@ -22,28 +23,35 @@ from volley.plan.expressions import Attribute
 from volley.stages.graph import result_schema
 
 # After its deadline a query has this long to stop before its client gives up on it.
-_GRACE_SECONDS = 30.0
+GRACE_SECONDS = 30.0
 
 
 class ResultQueue:
-    """Batches on their way from the event loop to the client's thread, bounded in bytes."""
+    """Batches on their way from the event loop to the client's thread, bounded in bytes.
+
+    For a client that has them kept, where they are comes instead.
+    """
 
     def __init__(self, loop: LoopThread, limit_bytes: int) -> None:
         self._loop = loop
         self._gate = ByteGate(limit_bytes)
-        self._items: queue.SimpleQueue[pa.RecordBatch | QueryError | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[pa.RecordBatch | Manifest | QueryError | None] = queue.SimpleQueue()
 
     async def put(self, batch: pa.RecordBatch) -> None:
         """Hand a batch over; waits on the loop while the client is behind."""
         await self._gate.enter(batch.nbytes)
         self._items.put(batch)
 
+    def keep(self, manifest: Manifest) -> None:
+        """Say where the output is that the stores keep for the client."""
+        self._items.put(manifest)
+
     def end(self, error: QueryError | None) -> None:
         """No more batches, because all were given or because of `error`."""
         self._items.put(error)
 
-    def get(self, timeout_seconds: float) -> pa.RecordBatch | QueryError | None:
-        """The next batch, an error, or None at the end. Raises queue.Empty after the timeout."""
+    def get(self, timeout_seconds: float) -> pa.RecordBatch | Manifest | QueryError | None:
+        """The next batch, where they are, an error, or None at the end. Raises queue.Empty after the timeout."""
         item = self._items.get(timeout=max(0.0, timeout_seconds))
         if isinstance(item, pa.RecordBatch):
             self._loop.call(self._gate.leave, item.nbytes)
@@ -82,7 +90,7 @@ class ResultStream(Iterator[pa.RecordBatch]):
         if self._over:
             raise StopIteration
         try:
-            item = self._batches.get(self._deadline + _GRACE_SECONDS - time.monotonic())
+            item = self._batches.get(self._deadline + GRACE_SECONDS - time.monotonic())
         except queue.Empty:
             self._token.cancel("its deadline passed")
             self._over = True
@@ -94,7 +102,7 @@ class ResultStream(Iterator[pa.RecordBatch]):
         if isinstance(item, pa.RecordBatch):
             return item
         self.close()
-        if item is not None:
+        if isinstance(item, QueryError):
             raise item
         raise StopIteration
 
@@ -108,7 +116,7 @@ class ResultStream(Iterator[pa.RecordBatch]):
         self._token.finish()
         if threading.current_thread().name != "volley-loop":
             try:
-                self._run.result(timeout=_GRACE_SECONDS)
+                self._run.result(timeout=GRACE_SECONDS)
             except TimeoutError:
                 raise DeadlineExceeded(f"query {self.query} did not stop when it was told to.") from None
 

@@ -3,7 +3,7 @@
 each stage, when the stages that it reads are finished:
     each task: place an attempt, start it, wait for its end, try again where that may help
     the first committed attempt of every task counts, until its output is lost
-the result stage streams to the client instead
+the result stage streams to the client instead, or is kept in the stores until the client has had it read
 whatever happens: release everything, tell the client
 """
 
@@ -13,6 +13,7 @@ import asyncio
 import time
 
 from volley.cancellation import CancellationToken
+from volley.coordinator.kept import KeptOutput
 from volley.coordinator.launch import Launcher
 from volley.coordinator.result import ResultQueue, ResultStream
 from volley.coordinator.stage import StageRun, until
@@ -53,6 +54,29 @@ def execute(
     return ResultStream(query, graph.result.plan.output, batches, finished, token, deadline, events)
 
 
+def keep(
+    graph: StageGraph,
+    transport: Transport,
+    *,
+    query: QueryId,
+    token: CancellationToken,
+    timeout_seconds: float,
+    attempts: int,
+    events: EventLog,
+    absence_seconds: float = 0.0,
+) -> KeptOutput:
+    """Start a query whose last stage has an output as the others do: its blocks stay in the stores for others to read.
+
+    The same as `execute` otherwise. The deadline counts until the end, when nobody reads them any more.
+    """
+    loop = shared_loop()
+    batches = ResultQueue(loop, 0)
+    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds)
+    finished = loop.submit(run.run(token, loop))
+    deadline = time.monotonic() + timeout_seconds
+    return KeptOutput(query, batches, finished, token, deadline, events)
+
+
 class _Run:
     def __init__(
         self,
@@ -73,6 +97,7 @@ class _Run:
         self._events = events
         self._batches = batches
         self._absence_seconds = absence_seconds
+        self._kept = False
 
     async def run(self, token: CancellationToken, loop: LoopThread) -> None:
         """All of it. Never raises: the client is told through the result queue."""
@@ -89,7 +114,8 @@ class _Run:
                 hint="Raise spark.volley.timeoutSeconds if that is what it needs.",
             )
         except asyncio.CancelledError:
-            error = token.error()
+            # Who had the output kept ends the query when it has been read.
+            error = None if self._kept and not token.cancelled else token.error()
         except QueryError as failure:
             error = failure
         except Exception as failure:
@@ -115,6 +141,10 @@ class _Run:
             runs[number].awaits = [runs[other] for other in others]
         try:
             await until(run.run() for run in runs)
+            if self._graph.result.output is not None:
+                self._batches.keep(await runs[-1].whole())
+                self._kept = True
+                await asyncio.Event().wait()
         finally:
             for run in runs:
                 await run.close()

@@ -22,7 +22,7 @@ from typing import Any
 from volley.coordinator.attempts import Attempts, error_of
 from volley.coordinator.feeding import Feeding
 from volley.coordinator.launch import Launched, Launcher
-from volley.coordinator.manifest import Election
+from volley.coordinator.manifest import Election, Manifest
 from volley.errors import QueryError, ResultInterrupted
 from volley.events import (
     EventLog,
@@ -254,6 +254,13 @@ class StageRun:
                 return None
             await self._compute(task)
         return winner
+
+    async def whole(self) -> Manifest:
+        """All that it gave, when it is finished; what has been lost with a worker since is computed again."""
+        self.lose()
+        while missing := self._election.missing():
+            await until(self._finish(task) for task in missing)
+        return self._election.manifest()
 
     def maker(self, attempt: AttemptId) -> str | None:
         """The worker that computed a winner."""

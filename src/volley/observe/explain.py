@@ -10,8 +10,9 @@ from html import escape
 from pyspark.sql import DataFrame, SparkSession
 
 from volley.bridge.handover import hand_overs
-from volley.bridge.islands import SparkPart, spark_part, spark_sees_files
-from volley.config import PREFIX
+from volley.bridge.islands import SparkPart, spark_part
+from volley.bridge.served import can_be_read
+from volley.config import PREFIX, Config
 from volley.errors import CaptureError
 from volley.plan.capture import Origins, capture
 from volley.plan.expressions import Attribute, Expression
@@ -33,6 +34,7 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.settings import settings
 from volley.splits.files import FileSource
 from volley.stages.scans import scan_tasks
 from volley.support.check import NodeVerdict, check
@@ -122,7 +124,7 @@ def _explain(frame: DataFrame) -> Explanation:
         return Explanation(False, 0.0, (Unsupported(Reason.CAPTURE, "plan", error.message),))
     if verdict.native or not _is_mixed(spark):
         return Explanation(verdict.native, verdict.fraction, verdict.reasons, verdict.nodes)
-    islands = spark_sees_files(spark, str(spark.conf.get(PREFIX + "mixed.directory", "")))
+    islands = can_be_read(spark.sparkContext, Config.read(settings(spark)))
     handed = hand_overs(spark, plan, origins, islands)
     if handed is None or isinstance(handed, Unsupported):
         logical = frame._jdf.queryExecution().optimizedPlan()

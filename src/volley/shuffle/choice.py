@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import atexit
 import os
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 from volley.config import Config
-from volley.security import Security
-from volley.shuffle.base import SharedStore
+from volley.machine import available_memory_bytes
+from volley.security import Clients, Security
+from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.fetch import Patience
+from volley.shuffle.flight import WorkerStore
+from volley.shuffle.location import Location
 from volley.shuffle.objectstore import ObjectStore
 from volley.shuffle.service.store import ServiceStore
 
 # A driver only reads, and tasks that run inside of it are few.
 _DRIVER_MEMORY_BYTES = 256 * 2**20
+_MESSAGE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,52 @@ def new_store(choice: StoreChoice, security: Security, memory_limit_bytes: int) 
         compression=choice.compression,
         patience=patience,
     )
+
+
+@contextmanager
+def reading_store(choice: StoreChoice, security: Security) -> Iterator[ShuffleStore]:
+    """For a process that only reads what the workers, or the store beside them, keep. Keeps nothing itself."""
+    shared = new_store(choice, security, 0)
+    if shared is None:
+        clients = Clients(security)
+        yield WorkerStore(
+            Location.here("reader:0"),
+            memory_limit_bytes=0,
+            spill_threshold=0,
+            spill_directories=(),
+            compression=choice.compression,
+            max_message_bytes=_MESSAGE_BYTES,
+            retry_attempts=choice.retry_attempts,
+            retry_delay_seconds=choice.retry_delay_seconds,
+            stall_seconds=choice.timeout_seconds,
+            connect=lambda location: clients[location.address],
+        )
+        return
+    try:
+        yield shared
+    finally:
+        shared.close()
+
+
+def serving_store(config: Config, location: Location) -> WorkerStore:
+    """For a driver that is its own worker: what it keeps for other processes is in files that they can open."""
+    memory_bytes = available_memory_bytes() // 4
+    return WorkerStore(
+        location,
+        memory_limit_bytes=int(memory_bytes * config.shuffle_memory_fraction),
+        spill_threshold=config.shuffle_spill_threshold,
+        spill_directories=(Path(tempfile.gettempdir()),),
+        compression=config.shuffle_compression,
+        max_message_bytes=config.shuffle_max_message_size,
+        retry_attempts=config.shuffle_retry_attempts,
+        retry_delay_seconds=config.shuffle_retry_delay_ms / 1000,
+        stall_seconds=config.shuffle_timeout_seconds,
+        connect=_nobody,
+    )
+
+
+def _nobody(location: Location) -> NoReturn:
+    raise OSError(f"{location.address} is another process; this one reads its own blocks alone")
 
 
 # ------------------------------------------------------------------------------------------- stores of this process

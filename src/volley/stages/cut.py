@@ -10,6 +10,8 @@ Sort                       stage 2   Sort(StageInput 1)
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from volley.plan.expressions import Alias, Literal
 from volley.plan.nodes import (
     Exchange,
@@ -46,6 +48,15 @@ def make_stages(plan: Node, workers: int) -> StageGraph:
         plan = complete_after_exchange(plan, UNSPLITTABLE)
     plan = combine_aggregates(place_exchanges(plan, workers))
     return merge_equal_stages(cut(plan, workers))
+
+
+def kept(graph: StageGraph, readers: int) -> StageGraph:
+    """The graph with the rows of its last stage in blocks for `readers`, who take any of them, instead of a result."""
+    last = graph.result
+    # Twice as many as readers, so that these can be given about the same each.
+    partitions = max(1, -(-2 * readers // last.tasks))
+    output = Output(Partitioning.ROUND_ROBIN, partitions)
+    return StageGraph((*graph.stages[:-1], replace(last, output=output)))
 
 
 def cut(plan: Node, workers: int) -> StageGraph:

@@ -25,12 +25,15 @@ class LocalTransport:
         store: Callable[[str], ShuffleStore],
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         shared: SharedStore | None = None,
+        serving: ShuffleStore | None = None,
     ) -> None:
-        """`store` makes the store of the worker whose name it is given; `shared` is one that all use instead."""
+        """`store` makes the store of the worker whose name it is given; `shared` is one that all use instead, and so is
+        `serving`, one of this process that others read as well."""
         share = max(1, cores // workers)
         self._data = Ownership(shared) if shared else None
+        self._common = Visitor(shared) if shared else serving
         self._workers = {
-            name: _Worker(name, share, Visitor(shared) if shared else store(name), self, result_buffer_bytes)
+            name: _Worker(name, share, self._common or store(name), self, result_buffer_bytes)
             for name in (f"local-{number}" for number in range(workers))
         }
 
@@ -46,8 +49,8 @@ class LocalTransport:
         return self._workers[worker].slots.start(task)
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
-        if self._data and block.outlives_worker:
-            return self._data.store.read(block)
+        if self._common:
+            return self._common.read(block)
         holder = self._workers.get(block.location)
         if holder is None:
             raise BlockMissing(f"{block.location}, which holds {block.attempt}, is not there.")
@@ -58,6 +61,11 @@ class LocalTransport:
             await worker.slots.release(query)
         if self._data:
             await self._data.release(query)
+
+    @property
+    def common(self) -> bool:
+        """Whether all workers have one store, so that each can read everything."""
+        return self._common is not None
 
     @property
     def held_bytes(self) -> int:
@@ -96,10 +104,11 @@ class _StoreView:
         return self._own.sink(attempt, partitions)
 
     def read(self, block: Block) -> Iterator[pa.RecordBatch]:
-        return self._own.read(block) if block.location == self._location else self._transport.fetch(block)
+        mine = self._transport.common or block.location == self._location
+        return self._own.read(block) if mine else self._transport.fetch(block)
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-        if any(block.outlives_worker for block in blocks):
+        if self._transport.common:
             yield from self._own.read_many(blocks)
             return
         for block in blocks:

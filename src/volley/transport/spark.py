@@ -41,7 +41,7 @@ from volley.transport.executor import SidecarSettings
 from volley.transport.flight import store_reader
 from volley.transport.handshake import Identity, process_name
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
-from volley.transport.spark_control import Channel, Control
+from volley.transport.spark_control import Channel, Control, driver_hosts
 from volley.transport.spark_task import perform
 
 # Attempts that start within so long of each other are one job; a stage starts all of its own at once.
@@ -81,7 +81,7 @@ class Application:
             options={key: value for key, value in options.items() if key.startswith("shuffle.")},
         )
         self.security = Security.read("", *settings.files, environment={"VOLLEY_TOKEN": settings.token})
-        self.control = Control(*_driver_hosts(context), self.security, config.executor_insecure)
+        self.control = Control(*driver_hosts(context), self.security, config.executor_insecure)
         identity = Identity.of_this_process(process_name("driver"))
         self.shared = context.broadcast((settings, identity, context.defaultParallelism))
         self._lock = threading.Lock()
@@ -359,15 +359,6 @@ class SparkTask:
             self._transport.ended(self.attempt, outcome)
             self._end.set_result((outcome, rows))
             self._channel.close()
-
-
-def _driver_hosts(context: SparkContext) -> tuple[str, str]:
-    """Where the driver listens, and what executors call it: as Spark's own services do."""
-    if str(context.master).startswith("local"):
-        return "127.0.0.1", "127.0.0.1"
-    conf = context.getConf()
-    host = conf.get("spark.driver.host") or "127.0.0.1"
-    return conf.get("spark.driver.bindAddress") or host, host
 
 
 def _overhead_bytes(context: SparkContext) -> int:

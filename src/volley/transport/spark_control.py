@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow.flight as flight
+from pyspark import SparkContext
 
 from volley.errors import QueryError, VolleyError
 from volley.ids import AttemptId
@@ -33,6 +34,20 @@ _log = logging.getLogger(__name__)
 # What a caller may ask for at most: it holds a thread of the driver meanwhile.
 _LONGEST_WAIT_SECONDS = 10.0
 _STOP_SECONDS = 5.0
+
+
+def driver_hosts(context: SparkContext) -> tuple[str, str]:
+    """Where the driver listens, and what executors call it: as Spark's own services do."""
+    if on_this_machine(context):
+        return "127.0.0.1", "127.0.0.1"
+    conf = context.getConf()
+    host = conf.get("spark.driver.host") or "127.0.0.1"
+    return conf.get("spark.driver.bindAddress") or host, host
+
+
+def on_this_machine(context: SparkContext) -> bool:
+    """Whether Spark's tasks all run beside its driver."""
+    return str(context.master).startswith("local")
 
 
 class Channel:

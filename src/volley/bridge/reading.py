@@ -1,0 +1,60 @@
+"""What runs in Spark's Python workers to read native rows: blocks, from whoever holds them, as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from volley.errors import CrossingError, VolleyError
+from volley.security import Security
+from volley.shuffle.base import Block
+from volley.shuffle.choice import StoreChoice, reading_store
+from volley.transport.codec import decode, encode
+
+
+@dataclass(frozen=True)
+class Access:
+    """How another process reads blocks: the token to show, the paths of TLS files there, the store they are in.
+
+    It travels inside a pickled function, from the driver to its executors, and is in no plan and no option.
+    """
+
+    token: str | None = field(repr=False)
+    files: tuple[str, str, str]
+    store: StoreChoice
+
+    @property
+    def security(self) -> Security:
+        return Security.read("", *self.files, environment={"VOLLEY_TOKEN": self.token or ""})
+
+
+def reader(
+    access: Access, shares: Sequence[Sequence[Block]], places: Sequence[int], schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow` over numbers of `shares`: their rows, of each column the one at its place, under `schema`."""
+    # Spark pickles this; blocks are sent in our own form, which both sides check.
+    encoded = [encode(tuple(blocks)) for blocks in shares]
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from rows(access, decode(encoded[number]), places, schema)
+
+    return read
+
+
+def rows(
+    access: Access, blocks: Sequence[Block], places: Sequence[int], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """CrossingError when they cannot be had: the driver knows it again in what Spark says."""
+    try:
+        with reading_store(access.store, access.security) as store:
+            for batch in store.read_many(blocks):
+                columns = [
+                    batch.column(place).cast(field.type) for place, field in zip(places, schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    except (VolleyError, OSError, pa.ArrowException) as error:
+        raise CrossingError(f"native rows cannot be read: {error}") from error

@@ -1,0 +1,65 @@
+"""A store in the driver's process whose blocks Spark's tasks read: mapped on this machine, over Flight elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pyarrow.flight as flight
+from pyspark import SparkContext
+
+from volley.config import Config
+from volley.errors import VolleyError
+from volley.listening import address_of, listen
+from volley.security import Security
+from volley.shuffle.location import Location
+from volley.transport.spark_control import on_this_machine
+from volley.worker.server import ServingStore
+
+_STOP_SECONDS = 5.0
+
+
+class Served:
+    """Listens from its construction until `close`; `make` makes the store of the place that it is given."""
+
+    def __init__(
+        self,
+        host: str,
+        advertise: str,
+        security: Security,
+        insecure: bool,
+        make: Callable[[Location], ServingStore],
+    ) -> None:
+        """ConfigError when it may not, or cannot, listen on `host`; others reach it as `advertise`."""
+        self._server = listen(_Server, host, 0, security, insecure=insecure)
+        self.store = make(Location.here(address_of(advertise, self._server.port)))
+        self._server.store = self.store
+
+    def close(self) -> None:
+        # A reader that hangs is not waited for.
+        stopping = threading.Thread(target=self._server.shutdown, name="volley-served-stop", daemon=True)
+        stopping.start()
+        stopping.join(_STOP_SECONDS)
+
+
+def can_be_read(context: SparkContext, config: Config) -> bool:
+    """Whether Spark's tasks can be given native rows. On a cluster, a driver that is its own worker has to listen for
+    them, and needs TLS, or leave, to do so."""
+    elsewhere = config.transport != "local" or config.shuffle_store != "memory"
+    return (
+        elsewhere or on_this_machine(context) or config.executor_insecure or bool(config.tls_certificate_file)
+    )
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    """Has nothing until `store` is set."""
+
+    store: ServingStore | None = None
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        if self.store is None:
+            raise flight.FlightUnavailableError("starting")
+        try:
+            return self.store.serve(ticket.ticket)
+        except VolleyError as error:
+            raise flight.FlightServerError(str(error)) from None
