@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ from volley.coordinator.run import execute, keep
 from volley.errors import (
     CaptureError,
     ConfigError,
+    CrossingError,
     DataError,
     DeadlineExceeded,
     FallbackError,
@@ -83,7 +85,7 @@ def run(
 ) -> Answer:
     """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
     query = Query(frame.sparkSession, action)
-    with closing(query), TaggedJobs(query.spark, f"volley-{query.id}") as jobs:
+    with closing(query), query.tagged() as jobs:
         plan = query.native_plan(frame._jdf.queryExecution())
         tries = query.config.task_attempts if plan is not None else 0
         while plan is not None and tries:
@@ -153,7 +155,7 @@ def write(spark: SparkSession, action: str, command: Java, original: Callable[[]
     """
     query = Query(spark, action)
     command = analyzed(spark, command)
-    with closing(query), TaggedJobs(spark, f"volley-{query.id}") as jobs:
+    with closing(query), query.tagged() as jobs:
         write, plan = query.native_write(command)
         tries = query.config.task_attempts if plan is not None else 0
         while plan is not None and tries:
@@ -180,6 +182,9 @@ def write(spark: SparkSession, action: str, command: Java, original: Callable[[]
                     raise
                 query.interrupted(error)
             except VolleyError as error:
+                if isinstance(plan, SparkPart) and isinstance(error, CrossingError):
+                    # Spark's writer had begun, and what it left may be in the way of a second try.
+                    raise
                 query.replay(error)
                 break
         original()
@@ -203,6 +208,7 @@ class Query:
         self._islands: list[KeptOutput] = []
         self._top: ResultStream | None = None
         self._logs: list[EventLog] = []
+        self._tag = f"volley-{self.id}"
         self._session = history.session_id(spark)
         self._started = time.perf_counter()
         self._planned = self._captured = self._started
@@ -333,13 +339,23 @@ class Query:
         transport = _transport(config, shared, self.spark, serving)
         graph = kept(self._graph(plan, transport), self.spark.sparkContext.defaultParallelism)
         output = self._begun(keep, graph, transport, shared)
+        output.on_cancel(self._stop_spark)
         self._islands.append(output)
         return output, access
+
+    def _stop_spark(self) -> None:
+        """Cancel the jobs of this query, without waiting for that."""
+        cancel = partial(self.spark.sparkContext.cancelJobsWithTag, self._tag)
+        threading.Thread(target=cancel, name="volley-stop-spark", daemon=True).start()
 
     @property
     def engine(self) -> Engine:
         """Who answers when it goes well."""
         return "mixed" if self._mixed else "native"
+
+    def tagged(self) -> TaggedJobs:
+        """The jobs of Spark that this thread starts for the query."""
+        return TaggedJobs(self.spark, self._tag)
 
     def close(self) -> None:
         self._crossing.close()

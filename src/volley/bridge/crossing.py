@@ -48,14 +48,20 @@ class Crossing:
         makes of it; afterwards they are gone."""
         try:
             yield
+            self._check()
         except (PySparkException, Py4JError) as error:
-            if ended := next(filter(None, (kept.end() for kept in self._kept)), None):
-                raise ended from error
+            self._check()
             if problem := _problem(str(error)):
                 raise problem from error
             raise
         finally:
             self.close()
+
+    def _check(self) -> None:
+        """Raise what has ended a native query before Spark was done with its rows."""
+        for kept in self._kept:
+            if ended := kept.end():
+                raise ended
 
     def close(self) -> None:
         """Free what is kept. May be called again."""

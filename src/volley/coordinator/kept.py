@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from volley.cancellation import CancellationToken
@@ -58,6 +59,10 @@ class KeptOutput:
         except queue.Empty:
             return None
         return found if isinstance(found, QueryError) else None
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Call this, which must not block, when somebody cancels the query."""
+        self._token.on_fire(lambda: callback() if self._token.cancelled else None)
 
     def close(self) -> None:
         """Nobody reads any more: free everything, and wait until that is done. May be called again."""
