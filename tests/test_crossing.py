@@ -1,4 +1,4 @@
-"""Native rows that Spark's tasks read as Arrow, from whoever holds them."""
+"""Rows between the engines, as Arrow: Spark's tasks read native ones from whoever holds them, and give theirs away."""
 
 from __future__ import annotations
 
@@ -8,39 +8,49 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
 from volley import history
-from volley.bridge import reading
+from volley.bridge import pushing, reading
 from volley.bridge.crossing import Crossing, Rows
+from volley.bridge.handover import HandOver, Landing
 from volley.bridge.islands import SparkPart
+from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
+from volley.bridge.pushing import pusher
 from volley.bridge.reading import Access
 from volley.bridge.served import Served
 from volley.bridge.source import divided
-from volley.cluster import LocalCluster
+from volley.cluster import LocalCluster, health_of
 from volley.config import Config
 from volley.coordinator.kept import KeptOutput
 from volley.errors import CrossingError, QueryCancelled
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.observe.report import QueryReport
-from volley.plan.nodes import Node
+from volley.plan.nodes import HeldRows, Node, walk
 from volley.query import Query
 from volley.security import Security
+from volley.settings import settings
 from volley.shuffle.base import Block
 from volley.shuffle.choice import StoreChoice, serving_store
 from volley.shuffle.location import Location
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
-from volley.transport.control import Health
+from volley.transport.codec import decode, encode
+from volley.transport.control import Health, Push, Pushed
 from volley.transport.flight import close_fleets
+from volley.transport.messages import TaskDone
+from volley.transport.shore import Shore
+from volley.transport.spark import application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
@@ -341,3 +351,171 @@ def test_a_holder_that_dies_before_spark_has_read(
                 with pytest.raises(CrossingError, match="native rows cannot be read"):
                     grouped(tpch).write.format("json").save(str(tmp_path / "rows"))
         close_fleets()
+
+
+# ------------------------------------------------------------------------------------------- from Spark to workers
+
+
+def below(spark: SparkSession) -> DataFrame:
+    """A UDF below a join and an aggregate."""
+    same = F.udf(lambda number: number, "long")
+    orders = spark.table("orders").select(same("o_custkey").alias("k"), "o_totalprice", "o_orderkey")
+    joined = orders.join(spark.table("customer"), F.col("k") == F.col("c_custkey"))
+    return joined.groupBy("c_mktsegment").agg(F.sum("o_totalprice").alias("total"), F.count("*"))
+
+
+def put(client: flight.FlightClient, push: Push, batch: pa.RecordBatch) -> Any:
+    writer, reader = client.do_put(flight.FlightDescriptor.for_command(encode(push)), batch.schema)
+    with writer:
+        writer.write_batch(batch)
+        writer.done_writing()
+        return decode(reader.read().to_pybytes())
+
+
+def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, cluster: LocalCluster) -> None:
+    address, query = cluster.members[0].address, QueryId.new()
+    attempt = AttemptId(TaskId(StageId(query, 0), 4), 0)
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        put(Security("wrong").connect(address), Push("", attempt, 2), ROWS)
+    client = cluster.security.connect(address)
+    with pytest.raises(flight.FlightServerError, match="UNKNOWN_DRIVER"):
+        put(client, Push("nobody", attempt, 2), ROWS)
+    with pytest.raises(flight.FlightServerError, match="nothing that rows can follow"):
+        put(client, query, ROWS)  # type: ignore[arg-type]
+    before = held_bytes(cluster)
+    pushed = put(client, Push("", attempt, 2), ROWS)
+    assert isinstance(pushed, Pushed)
+    assert [block.rows for block in pushed.blocks] == [10_000, 0]
+    assert pushed.holder == address
+    assert held_bytes(cluster) > before
+    list(client.do_action(flight.Action("release", encode(query))))
+    assert held_bytes(cluster) == before
+    with pytest.raises(flight.FlightServerError, match="its query is over"):
+        put(client, Push("", replace(attempt, attempt=1), 2), ROWS)
+
+
+def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
+    tpch: SparkSession, cluster: LocalCluster
+) -> None:
+    with conf(tpch, cluster.settings):
+        query = Query(tpch, "collect")
+        with closing(query):
+            plan = query.native_plan(below(tpch)._jdf.queryExecution())
+            assert plan is not None
+            assert query._handed is not None
+            assert not isinstance(plan, SparkPart)
+            filled = query._handed.filled(plan)
+            (rows,) = [node for node in walk(filled) if isinstance(node, HeldRows)]
+            outputs = query._handed.given[rows.number]
+            # Two tasks of Spark's, and nothing of their rows here.
+            assert sum(output.rows for output in outputs) == tpch.table("orders").count()
+            assert {output.made_by for output in outputs} <= {member.address for member in cluster.members}
+            assert held_bytes(cluster) > 0
+        assert held_bytes(cluster) == 0
+        assert_same_rows(tpch, below, native=False)
+        assert report_of(tpch).engine == "mixed"
+        assert any("it was run by Spark" in stage.decisions for stage in report_of(tpch).stages)
+        assert held_bytes(cluster) == 0
+
+
+def test_no_rows_of_spark_at_all(tpch: SparkSession, cluster: LocalCluster) -> None:
+    with conf(tpch, cluster.settings):
+        never = F.udf(lambda number: False, "boolean")
+        orders = tpch.table("orders").where(never("o_orderkey"))
+        joined = orders.join(tpch.table("customer"), F.col("o_custkey") == F.col("c_custkey"))
+        counted = joined.groupBy().agg(F.count("*").alias("n"))
+        assert [row.n for row in counted.collect()] == [0]
+        assert report_of(tpch).engine == "mixed"
+
+
+def test_an_error_of_spark_leaves_nothing_on_the_workers(tpch: SparkSession, cluster: LocalCluster) -> None:
+    fails = F.udf(lambda number: 1 // (number - 5), "long")
+    orders = tpch.table("orders").select(fails("o_orderkey").alias("k"))
+    joined = orders.join(tpch.table("customer"), F.col("k") == F.col("c_custkey"))
+    with conf(tpch, cluster.settings), pytest.raises(Exception, match="ZeroDivisionError"):
+        joined.groupBy("c_mktsegment").agg(F.count("*")).collect()
+    assert held_bytes(cluster) == 0
+
+
+def test_no_plan_of_what_is_handed_over_shows_the_token(tpch: SparkSession, cluster: LocalCluster) -> None:
+    token = cluster.security.token
+    assert token
+    push = pusher(
+        Access(token, ("", "", ""), StoreChoice.of(Config.read({}))),
+        Shore(("127.0.0.1:1",), "driver"),
+        QueryId.new(),
+        2,
+        [0],
+        pa.schema([("c_1", pa.int64())]),
+    )
+    execution = tpch.range(5).mapInArrow(push, SCHEMA_OF_PUSHED)._jdf.queryExecution()
+    texts = [execution.toString(), execution.logical().toJSON(), execution.executedPlan().toJSON()]
+    texts += [execution.explainString(mode) for mode in _modes(tpch)]
+    assert not any(token in text for text in texts)
+
+
+def test_a_holder_that_dies_with_the_rows_of_spark(
+    tpch: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = HandOver.pushed
+    with LocalCluster(2) as doomed:
+
+        def kill_a_holder(item: HandOver, crossing: Crossing, landing: Landing) -> list[TaskDone]:
+            outputs = taken(item, crossing, landing)
+            for member in doomed.members:
+                if member.address == outputs[0].made_by:
+                    os.kill(member.pid, signal.SIGKILL)
+                    member.process.wait()
+            return outputs
+
+        monkeypatch.setattr(HandOver, "pushed", kill_a_holder)
+        with (
+            conf(tpch, doomed.settings),
+            pytest.warns(UserWarning, match="handed over are lost with their holder"),
+        ):
+            assert_same_rows(tpch, below, native=False)
+        assert report_of(tpch).engine == "spark"
+        close_fleets()
+
+
+def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
+    """It was there when Spark's job began."""
+    with LocalCluster(2) as cluster:
+        gone = cluster.members[0]
+        os.kill(gone.pid, signal.SIGKILL)
+        gone.process.wait()
+        shore = Shore(tuple(member.address for member in cluster.members), "")
+        assert pushing._address(cluster.security, shore, 0) == cluster.members[1].address
+        with pytest.raises(CrossingError, match="answers"):
+            pushing._address(cluster.security, Shore((gone.address,), ""), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["file", "service"])
+def test_rows_cross_through_a_shared_store(tpch: SparkSession, tmp_path: Path, store: str) -> None:
+    chosen = {"spark.volley.shuffle.store": tmp_path.as_uri()} if store == "file" else {}
+    services = 2 if store == "service" else 0
+    with (
+        LocalCluster(2, settings=chosen, services=services) as cluster,
+        conf(tpch, {**cluster.settings, **chosen}),
+    ):
+        for query in (grouped, below):
+            assert_same_rows(tpch, query, native=False)
+            assert report_of(tpch).engine == "mixed"
+        close_fleets()
+    if store == "file":
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
+    with conf(tpch, {"spark.volley.transport": "spark"}):
+        for query in (grouped, below):
+            assert_same_rows(tpch, query, native=False)
+            assert report_of(tpch).engine == "mixed"
+        shared = application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
+        assert shared.holders
+        for holder in shared.holders:
+            health = health_of(holder, shared.security)
+            assert isinstance(health, Health)
+            assert health.held_bytes == 0

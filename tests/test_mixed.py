@@ -286,20 +286,21 @@ def test_a_jdbc_source(tpch: SparkSession) -> None:
 
 
 @pytest.fixture
-def elsewhere(tpch: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
-    with (
-        LocalCluster(2) as cluster,
-        conf(tpch, {**cluster.settings, "spark.volley.mixed.directory": str(tmp_path)}),
-    ):
+def elsewhere(tpch: SparkSession) -> Iterator[SparkSession]:
+    with LocalCluster(2) as cluster, conf(tpch, cluster.settings):
         yield tpch
         close_fleets()
 
 
-def test_workers_in_other_processes(elsewhere: SparkSession, tmp_path: Path) -> None:
-    """Spark's tasks write the rows where the workers read them; afterwards they are gone."""
-    assert_mixed(elsewhere, udf_in_the_middle)
-    assert_mixed(elsewhere, between)
-    assert not list(tmp_path.iterdir())
+def test_workers_in_other_processes(elsewhere: SparkSession) -> None:
+    for query in (udf_in_the_middle, lists_below_a_join, between):
+        assert_mixed(elsewhere, query)
+
+
+@pytest.mark.slow
+def test_all_of_it_on_workers_in_other_processes(elsewhere: SparkSession) -> None:
+    for query in (*QUERIES.values(), *ABOVE.values()):
+        assert_mixed(elsewhere, query)
 
 
 @pytest.mark.slow

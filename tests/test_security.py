@@ -246,9 +246,8 @@ class TestTls:
         fleet.close()
 
     def test_the_driver_speaks_tls_to_executors(self, certificates: Path) -> None:
-        control = Control(
-            "127.0.0.1", "127.0.0.1", self.security(certificates, "ca", "member"), insecure=False
-        )
+        security = self.security(certificates, "ca", "member")
+        control = Control("127.0.0.1", "127.0.0.1", security, insecure=False, met=print)
         try:
             # It is heard and told that a driver does not do this.
             assert health(control.address, self.security(certificates, "ca"))

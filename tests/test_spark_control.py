@@ -43,10 +43,10 @@ class Driver:
     """A control with one attempt, and what was heard of it."""
 
     def __init__(self) -> None:
-        self.control = Control("127.0.0.1", "127.0.0.1", SECRET, insecure=False)
+        self.met: list[str] = []
+        self.control = Control("127.0.0.1", "127.0.0.1", SECRET, insecure=False, met=self.met.append)
         self.loop = LoopThread()
         self.outcomes: list[TaskDone | TaskFailure] = []
-        self.met: list[str] = []
         self.channel = self.on_loop(self._channel())
         self.control.open(OURS, self.channel)
 
@@ -166,7 +166,7 @@ def test_what_is_no_message_is_refused(driver: Driver, body: bytes) -> None:
 
 def test_it_does_not_listen_for_the_network_without_tls() -> None:
     with pytest.raises(ConfigError, match="no TLS"):
-        Control("0.0.0.0", "driver", SECRET, insecure=False)
+        Control("0.0.0.0", "driver", SECRET, insecure=False, met=print)
 
 
 def test_channels_end_with_their_attempt() -> None:

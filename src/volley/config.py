@@ -197,13 +197,6 @@ OPTIONS: tuple[Option, ...] = (
         _boolean,
     ),
     Option(
-        "mixed.directory",
-        "directory",
-        "",
-        "Where rows wait between the engines; the tasks of both must all see it. Empty: the temporary directory.",
-        str,
-    ),
-    Option(
         "executor.memory",
         "size",
         "0",
@@ -313,7 +306,6 @@ class Config:
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int
     mixed: bool
-    mixed_directory: str
     executor_memory: int
     executor_insecure: bool
     shuffle_port: int

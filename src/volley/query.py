@@ -8,14 +8,12 @@ Wherever that road ends early, Spark runs the query, and the report says why.
 from __future__ import annotations
 
 import secrets
-import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -24,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from volley import history
 from volley.bridge.commit import Staging
 from volley.bridge.crossing import Crossing
-from volley.bridge.handover import HandedOver, hand_overs
+from volley.bridge.handover import HandedOver, Landing, hand_overs
 from volley.bridge.islands import SparkPart, SparkRows, spark_part
 from volley.bridge.reading import Access
 from volley.bridge.result import NativeResult
@@ -35,7 +33,7 @@ from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.kept import KeptOutput
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import execute, keep
+from volley.coordinator.run import NOTHING_GIVEN, execute, keep
 from volley.errors import (
     CaptureError,
     ConfigError,
@@ -50,6 +48,7 @@ from volley.errors import (
 )
 from volley.events import EventLog, TaskStarted
 from volley.ids import QueryId
+from volley.loop import shared_loop
 from volley.machine import available_cores
 from volley.observe.progress import progress_listeners
 from volley.observe.report import Engine, QueryReport
@@ -72,6 +71,7 @@ from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
+from volley.transport.messages import TaskDone
 from volley.transport.spark import SparkTransport, application
 from volley.transport.spark_control import driver_hosts, on_this_machine
 from volley.worker.server import ServingStore
@@ -252,10 +252,8 @@ class Query:
         islands = islands and can_be_read(self.spark.sparkContext, self.config)
         handed = hand_overs(self.spark, plan, origins, islands)
         if isinstance(handed, tuple):
-            home = Path(self.config.mixed_directory or tempfile.gettempdir())
-            self._handed = HandedOver(
-                handed, self._crossing, home if self.config.transport != "local" else None
-            )
+            land = self._landing if self.config.transport != "local" else None
+            self._handed = HandedOver(handed, self._crossing, land)
             return plan
         part = spark_part(self.spark, execution.optimizedPlan(), plan, origins) if islands else None
         return part or handed
@@ -314,8 +312,25 @@ class Query:
             self._islands.clear()
             return SparkRows(plan.batches(self._crossing))
         filled = self._handed.filled(plan) if self._handed else plan
-        self._top = self._start(with_results(filled, self._table))
+        given = self._handed.given if self._handed else NOTHING_GIVEN
+        self._top = self._start(with_results(filled, self._table), given)
         return self._top
+
+    def _landing(self) -> Landing:
+        """Where Spark's tasks put the rows that the native side reads."""
+        shared = _shared_store(self.config)
+        transport = _transport(self.config, shared, self.spark)
+        assert isinstance(transport, FlightTransport | SparkTransport), "its workers are other processes"
+        query = QueryId.new()
+        loop = shared_loop()
+        shore = loop.submit(transport.take_in(query)).result(_CALL_SECONDS)
+        return Landing(
+            query,
+            _places(transport),
+            _access(self.config, self.spark),
+            shore,
+            lambda: loop.submit(transport.release(query)).result(_CALL_SECONDS),
+        )
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
         """Let Spark's writer write the rows of its part, whose islands are computed now."""
@@ -421,16 +436,17 @@ class Query:
         with self._start(plan) as result:
             return NativeResult(result, plan.output).table()
 
-    def _start(self, plan: Node) -> ResultStream:
+    def _start(self, plan: Node, given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN) -> ResultStream:
         """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
-        return self._begun(execute, self._graph(plan, transport), transport, shared)
+        begin = partial(execute, given=given)
+        return self._begun(begin, self._graph(plan, transport), transport, shared)
 
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         if self.config.transport != "local":
             plan = portable_plan(plan)
-        return make_stages(plan, sum(worker.slots > 0 for worker in transport.workers()))
+        return make_stages(plan, _places(transport))
 
     def _begun(
         self,
@@ -472,8 +488,15 @@ class Query:
             warnings.warn(f"Spark runs this {self.action}: {text}", stacklevel=5)
 
 
+# For a word with all workers, of which some may be gone.
+_CALL_SECONDS = 60.0
 # What was computed does not go with the workers, so it is worth while to wait for others.
 _ABSENCE_SECONDS = 60.0
+
+
+def _places(transport: Transport) -> int:
+    """How many workers there are for tasks; others only hold data."""
+    return sum(worker.slots > 0 for worker in transport.workers())
 
 
 def _shared_store(config: Config) -> SharedStore | None:

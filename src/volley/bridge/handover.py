@@ -1,29 +1,35 @@
 """Rows of Spark on their way to the native side: Spark runs a sub-tree of the plan, the native plan reads its rows.
 
 A node of Spark's physical plan knows the part of the optimised query that it stands for. That part, with the columns of
-the node, is a query of its own: Spark runs it, in parallel, and the rows come over as Arrow in the driver's process,
-which is the worker, or as files that its tasks write and the workers read, so that they never pass the driver.
+the node, is a query of its own: Spark runs it, in parallel, and the rows come over as Arrow: into the driver's process,
+where that is the worker, or from Spark's tasks into the stores of the workers, so that they never pass the driver.
 """
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.bridge.attributes import column_names, logical_of, stands_for_a_query
 from volley.bridge.crossing import Crossing
 from volley.bridge.islands import SparkPart, spark_part
+from volley.bridge.pushing import SCHEMA, pushed_of, pusher
+from volley.bridge.reading import Access
+from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.lower.scope import arrow_schema, distinct
 from volley.plan.capture import Origins
-from volley.plan.expressions import Attribute
-from volley.plan.nodes import DataFile, FileScan, LocalRows, Node, with_children
+from volley.plan.nodes import HeldRows, LocalRows, Node, with_children
 from volley.plan.types import to_arrow
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
-from volley.worker.scratch import Scratch
+from volley.transport.control import Pushed
+from volley.transport.messages import TaskDone
+from volley.transport.shore import Shore
 
 
 class HandOver:
@@ -44,33 +50,45 @@ class HandOver:
                 writer.write_batch(batch)
         return LocalRows(self.output, sink.getvalue().to_pybytes())
 
-    def files(self, crossing: Crossing, directory: Path) -> FileScan:
-        """The rows in files that Spark's tasks write."""
+    def pushed(self, crossing: Crossing, landing: Landing) -> list[TaskDone]:
+        """The outputs of Spark's tasks, which have put their rows into the stores of the workers."""
+        # Inside the engine no column is there twice.
+        ids = [attribute.id for attribute in self.output]
+        places = [ids.index(attribute.id) for attribute in distinct(self.output)]
+        schema = arrow_schema(self.output)
+        push = pusher(landing.access, landing.shore, landing.query, landing.partitions, places, schema)
         with crossing.read_by_spark():
-            writer = DataFrameWriter(self.part.frame(crossing))
-            inspect.unwrap(DataFrameWriter.parquet)(writer, str(directory))
-        found = [(path, path.stat()) for path in sorted(directory.glob("part-*"))]
-        files = tuple(
-            DataFile(str(path), stat.st_size, stat.st_mtime_ns // 1_000_000) for path, stat in found
-        )
-        names = column_names(self.output)
-        columns = tuple(
-            Attribute(a.id, name, a.type, a.nullable) for a, name in zip(self.output, names, strict=True)
-        )
-        return FileScan("parquet", files, columns, (), ())
+            pushing = self.part.frame(crossing).mapInArrow(push, SCHEMA)
+            rows: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(pushing)
+        return [_output(said) for said in pushed_of(rows)]
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Where rows of one query come in, under a name of their own, until `release`."""
+
+    query: QueryId
+    partitions: int
+    access: Access
+    shore: Shore
+    release: Callable[[], None]
 
 
 class HandedOver:
     """The rows of all hand-overs of a query. Spark runs them when they are first asked for.
 
-    They wait in files below `home` for workers in other processes. Without it the worker is this process.
+    With `land` they go to workers in other processes, from Spark's tasks. Otherwise the worker is this process.
     """
 
-    def __init__(self, items: tuple[HandOver, ...], crossing: Crossing, home: Path | None) -> None:
+    def __init__(
+        self, items: tuple[HandOver, ...], crossing: Crossing, land: Callable[[], Landing] | None
+    ) -> None:
         self.items = items
+        self.given: dict[int, list[TaskDone]] = {}
+        """What has been put into the stores, by the numbers of the `HeldRows` in the plan."""
         self._crossing = crossing
-        self._home = home
-        self._scratch: Scratch | None = None
+        self._land = land
+        self._landing: Landing | None = None
         self._rows: dict[int, Node] = {}
 
     def filled(self, plan: Node) -> Node:
@@ -86,16 +104,29 @@ class HandedOver:
         return fill(plan)
 
     def _read(self, item: HandOver) -> Node:
-        if self._home is None:
+        if self._land is None:
             return item.rows(self._crossing)
-        if self._scratch is None:
-            # Removed even when this process is killed.
-            self._scratch = Scratch((self._home,), prefix="volley-handover-")
-        return item.files(self._crossing, self._scratch.directories[0] / str(self.items.index(item)))
+        landing = self._landing = self._landing or self._land()
+        number = len(self.given)
+        outputs = item.pushed(self._crossing, landing)
+        if not outputs:
+            # A stage has an output, if only one without rows.
+            nobody = AttemptId(TaskId(StageId(landing.query, 0), 0), 0)
+            outputs = [TaskDone(nobody, (), 0, 0, 0.0, ())]
+        self.given[number] = outputs
+        return HeldRows(number, len(outputs), landing.partitions, item.output)
 
     def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
+        """Free what waits for the native side."""
+        if self._landing is not None:
+            self._landing.release()
+            self._landing = None
+
+
+def _output(said: Pushed) -> TaskDone:
+    rows = sum(block.rows for block in said.blocks)
+    size_bytes = sum(block.size_bytes for block in said.blocks)
+    return TaskDone(said.attempt, said.blocks, rows, size_bytes, 0.0, (), said.holder)
 
 
 def hand_overs(

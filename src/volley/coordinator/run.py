@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 
 from volley.cancellation import CancellationToken
+from volley.coordinator.given import GivenStage
 from volley.coordinator.kept import KeptOutput
 from volley.coordinator.launch import Launcher
 from volley.coordinator.result import ResultQueue, ResultStream
@@ -21,11 +23,14 @@ from volley.errors import DeadlineExceeded, QueryError
 from volley.events import EventLog, QueryFinished, QueryStarted
 from volley.ids import QueryId, StageId
 from volley.loop import LoopThread, shared_loop
+from volley.plan.nodes import HeldRows
 from volley.stages.awaited import awaited
 from volley.stages.graph import StageGraph
 from volley.transport.base import Transport
+from volley.transport.messages import TaskDone
 
 RESULT_BUFFER_BYTES = 64 * 2**20
+NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}
 
 
 def execute(
@@ -39,16 +44,18 @@ def execute(
     events: EventLog,
     result_buffer_bytes: int = RESULT_BUFFER_BYTES,
     absence_seconds: float = 0.0,
+    given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
 ) -> ResultStream:
     """Start a query; its rows come from the stream that is returned, its failure is raised there.
 
+    `given` are the outputs of stages that have run elsewhere, by the numbers of their `HeldRows`.
     When no worker is left it waits `absence_seconds` for one, which only makes sense where its data outlives workers.
     Failures are `DataError` (the data is at fault: Spark can say how), `TaskError`, `BlockMissing`,
     `DeadlineExceeded` or `QueryCancelled`.
     """
     loop = shared_loop()
     batches = ResultQueue(loop, result_buffer_bytes)
-    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds)
+    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds, given)
     finished = loop.submit(run.run(token, loop))
     deadline = time.monotonic() + timeout_seconds
     return ResultStream(query, graph.result.plan.output, batches, finished, token, deadline, events)
@@ -64,6 +71,7 @@ def keep(
     attempts: int,
     events: EventLog,
     absence_seconds: float = 0.0,
+    given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
 ) -> KeptOutput:
     """Start a query whose last stage has an output as the others do: its blocks stay in the stores for others to read.
 
@@ -71,7 +79,7 @@ def keep(
     """
     loop = shared_loop()
     batches = ResultQueue(loop, 0)
-    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds)
+    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds, given)
     finished = loop.submit(run.run(token, loop))
     deadline = time.monotonic() + timeout_seconds
     return KeptOutput(query, batches, finished, token, deadline, events)
@@ -88,6 +96,7 @@ class _Run:
         events: EventLog,
         batches: ResultQueue,
         absence_seconds: float,
+        given: Mapping[int, Sequence[TaskDone]],
     ) -> None:
         self._graph = graph
         self._transport = transport
@@ -97,6 +106,7 @@ class _Run:
         self._events = events
         self._batches = batches
         self._absence_seconds = absence_seconds
+        self._given = given
         self._kept = False
 
     async def run(self, token: CancellationToken, loop: LoopThread) -> None:
@@ -129,13 +139,17 @@ class _Run:
             self._batches.end(error)
 
     async def _run_stages(self) -> None:
-        tasks = sum(stage.tasks for stage in self._graph.stages)
+        tasks = sum(stage.tasks for stage in self._graph.stages if not isinstance(stage.plan, HeldRows))
         self._events.record(QueryStarted(self._query, len(self._graph.stages), tasks))
         launcher = Launcher(self._transport, self._events, self._batches, self._absence_seconds)
         runs: list[StageRun] = []
         for stage in self._graph.stages:
             producers = {node.stage: runs[node.stage] for node in stage.inputs}
             id = StageId(self._query, stage.id)
+            if isinstance(stage.plan, HeldRows):
+                outputs = self._given[stage.plan.number]
+                runs.append(GivenStage(stage, id, outputs, launcher, self._events))
+                continue
             runs.append(StageRun(stage, id, producers, launcher, self._events, self._attempts))
         for number, others in awaited(self._graph).items():
             runs[number].awaits = [runs[other] for other in others]

@@ -268,16 +268,23 @@ class StageRun:
 
     def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
         """The output of these attempts is gone, and that of all that `worker`, or any absent one, had made and kept."""
+        if self._election.forget(self._lost(attempts, worker)) and not self._repeatable:
+            for reader in self._readers:
+                reader.roll_back()
+
+    def _lost(self, attempts: Set[AttemptId], worker: str | None) -> Set[AttemptId]:
         present = self._launcher.present()
-        lost = {
+        return {
             winner
             for winner, maker in self._made_by.items()
             if winner in attempts
             or (winner not in self._outlive and (maker == worker or maker not in present))
         }
-        if self._election.forget(lost) and not self._repeatable:
-            for reader in self._readers:
-                reader.roll_back()
+
+    def made(self, attempt: AttemptId) -> bool:
+        """Whether this is an attempt at one of its tasks."""
+        stage = attempt.task.stage
+        return (stage.query, stage.stage) == (self._id.query, self._id.stage)
 
     def roll_back(self) -> None:
         """What this stage has read will be computed differently: it and its readers begin again in a new epoch."""
@@ -356,7 +363,7 @@ class StageRun:
         if final:
             raise error_of(failure)
         if failure.lost is not None:
-            owner = self._producers[failure.lost.task.stage.stage]
+            owner = next(producer for producer in self._producers.values() if producer.made(failure.lost))
             worker = None if failure.damaged else owner.maker(failure.lost)
             owner.lose({failure.lost})
             # One attempt must not be spent on each input that the same worker held.

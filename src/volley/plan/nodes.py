@@ -122,6 +122,21 @@ class StageInput:
 
 
 @dataclass(frozen=True)
+class HeldRows:
+    """Rows that wait in the stores already: `tasks` outputs, each dealt evenly into `partitions`.
+
+    Somebody else than a native stage has put them there, and the driver knows them by `number`.
+    """
+
+    number: int
+    tasks: int
+    partitions: int
+    output: tuple[Attribute, ...]
+
+    children = ()
+
+
+@dataclass(frozen=True)
 class FeedInput:
     """A scan whose units come while it runs, over the feed of number `feed`. Put in by the coordinator.
 
@@ -421,6 +436,7 @@ Node = (
     | SourceScan
     | FeedInput
     | LocalRows
+    | HeldRows
     | Range
     | OneRow
     | StageInput
@@ -450,7 +466,9 @@ def walk(node: Node) -> Iterator[Node]:
 def with_children(node: Node, children: tuple[Node, ...]) -> Node:
     """The same node over other children."""
     match node:
-        case FileScan() | SourceScan() | FeedInput() | LocalRows() | Range() | OneRow() | StageInput():
+        case FileScan() | SourceScan() | FeedInput() | StageInput():
+            return node
+        case LocalRows() | HeldRows() | Range() | OneRow():
             return node
         case Join():
             return replace(node, left=children[0], right=children[1])

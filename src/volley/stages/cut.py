@@ -15,6 +15,7 @@ from dataclasses import replace
 from volley.plan.expressions import Alias, Literal
 from volley.plan.nodes import (
     Exchange,
+    HeldRows,
     Limit,
     Node,
     Partitioning,
@@ -64,6 +65,11 @@ def cut(plan: Node, workers: int) -> StageGraph:
     stages: list[Stage] = []
 
     def without_exchanges(node: Node) -> Node:
+        if isinstance(node, HeldRows):
+            # A stage that has run, however what reads it is exchanged in turn.
+            output = Output(Partitioning.ROUND_ROBIN, node.partitions)
+            stages.append(Stage(len(stages), node, node.tasks, output))
+            return StageInput(stages[-1].id, node.output)
         if not isinstance(node, Exchange):
             return with_children(node, tuple(without_exchanges(child) for child in node.children))
         child = without_exchanges(node.child)

@@ -19,6 +19,7 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
+    HeldRows,
     Join,
     JoinKind,
     Limit,
@@ -79,6 +80,8 @@ class _Placement:
                 return node, Distribution(scan_tasks(node, self._workers))
             case LocalRows() | Range() | OneRow():
                 return node, SINGLE
+            case HeldRows():
+                return node, Distribution(node.partitions)
             case Exchange():
                 return self._exchange(node)
             case Project():

@@ -10,6 +10,8 @@
     await     Await            ->  how it ended, or Answer(False): not yet
     pull      Pull             ->  Units, or Answer(False): not yet; a worker with such a task asks the driver
     ended     how it ended     ->  Answer               told to the driver by who waits for such a task
+    do_put    Push, batches    ->  Pushed               rows of somebody else into the worker's store
+    meet      Meet             ->  Answer               told to the driver by who does that inside an executor
     release   QueryId          ->  Answer
     bye       Bye              ->  Answer               the driver ends: forget it
     drain     Drain            ->  Answer
@@ -25,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from volley.ids import AttemptId
+from volley.shuffle.base import Block
 from volley.transport.messages import TaskDone, TaskFailure, Want
 
 
@@ -75,6 +78,34 @@ class Pull:
     want: Want
     holder: str
     wait_seconds: float
+
+
+@dataclass(frozen=True)
+class Push:
+    """Batches follow: the output of an attempt that no worker runs, to be dealt evenly into `partitions`.
+
+    They are kept until the query is released, or `driver` forgotten; without a name until the query is released.
+    """
+
+    driver: str
+    attempt: AttemptId
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """They are committed. `holder` is the worker that has them, or has put them into the store beside it."""
+
+    attempt: AttemptId
+    blocks: tuple[Block, ...]
+    holder: str
+
+
+@dataclass(frozen=True)
+class Meet:
+    """The worker at `holder` is about to hold something for this driver."""
+
+    holder: str
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from volley.transport.codec import encode
 from volley.transport.control import RESULT_TICKET, Answer, Reserve
 from volley.transport.fleet import Fleet, Peer, PeerLost
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
+from volley.transport.shore import Shore
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 _MESSAGE_BYTES = 64 * 2**20
@@ -77,6 +78,13 @@ class FlightTransport:
             peer.forget(task.attempt)
             raise
         return running
+
+    async def take_in(self, query: QueryId) -> Shore:
+        """The workers will be given rows, by whoever has the token, until `release` of the query."""
+        self._fleet.begin(query)
+        if self._data:
+            await self._data.begin(query)
+        return Shore(tuple(worker.name for worker in self.workers()), self._fleet.driver)
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:

@@ -41,6 +41,7 @@ from volley.transport.executor import SidecarSettings
 from volley.transport.flight import store_reader
 from volley.transport.handshake import Identity, process_name
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
+from volley.transport.shore import Shore
 from volley.transport.spark_control import Channel, Control, driver_hosts
 from volley.transport.spark_task import perform
 
@@ -81,11 +82,12 @@ class Application:
             options={key: value for key, value in options.items() if key.startswith("shuffle.")},
         )
         self.security = Security.read("", *settings.files, environment={"VOLLEY_TOKEN": settings.token})
-        self.control = Control(*driver_hosts(context), self.security, config.executor_insecure)
-        identity = Identity.of_this_process(process_name("driver"))
-        self.shared = context.broadcast((settings, identity, context.defaultParallelism))
         self._lock = threading.Lock()
         self._holders: set[str] = set()
+        hosts = driver_hosts(context)
+        self.control = Control(*hosts, self.security, config.executor_insecure, self.met)
+        identity = Identity.of_this_process(process_name("driver"))
+        self.shared = context.broadcast((settings, identity, context.defaultParallelism))
 
     @property
     def holders(self) -> list[str]:
@@ -199,6 +201,12 @@ class SparkTransport:
         running = SparkTask(replace(task, driver=self._application.control.address), job, self)
         job.tasks.append(running)
         return running
+
+    async def take_in(self, query: QueryId) -> Shore:
+        """Sidecars will be given rows of Spark's, by tasks in their executors, until `release` of the query."""
+        if self._data:
+            await self._data.begin(query)
+        return Shore(sidecars=self._application.shared, control=self._application.control.address)
 
     def listen(self, attempt: AttemptId, ended: Callable[[TaskDone | TaskFailure], None]) -> Channel:
         """Hear what the attempt wants; `ended` hears how it ended, where Spark would say so late."""

@@ -2,6 +2,7 @@
 
     sidecar      pull    Pull                    ->   Units when there are some, Answer(False) when not yet
     Spark task   ended   TaskDone, TaskFailure   ->   Answer; where Spark would say so only at the end of the job
+    Spark task   meet    Meet                    ->   Answer; a sidecar is about to hold rows of Spark's
 
 Executors call the driver, as they do in Spark, and not the other way round: where an attempt runs is Spark's choice,
 which the driver learns when the attempt speaks. Every question carries the place up to which units have arrived, so
@@ -26,7 +27,7 @@ from volley.ids import AttemptId
 from volley.listening import address_of, listen
 from volley.security import Security
 from volley.transport.codec import decode, encode
-from volley.transport.control import Answer, Pull, Refused
+from volley.transport.control import Answer, Meet, Pull, Refused
 from volley.transport.messages import TaskDone, TaskFailure, Units, Want
 from volley.transport.spark_task import ours
 
@@ -107,8 +108,14 @@ class Channel:
 class Control:
     """Listens in the driver for the attempts of all queries of an application, until `close`."""
 
-    def __init__(self, host: str, advertise: str, security: Security, insecure: bool) -> None:
-        """ConfigError when it may not, or cannot, listen on `host`; others reach it as `advertise`."""
+    def __init__(
+        self, host: str, advertise: str, security: Security, insecure: bool, met: Callable[[str], None]
+    ) -> None:
+        """ConfigError when it may not, or cannot, listen on `host`; others reach it as `advertise`.
+
+        `met` is told the address of a sidecar that is about to hold something.
+        """
+        self._met = met
         self._channels: dict[AttemptId, Channel] = {}
         self._lock = threading.Lock()
         self._server = listen(_Server, host, 0, security, insecure=insecure)
@@ -138,6 +145,9 @@ class Control:
             case "ended", TaskDone() | TaskFailure():
                 channel = self._channel(message.attempt)
                 channel.submit(channel.ended(message))
+                return Answer()
+            case "meet", Meet(holder):
+                self._met(holder)
                 return Answer()
             case _:
                 raise QueryError(f"{action!r} with {type(message).__name__} is nothing that a driver does.")

@@ -71,6 +71,12 @@ def perform(
         yield _sidecar(_Settings(shared.value)).perform(replace(task, attempt=mine))
 
 
+def own_sidecar(shared: Broadcast[tuple[SidecarSettings, Identity, int]]) -> str:
+    """Where the sidecar of this executor listens, which is started if there is none. In a Python worker of Spark."""
+    settings, _, local_cores = shared.value
+    return sidecar_address(Executor.around(local_cores), settings)
+
+
 class Sidecar:
     """A connection to the sidecar of this executor, after a handshake in the driver's name."""
 

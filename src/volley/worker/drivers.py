@@ -55,6 +55,10 @@ class Drivers:
         driver.attempts.add(attempt)
         return True
 
+    def adopt(self, name: str, query: QueryId) -> None:
+        """What comes in for this query, from whomever, is the driver's."""
+        self._driver(name).queries.add(query)
+
     def run(self, task: TaskSpec) -> None:
         """Start an attempt; its driver hears how it ended."""
         query = task.attempt.task.stage.query

@@ -1,4 +1,4 @@
-"""The Flight face of a worker: actions for control, `do_get` for rows.
+"""The Flight face of a worker: actions for control, `do_get` and `do_put` for rows.
 
 Flight calls in on threads of its own; everything that concerns attempts happens on the worker's event loop, and these
 threads wait for it there. What goes wrong is answered as `Refused`: an exception that left this file would carry a
@@ -30,6 +30,8 @@ from volley.transport.control import (
     Bye,
     Drain,
     Health,
+    Push,
+    Pushed,
     Refused,
     Reserve,
     Watch,
@@ -39,6 +41,7 @@ from volley.transport.messages import TaskSpec, Units
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import Drivers
 from volley.worker.performed import Performed
+from volley.worker.receiving import receive
 from volley.worker.slots import Attempt, Slots
 
 _log = logging.getLogger(__name__)
@@ -104,6 +107,25 @@ class WorkerServer(flight.FlightServerBase):  # type: ignore[misc]
             batches = attempt.batches()
             return flight.GeneratorStream(attempt.schema, _pulled(worker, attempt.schema, batches))
         except VolleyError as error:
+            raise flight.FlightServerError(str(error)) from None
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        worker = self._opened()
+        try:
+            push = decode(descriptor.command or b"")
+            if not isinstance(push, Push):
+                raise QueryError(f"{type(push).__name__} is nothing that rows can follow.")
+            if push.driver:
+                worker.loop.submit(_adopt(worker, push)).result()
+            blocks = receive(push, (chunk.data for chunk in reader), worker.slots.store)
+            writer.write(encode(Pushed(push.attempt, blocks, worker.slots.name)))
+        except (VolleyError, ValueError) as error:
             raise flight.FlightServerError(str(error)) from None
 
     def _opened(self) -> Worker:
@@ -179,6 +201,10 @@ def _expect(kind: type[AttemptId], message: Any) -> AttemptId:
     if not isinstance(message, kind):
         raise QueryError(f"expected {kind.__name__}, got {type(message).__name__}.")
     return message
+
+
+async def _adopt(worker: Worker, push: Push) -> None:
+    worker.drivers.adopt(push.driver, push.attempt.query)
 
 
 async def _find(slots: Slots, attempt: AttemptId) -> Attempt:

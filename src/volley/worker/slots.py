@@ -58,6 +58,11 @@ class Slots:
         self._draining = False
 
     @property
+    def store(self) -> ShuffleStore:
+        """Where attempts write."""
+        return self._store
+
+    @property
     def running(self) -> int:
         return sum(not attempt.ended for attempt in self._attempts.values())
 
