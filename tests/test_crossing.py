@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -519,3 +520,41 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
             health = health_of(holder, shared.security)
             assert isinstance(health, Health)
             assert health.held_bytes == 0
+
+
+def test_types_that_come_from_spark(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    text = """
+        select cast(id as tinyint) as b, cast(id * 300 as smallint) as s, cast(id * 70000 as int) as i, id as l,
+               cast(id / 3 as float) as f, if(id % 4 = 0, double('nan'), id / -7) as d, id % 2 = 0 as flag,
+               cast(id * 1.5 as decimal(7, 2)) as small, cast(id * -1.25 as decimal(38, 10)) as wide,
+               if(id % 5 = 0, null, concat('name ', id, ' ü')) as name, encode(cast(id as string), 'utf-8') as raw,
+               date_add(date'1581-12-30', cast(id * 9000 as int)) as day,
+               timestamp'1899-12-31 23:59:59.123456' + make_dt_interval(cast(id * 3000 as int)) as moment,
+               timestamp_ntz'1899-12-31 23:59:59.123456' as local, if(id > 3, null, id) as gone,
+               if(id % 7 = 0, null, struct(id as number, array(concat('n', id), null) as names)) as nested
+        from range(40)
+    """
+    with conf(spark, {"spark.volley.enabled": "false"}):
+        spark.sql(text).write.parquet(str(tmp_path / "t"))
+        spark.range(40).selectExpr("id as k", "id % 3 as third").write.parquet(str(tmp_path / "k"))
+    same = F.udf(lambda number: number, "long")
+
+    def query(spark: SparkSession) -> DataFrame:
+        rows = spark.read.parquet(str(tmp_path / "t")).withColumn("same", same("l"))
+        return rows.join(spark.read.parquet(str(tmp_path / "k")), F.col("same") == F.col("k"))
+
+    for large in ("false", "true"):
+        with conf(spark, {**cluster.settings, "spark.sql.execution.arrow.useLargeVarTypes": large}):
+            assert_same_rows(spark, query, native=False)
+        assert report_of(spark).engine == "mixed", report_of(spark).reasons
+
+
+def test_a_query_of_rows_one_by_one_lets_go_too(tpch: SparkSession, cluster: LocalCluster) -> None:
+    with conf(tpch, cluster.settings):
+        assert len(list(below(tpch).toLocalIterator())) == 5
+        assert report_of(tpch).engine == "mixed"
+        below(tpch).toLocalIterator()  # and is dropped
+        deadline = time.monotonic() + 30
+        while held_bytes(cluster):
+            gc.collect()
+            assert time.monotonic() < deadline

@@ -207,8 +207,8 @@ OPTIONS: tuple[Option, ...] = (
         "executor.insecure",
         "boolean",
         "false",
-        "Transport spark: sidecars, and the driver for them, may listen beyond loopback without TLS. They ask for a "
-        "token in any case.",
+        "Sidecars of Spark's executors, and the driver for executors, may listen beyond loopback without TLS. They ask "
+        "for a token in any case.",
         _boolean,
     ),
     Option(

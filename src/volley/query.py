@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from volley import history
@@ -132,8 +133,12 @@ def stream(
         batches = iter(result)
         first = next(batches, None)
     except VolleyError as error:
+        query.close()
         query.replay(error)
         return query.passed_on(spark(), before)
+    except BaseException:
+        query.close()
+        raise
     named = NativeResult(batches, plan.output)
 
     def rows() -> Iterator[Any]:
@@ -323,13 +328,13 @@ class Query:
         assert isinstance(transport, FlightTransport | SparkTransport), "its workers are other processes"
         query = QueryId.new()
         loop = shared_loop()
-        shore = loop.submit(transport.take_in(query)).result(_CALL_SECONDS)
+        shore = loop.submit(transport.take_in(query)).result(_BEGIN_SECONDS)
         return Landing(
             query,
             _places(transport),
             _access(self.config, self.spark),
             shore,
-            lambda: loop.submit(transport.release(query)).result(_CALL_SECONDS),
+            lambda: loop.submit(transport.release(query)),
         )
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
@@ -354,14 +359,9 @@ class Query:
         transport = _transport(config, shared, self.spark, serving)
         graph = kept(self._graph(plan, transport), self.spark.sparkContext.defaultParallelism)
         output = self._begun(keep, graph, transport, shared)
-        output.on_cancel(self._stop_spark)
+        output.on_cancel(partial(_stop_jobs, self.spark.sparkContext, self._tag))
         self._islands.append(output)
         return output, access
-
-    def _stop_spark(self) -> None:
-        """Cancel the jobs of this query, without waiting for that."""
-        cancel = partial(self.spark.sparkContext.cancelJobsWithTag, self._tag)
-        threading.Thread(target=cancel, name="volley-stop-spark", daemon=True).start()
 
     @property
     def engine(self) -> Engine:
@@ -457,10 +457,11 @@ class Query:
     ) -> Running:
         events = EventLog(*progress_listeners(self.config.progress))
         self._logs.append(events)
-        token = CancellationToken()
-        token.on_fire(lambda: history.ended(self._session, token))
+        token, session = CancellationToken(), self._session
+        # Nothing of the token may hold this query, or one that is dropped would go on for ever.
+        token.on_fire(lambda: history.ended(session, token))
         try:
-            history.started(self._session, token)
+            history.started(session, token)
             return begin(
                 graph,
                 transport,
@@ -488,10 +489,17 @@ class Query:
             warnings.warn(f"Spark runs this {self.action}: {text}", stacklevel=5)
 
 
-# For a word with all workers, of which some may be gone.
-_CALL_SECONDS = 60.0
+# For a word with the store beside the workers, of whose servers some may be gone.
+_BEGIN_SECONDS = 60.0
 # What was computed does not go with the workers, so it is worth while to wait for others.
 _ABSENCE_SECONDS = 60.0
+
+
+def _stop_jobs(context: SparkContext, tag: str) -> None:
+    """Cancel Spark's jobs, without waiting for that."""
+    threading.Thread(
+        target=context.cancelJobsWithTag, args=(tag,), name="volley-stop-spark", daemon=True
+    ).start()
 
 
 def _places(transport: Transport) -> int:

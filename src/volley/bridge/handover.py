@@ -8,7 +8,9 @@ where that is the worker, or from Spark's tasks into the stores of the workers, 
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,6 +32,9 @@ from volley.support.split import cut_off
 from volley.transport.control import Pushed
 from volley.transport.messages import TaskDone
 from volley.transport.shore import Shore
+
+# For a word with all workers, of which some may be gone.
+_RELEASE_SECONDS = 60.0
 
 
 class HandOver:
@@ -65,13 +70,13 @@ class HandOver:
 
 @dataclass(frozen=True)
 class Landing:
-    """Where rows of one query come in, under a name of their own, until `release`."""
+    """Where rows of one query come in, under a name of their own, until `release`, which does not wait."""
 
     query: QueryId
     partitions: int
     access: Access
     shore: Shore
-    release: Callable[[], None]
+    release: Callable[[], Future[None]]
 
 
 class HandedOver:
@@ -106,7 +111,12 @@ class HandedOver:
     def _read(self, item: HandOver) -> Node:
         if self._land is None:
             return item.rows(self._crossing)
-        landing = self._landing = self._landing or self._land()
+        landing = self._landing
+        if landing is None:
+            landing = self._landing = self._land()
+            # An iterator over the rows of a query may be dropped before it has begun.
+            self._dropped = weakref.finalize(self, landing.release)
+            self._dropped.atexit = False  # workers are told otherwise that a driver goes
         number = len(self.given)
         outputs = item.pushed(self._crossing, landing)
         if not outputs:
@@ -118,9 +128,8 @@ class HandedOver:
 
     def close(self) -> None:
         """Free what waits for the native side."""
-        if self._landing is not None:
-            self._landing.release()
-            self._landing = None
+        if self._landing is not None and self._dropped.detach():
+            self._landing.release().result(_RELEASE_SECONDS)
 
 
 def _output(said: Pushed) -> TaskDone:
