@@ -419,6 +419,19 @@ def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
         assert held_bytes(cluster) == 0
 
 
+def test_rows_of_spark_meet_those_of_files(
+    tpch: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tasks, each with its share of both sides."""
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", 0)
+    shuffled = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
+    with conf(tpch, {**cluster.settings, **shuffled}):
+        assert_same_rows(tpch, below, native=False)
+        assert report_of(tpch).engine == "mixed"
+        assert max(stage.tasks for stage in report_of(tpch).stages) == 2
+
+
 def test_no_rows_of_spark_at_all(tpch: SparkSession, cluster: LocalCluster) -> None:
     with conf(tpch, cluster.settings):
         never = F.udf(lambda number: False, "boolean")

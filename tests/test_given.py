@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -19,12 +19,19 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.nodes import (
+    Aggregate,
+    BuildSide,
     DataFile,
+    Exchange,
     FileScan,
     Filter,
     HeldRows,
+    Join,
+    JoinKind,
     Node,
+    Partitioning,
     Range,
+    Union,
 )
 from volley.plan.types import BOOLEAN, LONG
 from volley.shuffle.choice import serving_store
@@ -172,10 +179,35 @@ def handed(transport: LocalTransport, task: int, values: Sequence[int], worker: 
     return TaskDone(attempt, blocks, len(values), sum(block.size_bytes for block in blocks), 0.0, (), worker)
 
 
-def run(transport: LocalTransport, given: Sequence[TaskDone], log: EventLog | None = None) -> list[int]:
-    """Those of them that are not negative."""
-    rows = HeldRows(7, len(given), WORKERS, (NUMBER,))
-    plan = Filter(Call("GreaterThanOrEqual", (NUMBER, Literal(0, LONG)), BOOLEAN), rows)
+def not_negative(rows: Node) -> Node:
+    return Filter(Call("GreaterThanOrEqual", (NUMBER, Literal(0, LONG)), BOOLEAN), rows)
+
+
+def distinct(rows: Node) -> Node:
+    return Aggregate((NUMBER,), (), (), (NUMBER,), Exchange(Partitioning.HASH, WORKERS, (NUMBER,), (), rows))
+
+
+def joined(rows: Node) -> Node:
+    """With a side that every task reads whole."""
+    other = Attribute(2, "m", LONG, False)
+    few = Range(0, 12, 1, (other,))
+    return Join(JoinKind.SEMI, (NUMBER,), (other,), None, BuildSide.RIGHT, rows, few)
+
+
+def joined_to(rows: Node) -> Node:
+    """As the side that every task reads whole."""
+    other = Attribute(2, "m", LONG, False)
+    many = Range(0, 12, 1, (other,))
+    return Join(JoinKind.SEMI, (other,), (NUMBER,), None, BuildSide.RIGHT, many, rows)
+
+
+def run(
+    transport: LocalTransport,
+    given: Sequence[TaskDone],
+    log: EventLog | None = None,
+    plan_over: Callable[[Node], Node] = not_negative,
+) -> list[int]:
+    plan = plan_over(HeldRows(7, len(given), WORKERS, (NUMBER,)))
     stream = execute(
         make_stages(plan, WORKERS),
         transport,
@@ -203,6 +235,19 @@ def test_a_stage_that_has_run_elsewhere_is_read() -> None:
     assert run(transport, given, log) == sorted([*range(10), *range(5, 20)])
     first = next(event for event in log.events if isinstance(event, StageFinished))
     assert (first.stage.stage, first.rows) == (0, 25)
+
+
+@pytest.mark.usefixtures("_tasks_as_planned")
+def test_its_rows_are_exchanged_like_others() -> None:
+    """They are dealt evenly where they wait: whoever needs them otherwise has to move them."""
+    transport = LocalTransport(WORKERS, 3, MemoryStore)
+    given = [handed(transport, 5, range(10)), handed(transport, 8, range(5, 20), "local-1")]
+    assert run(transport, given, plan_over=distinct) == list(range(20))
+    assert run(transport, given, plan_over=joined) == sorted([*range(10), *range(5, 12)])
+    assert run(transport, given, plan_over=joined_to) == list(range(12))
+    assert run(transport, given, plan_over=lambda rows: Union((NUMBER,), (rows, numbers(3)))) == sorted(
+        [*range(10), *range(5, 20), *range(3)]
+    )
 
 
 def test_batches_are_dealt_evenly() -> None:
