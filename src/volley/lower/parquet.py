@@ -6,9 +6,9 @@ old dates. So a file is looked at before it is read, and anything but the plain 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,9 +37,9 @@ from volley.plan.types import (
 
 @dataclass(frozen=True)
 class Footer:
-    """The top-level columns of a file, and whether its dates are in the old hybrid calendar."""
+    """The top-level columns of a file by their names in lower case, and whether its dates are in the old calendar."""
 
-    columns: tuple[pa.Field, ...]
+    columns: dict[str, list[pa.Field]]
     int96: frozenset[str]
     legacy_calendar: bool
 
@@ -51,27 +51,25 @@ def physical_columns(file: DataFile, wanted: list[Attribute]) -> dict[int, pa.Fi
     not read as the type of the plan.
     """
     footer = _open(file)
-    by_name: dict[str, list[pa.Field]] = {}
-    for column in footer.columns:
-        by_name.setdefault(column.name.lower(), []).append(column)
     columns = {}
     for attribute in wanted:
-        candidates = by_name.get(attribute.name.lower(), [])
+        candidates = footer.columns.get(attribute.name.lower(), [])
         if len(candidates) > 1:
             raise DataError(f"{file.path}: several columns are called {attribute.name}, but for case.")
         for column in candidates:
-            what = f"{file.path}: column {column.name}"
             if not _readable(column.type, attribute.type, column.name in footer.int96):
-                raise DataError(f"{what} is {column.type}, the plan expects {attribute.type}.")
+                raise DataError(
+                    f"{file.path}: column {column.name} is {column.type}, the plan expects {attribute.type}."
+                )
             if footer.legacy_calendar and _has_dates(attribute.type):
-                raise DataError(f"{what} has dates in the calendar of Spark 2.")
+                raise DataError(f"{file.path}: column {column.name} has dates in the calendar of Spark 2.")
             columns[attribute.id] = column
     return columns
 
 
 def _open(file: DataFile) -> Footer:
     try:
-        status = Path(file.path).stat()
+        status = os.stat(file.path)  # noqa: PTH116  # a Path costs more than the call, for every file of a query
         if status.st_size != file.size_bytes:
             raise DataError(
                 f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now."
@@ -88,8 +86,11 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> Footer:
     schema = metadata.schema
     leaves = [schema.column(index) for index in range(len(schema.names))]
     tags = metadata.metadata or {}
+    columns: dict[str, list[pa.Field]] = {}
+    for column in schema.to_arrow_schema():
+        columns.setdefault(column.name.lower(), []).append(column)
     return Footer(
-        columns=tuple(schema.to_arrow_schema()),
+        columns=columns,
         int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
         legacy_calendar=_written_with_legacy_calendar(tags),
     )

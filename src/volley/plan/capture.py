@@ -10,9 +10,9 @@ from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
 from volley.plan.expressions import Alias
 from volley.plan.file_scans import SETTINGS, file_scan
-from volley.plan.jvm import Java
+from volley.plan.jvm import Java, answer_promptly
 from volley.plan.nodes import Node, Project
-from volley.plan.reader import Reader, Reading, reader_of
+from volley.plan.reader import Reader, Reading, finished, reader_of
 from volley.plan.sources import SOURCES
 
 
@@ -31,9 +31,14 @@ class Origins:
         return found[1]() if found else None
 
 
+def prepare(gateway: Java) -> None:
+    """Begin to compile what reads the plans of this JVM, so that the first query need not wait for it."""
+    reader_of(gateway, tuple(DECODERS), SETTINGS)
+
+
 def plan_reader(gateway: Java) -> Reader:
-    """What reads the plans of this JVM; the first call compiles it. Raises CaptureError where that fails."""
-    return reader_of(gateway, tuple(DECODERS), SETTINGS)
+    """What reads the plans of this JVM. Raises CaptureError where it cannot be compiled."""
+    return finished(reader_of(gateway, tuple(DECODERS), SETTINGS))
 
 
 def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) -> Node:
@@ -41,6 +46,7 @@ def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) 
 
     `origins` learns where each node comes from.
     """
+    answer_promptly(gateway)
     reading = plan_reader(gateway).read(physical_plan)
     try:
         return _Decoder(gateway, reading, Origins() if origins is None else origins).decode()

@@ -7,35 +7,70 @@ build for each version of Spark and Scala. Where it cannot be compiled, plans ar
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import weakref
+from concurrent.futures import Future
 from importlib.resources import files
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from volley.errors import CaptureError
-from volley.plan.jvm import Java, answer_promptly
+from volley.plan.jvm import Java
 
 # What the rest of a query does with an expression, it does by recursion and once for each place where a part stands.
 MOST_PARTS = 200_000
 DEEPEST = 200
 
-_CLASS = "volley.PlanReader"
+# It takes one or two seconds in a JVM that has just started, and a tenth of that in one that has run for a while.
+_COMPILE_SECONDS = 120.0
 
 _lock = threading.Lock()
-_readers: weakref.WeakKeyDictionary[Any, Reader] = weakref.WeakKeyDictionary()
+READERS: weakref.WeakKeyDictionary[Any, Future[Reader]] = weakref.WeakKeyDictionary()
 
 
-def reader_of(gateway: Java, operators: tuple[str, ...], settings: tuple[str, ...]) -> Reader:
-    """The reader of this JVM, compiled when it is first asked for. Raises CaptureError where that fails.
+def reader_of(gateway: Java, operators: tuple[str, ...], settings: tuple[str, ...]) -> Future[Reader]:
+    """The reader of this JVM, which a thread of its own compiles when it is first asked for.
 
     It reads every field of `operators`, and `settings` with every scan of files.
     """
     with _lock:
-        if gateway not in _readers:
-            _readers[gateway] = Reader(gateway, operators, settings)
-        return _readers[gateway]
+        if gateway not in READERS:
+            made: Future[Reader] = Future()
+            READERS[gateway] = made
+            # It ends when the compiler does, or with the JVM; a process that ends earlier need not wait for it.
+            threading.Thread(
+                target=make,
+                args=(made, gateway, source(), operators, settings),
+                name="volley-plan-reader",
+                daemon=True,
+            ).start()
+        return READERS[gateway]
+
+
+def finished(reader: Future[Reader]) -> Reader:
+    """Wait for a reader; CaptureError where there is none.
+
+    What failed once is not tried again: it would fail in the same way, for every query.
+    """
+    try:
+        return reader.result(_COMPILE_SECONDS)
+    except TimeoutError as error:
+        raise CaptureError(
+            f"the reader of plans was not compiled within {_COMPILE_SECONDS:.0f} seconds."
+        ) from error
+
+
+def make(
+    made: Future[Reader], gateway: Java, source: str, operators: tuple[str, ...], settings: tuple[str, ...]
+) -> None:
+    """Compile a source, and let `made` know how that went."""
+    try:
+        java = compiled(gateway, source, ",".join(operators), ",".join(settings), MOST_PARTS, DEEPEST)
+        made.set_result(Reader(java))
+    except BaseException as error:  # whatever it is, somebody waits for it
+        made.set_exception(CaptureError(f"the reader of plans could not be compiled: {_words(error)}."))
 
 
 class Reading:
@@ -56,18 +91,13 @@ class Reading:
 class Reader:
     """The compiled reader of one JVM."""
 
-    def __init__(self, gateway: Java, operators: tuple[str, ...], settings: tuple[str, ...]) -> None:
-        self._gateway = gateway
-        try:
-            self._java = _compiled(gateway, ",".join(operators), ",".join(settings), MOST_PARTS, DEEPEST)
-        except Py4JError as error:
-            raise CaptureError(f"the reader of plans could not be compiled: {_words(error)}.") from error
+    def __init__(self, java: Java) -> None:
+        self._java = java
 
     def read(self, plan: Java) -> Reading:
-        answer_promptly(self._gateway)
         try:
             return Reading(self._java.read(plan))
-        except Py4JJavaError as error:
+        except Py4JError as error:
             raise CaptureError(f"the plan could not be read: {_words(error)}.") from error
 
     def locations(self, partitions: Java) -> list[str]:
@@ -81,20 +111,27 @@ class Reader:
         return found
 
 
-def _compiled(gateway: Java, *arguments: Any) -> Java:
+def source() -> str:
+    return (files("volley.plan") / "PlanReader.java").read_text("utf-8")
+
+
+def compiled(gateway: Java, source: str, *arguments: Any) -> Java:
+    """An instance of the class that a source describes, made with these arguments."""
     jvm = gateway.jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-    compiler.cook((files("volley.plan") / "PlanReader.java").read_text("utf-8"))
-    constructor = compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0]
+    # py4j knows methods by the name of their class, and several programs may share a JVM: each has a class of its own.
+    package = f"volley.reader{secrets.token_hex(8)}"
+    compiler.cook(source.replace("package volley;", f"package {package};", 1))
+    constructor = compiler.getClassLoader().loadClass(f"{package}.PlanReader").getConstructors()[0]
     values = gateway.new_array(jvm.java.lang.Object, len(arguments))
     for index, argument in enumerate(arguments):
         values[index] = argument
     return constructor.newInstance(values)
 
 
-def _words(error: Py4JError) -> str:
-    """What the JVM says, in one line."""
-    if isinstance(error, Py4JJavaError):
-        return str(error.java_exception.getMessage() or error.java_exception).splitlines()[0].rstrip(".")
-    return str(error).splitlines()[0].rstrip(".")
+def _words(error: BaseException) -> str:
+    """What went wrong, in one line; of an exception in the JVM, its own message."""
+    java = error.java_exception if isinstance(error, Py4JJavaError) else None
+    text = str(java.getMessage() or java) if java is not None else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0].rstrip(".")
