@@ -205,11 +205,13 @@ public final class PlanReader {
                 if (value instanceof Partitioning) {
                     values.key(name).string(shortName(value));
                     values.key("numPartitions").number(((Partitioning) value).numPartitions());
+                    if (value instanceof Expression) {
+                        expressions(name, value, expressions);
+                    }
                 } else if (value instanceof ExistenceJoin) {
                     values.key(name).string(shortName(value));
                     expressions("exists", ((ExistenceJoin) value).exists(), expressions);
-                }
-                if (holdsExpressions(value)) {
+                } else if (holdsExpressions(value)) {
                     expressions(name, value, expressions);
                 } else if (isScalar(value)) {
                     values.key(name);

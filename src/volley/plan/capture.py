@@ -31,14 +31,17 @@ class Origins:
         return found[1]() if found else None
 
 
+_READABLE = (*DECODERS, *TRANSPARENT)
+
+
 def prepare(gateway: Java) -> None:
     """Begin to compile what reads the plans of this JVM, so that the first query need not wait for it."""
-    reader_of(gateway, tuple(DECODERS), SETTINGS)
+    reader_of(gateway, _READABLE, SETTINGS)
 
 
 def plan_reader(gateway: Java) -> Reader:
     """What reads the plans of this JVM. Raises CaptureError where it cannot be compiled."""
-    return finished(reader_of(gateway, tuple(DECODERS), SETTINGS))
+    return finished(reader_of(gateway, _READABLE, SETTINGS))
 
 
 def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) -> Node:
