@@ -50,8 +50,8 @@ def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) 
     `origins` learns where each node comes from.
     """
     answer_promptly(gateway)
-    reading = plan_reader(gateway).read(physical_plan)
     try:
+        reading = plan_reader(gateway).read(physical_plan)
         return _Decoder(gateway, reading, Origins() if origins is None else origins).decode()
     except (KeyError, IndexError, ValueError) as error:
         raise CaptureError(f"what was read of a plan has another shape than expected: {error!r}.") from error
