@@ -22,7 +22,7 @@ from volley.plan import nodes, reader
 from volley.plan.capture import capture
 from volley.plan.expressions import Call, Expression, Literal
 from volley.plan.expressions import walk as walk_expression
-from volley.plan.nodes import FileScan, Node, Project
+from volley.plan.nodes import FileScan, Node, Project, Range
 from volley.plan.types import STRING, OtherType
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -173,6 +173,28 @@ def test_a_collated_string_is_not_a_string(spark: SparkSession, tmp_path: Path) 
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "spark"
+
+
+def test_options_are_the_fields_that_are_no_children(numbers: DataFrame, spark: SparkSession) -> None:
+    """Also where one child stands twice, is optional, or is a pair of a branch."""
+    sql = "select a + a as x, case when a > 1 then a when a > 2 then 3 end as y, trim(s) as z, s like '%' || s as l"
+    found = {
+        part.function: part.options
+        for part in parts(plan_of(spark.sql(f"{sql} from numbers")))
+        if isinstance(part, Call)
+    }
+    assert found["Add"] == found["GreaterThan"] == ()
+    assert found["CaseWhen"] == (("elseValue", None),)
+    assert found["StringTrim"] == (("trimStr", None),)
+    assert found["Like"] == (("escapeChar", "\\"),)
+
+
+def test_a_column_may_be_null_above_an_outer_join_alone(spark: SparkSession) -> None:
+    plan = plan_of(spark.range(5).alias("l").join(spark.range(3).alias("r"), "id", "left").select("r.id"))
+    (column,) = plan.output
+    below = [item for node in nodes.walk(plan) if isinstance(node, Range) for item in node.output]
+    assert column.nullable
+    assert [item.nullable for item in below if item.id == column.id] == [False]
 
 
 # --------------------------------------------------------------------------------------------- large plans
