@@ -323,11 +323,10 @@ class Config:
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> Config:
         """The options as `settings` (Spark's configuration) has them; a bad value or an unknown name is an error."""
-        known = {option.key for option in OPTIONS}
         for key in settings:
-            if key.startswith(PREFIX) and key not in known:
+            if key.startswith(PREFIX) and key not in _KEYS:
                 raise ConfigError(f"there is no option {key}.", hint="Run `volley config` for the list.")
-        return cls(**{_field(option.name): _value(option, settings) for option in OPTIONS})
+        return cls(**{field: _value(option, settings) for field, option in _FIELDS.items()})
 
 
 def _value(option: Option, settings: Mapping[str, str]) -> Any:
@@ -341,3 +340,7 @@ def _value(option: Option, settings: Mapping[str, str]) -> Any:
 def _field(name: str) -> str:
     snake = "".join("_" + letter.lower() if letter.isupper() else letter for letter in name)
     return snake.replace(".", "_")
+
+
+_KEYS = frozenset(option.key for option in OPTIONS)
+_FIELDS = {_field(option.name): option for option in OPTIONS}

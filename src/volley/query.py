@@ -281,7 +281,12 @@ class Query:
 
         Where only Spark can write them, its rows may still be computed natively.
         """
-        write = read_command(self.spark, command)
+        try:
+            write = read_command(self.spark, command)
+        except CaptureError as error:
+            self._planned = self._captured = time.perf_counter()
+            self._fall_back((Unsupported(Reason.CAPTURE, self.action, error.message),))
+            return None, None
         if isinstance(write, WriteCommand):
             return write, self.native_plan(write.rows, lambda plan: laid_out(plan, write))
         self._planned = self._captured = time.perf_counter()

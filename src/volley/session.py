@@ -25,6 +25,7 @@ from volley import query
 from volley.bridge.result import NativeResult
 from volley.config import PREFIX, Config
 from volley.errors import SessionError
+from volley.plan.capture import prepare
 from volley.settings import settings
 
 ENABLED = PREFIX + "enabled"
@@ -50,6 +51,7 @@ def enable(spark: SparkSession) -> SparkSession:
         raise SessionError(f"{kind} is not a classic SparkSession.", hint=hint)
     Config.read(settings(spark))
     _install()
+    prepare(spark.sparkContext._gateway)
     spark.conf.set(ENABLED, "true")
     return spark
 

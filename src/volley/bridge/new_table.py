@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from volley.bridge.partitions import add_partitions
-from volley.plan.jvm import Java, Jvm
+from volley.plan.jvm import Java, singleton
 from volley.support.reasons import Reason, Unsupported
 
 _CREATE = "CreateDataSourceTableAsSelectCommand"
@@ -85,13 +85,13 @@ class NewTable:
         ordered += [named[name] for name in partition_names]
         text = json.dumps({"type": "struct", "fields": ordered})
         schema = self._spark._jvm.org.apache.spark.sql.types.DataType.fromJson(text).asNullable()  # type: ignore[union-attr]
-        jvm = Jvm(self._spark.sparkContext._gateway)
-        utilities = jvm.singleton("org.apache.spark.sql.catalyst.util.package")
+        gateway = self._spark.sparkContext._gateway
+        utilities = singleton(gateway, "org.apache.spark.sql.catalyst.util.package")
         cleaned = utilities.removeInternalMetadata(
             schema, getattr(utilities, "removeInternalMetadata$default$2")()
         )
         conf = self._spark._jsparkSession.sessionState().conf()
-        return jvm.singleton("org.apache.spark.sql.catalyst.util.CharVarcharUtils").getRawSchema(
+        return singleton(gateway, "org.apache.spark.sql.catalyst.util.CharVarcharUtils").getRawSchema(
             cleaned, conf
         )
 
@@ -147,7 +147,7 @@ def _created(spark: SparkSession, command: Java) -> Java:
     creation = jvm.org.apache.spark.sql.execution.datasources.CreateTable(
         table, command.mode(), jvm.scala.Option.apply(command.query())
     )
-    modes = Jvm(spark.sparkContext._gateway).singleton("org.apache.spark.sql.execution.CommandExecutionMode")
+    modes = singleton(spark.sparkContext._gateway, "org.apache.spark.sql.execution.CommandExecutionMode")
     return state.executePlan(creation, modes.SKIP()).analyzed()
 
 

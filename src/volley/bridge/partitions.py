@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from volley.plan.jvm import Java, Jvm
-
-_PARTITION = "org.apache.spark.sql.catalyst.catalog.CatalogTablePartition"
+from volley.plan.capture import plan_reader
+from volley.plan.jvm import Java
 
 
 class CatalogPartitions:
@@ -16,19 +15,17 @@ class CatalogPartitions:
 
     def __init__(self, spark: SparkSession, command: Java) -> None:
         self._spark = spark
-        self._jvm = Jvm(spark.sparkContext._gateway)
+        gateway: Java = spark.sparkContext._gateway
+        self._jvm = gateway.jvm
         self._identifier = command.catalogTable().get().identifier()
         catalog = spark._jsparkSession.sessionState().catalog()
-        spec = self._jvm.root.scala.Option.apply(command.staticPartitions())
-        self.before = self._texts(catalog.listPartitionNames(self._identifier, spec))
-        location = self._jvm.chain(
-            self._jvm.method(_PARTITION, "location", "java.net.URI"),
-            self._jvm.method("java.net.URI", "getPath", "java.lang.String"),
-        )
-        found = catalog.listPartitions(self._identifier, spec).map(self._jvm.function(location))
+        spec = self._jvm.scala.Option.apply(command.staticPartitions())
+        reader = plan_reader(gateway)
+        self.before = reader.strings(catalog.listPartitionNames(self._identifier, spec))
+        found = reader.locations(catalog.listPartitions(self._identifier, spec))
         root = str(command.outputPath().toUri().getPath()).rstrip("/")
         self.elsewhere = sorted(
-            {path.rstrip("/") for path in self._texts(found)} - {f"{root}/{name}" for name in self.before}
+            {path.rstrip("/") for path in found} - {f"{root}/{name}" for name in self.before}
         )
         """Partitions that lie somewhere else than their names say."""
 
@@ -44,33 +41,29 @@ class CatalogPartitions:
         gone = sorted(set(self.before) - now) if replaced else []
         add_partitions(self._spark, self._identifier, now - set(self.before))
         if gone:
-            commands = self._jvm.root.org.apache.spark.sql.execution.command
+            commands = self._jvm.org.apache.spark.sql.execution.command
             specs = _seq(self._jvm, [_spec(self._jvm, name) for name in gone])
             drop = commands.AlterTableDropPartitionCommand(self._identifier, specs, True, False, True)
             drop.run(self._spark._jsparkSession)
 
-    def _texts(self, sequence: Java) -> list[str]:
-        separator = self._jvm.separator(1)
-        return str(sequence.mkString(separator)).split(separator) if sequence.size() else []
-
 
 def add_partitions(spark: SparkSession, identifier: Java, folders: Iterable[str]) -> None:
     """Tell the catalog of partitions that lie in these folders of a table."""
-    jvm = Jvm(spark.sparkContext._gateway)
-    none = jvm.root.scala.Option.apply(None)
-    specs = [jvm.root.scala.Tuple2(_spec(jvm, name), none) for name in sorted(folders)]
+    jvm: Java = spark._jvm
+    none = jvm.scala.Option.apply(None)
+    specs = [jvm.scala.Tuple2(_spec(jvm, name), none) for name in sorted(folders)]
     if specs:
-        commands = jvm.root.org.apache.spark.sql.execution.command
+        commands = jvm.org.apache.spark.sql.execution.command
         addition = commands.AlterTableAddPartitionCommand(identifier, _seq(jvm, specs), True)
         addition.run(spark._jsparkSession)
 
 
-def _spec(jvm: Jvm, folder: str) -> Java:
-    return jvm.root.org.apache.spark.sql.execution.datasources.PartitioningUtils.parsePathFragment(folder)
+def _spec(jvm: Java, folder: str) -> Java:
+    return jvm.org.apache.spark.sql.execution.datasources.PartitioningUtils.parsePathFragment(folder)
 
 
-def _seq(jvm: Jvm, items: list[Java]) -> Java:
-    array = jvm.root.java.util.ArrayList()
+def _seq(jvm: Java, items: list[Java]) -> Java:
+    array = jvm.java.util.ArrayList()
     for item in items:
         array.add(item)
-    return jvm.root.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq()
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq()

@@ -12,12 +12,17 @@ from functools import reduce
 from operator import and_
 
 import pyarrow as pa
-from datafusion import Expr, lit, literal
+from datafusion import Expr, literal
 from datafusion import functions as f
 from datafusion.common import NullTreatment
 
 from volley.lower.expressions import lower_expression
 from volley.plan.expressions import Expression, Literal
+
+# Of typed scalars: on anything else DataFusion tries imports, which takes longer than the rest of an aggregate.
+_ONE = literal(pa.scalar(1, pa.int64()))
+_INFINITY = literal(pa.scalar(float("inf"), pa.float64()))
+_MINUS_INFINITY = literal(pa.scalar(float("-inf"), pa.float64()))
 
 
 class Total(StrEnum):
@@ -80,11 +85,11 @@ class Accumulator:
         nullable = [a for a in self.arguments if not (isinstance(a, Literal) and a.value is not None)]
         values = [lower_expression(argument) for argument in nullable]
         if len(values) <= 1:
-            return values[0] if values else lit(1)
+            return values[0] if values else _ONE
         present = reduce(and_, (value.is_not_null() for value in values))
         # Distinct rows differ in any of their values.
         row = f.named_struct([(f"v{position}", value) for position, value in enumerate(values)])
-        return f.when(present, row if self.distinct else lit(1)).end()
+        return f.when(present, row if self.distinct else _ONE).end()
 
     def grouped(self) -> Expr:
         """The total as a DataFusion aggregate."""
@@ -122,8 +127,8 @@ class Accumulator:
 def _rank(value: Expr) -> Expr:
     return (
         f.when(value.isnan(), _int8(FloatRank.NAN))
-        .when(value == lit(float("inf")), _int8(FloatRank.HIGHEST))
-        .when(value == lit(float("-inf")), _int8(FloatRank.LOWEST))
+        .when(value == _INFINITY, _int8(FloatRank.HIGHEST))
+        .when(value == _MINUS_INFINITY, _int8(FloatRank.LOWEST))
         .when(value.is_not_null(), _int8(FloatRank.NUMBER))
         .end()
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import pyarrow as pa
-from datafusion import Expr, lit, literal
+from datafusion import Expr, literal
 from datafusion import functions as f
 
 from volley.lower.accumulators import Accumulator, FloatRank, Total
@@ -92,7 +92,10 @@ class Average:
         ]
 
     def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
-        return [totals[0].cast(to_arrow(_sum_type(call))), f.coalesce(totals[1], lit(0))]
+        return [
+            totals[0].cast(to_arrow(_sum_type(call))),
+            f.coalesce(totals[1], literal(pa.scalar(0, pa.int64()))),
+        ]
 
     def value(self, call: Call, totals: list[Expr]) -> Expr:
         total, count = self.state(call, totals)

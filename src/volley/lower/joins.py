@@ -9,7 +9,7 @@ from functools import reduce
 from operator import and_
 
 import pyarrow as pa
-from datafusion import DataFrame, Expr, col, lit, literal
+from datafusion import DataFrame, Expr, col, literal
 from datafusion import functions as f
 
 from volley.lower.expressions import column_name, lower_expression
@@ -19,6 +19,8 @@ from volley.plan.nodes import BuildSide, Join, JoinKind
 
 _TRUE = literal(pa.scalar(True, pa.bool_()))
 _FALSE = literal(pa.scalar(False, pa.bool_()))
+_ZERO = literal(pa.scalar(0, pa.int64()))
+_ONE = literal(pa.scalar(1, pa.int64()))
 
 _HOW = {
     JoinKind.INNER: "inner",
@@ -91,10 +93,10 @@ def _not_in(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> Data
     """
     left, (left_key,) = _with_key_columns(left, node.left.output, node.left_keys, "l")
     right, (right_key,) = _with_key_columns(right, (), node.right_keys, "r")
-    counts = right.aggregate(None, [f.count(lit(1)).alias("rows"), f.count(col(right_key)).alias("values")])
+    counts = right.aggregate(None, [f.count(_ONE).alias("rows"), f.count(col(right_key)).alias("values")])
     unmatched = _filtering_from_right(node, left, right, scope, [left_key], [right_key])
     no_null = (col("rows") == col("values")) & col(left_key).is_not_null()
-    return counts.join_on(unmatched, (col("rows") == lit(0)) | no_null)
+    return counts.join_on(unmatched, (col("rows") == _ZERO) | no_null)
 
 
 def _with_key_columns(

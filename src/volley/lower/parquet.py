@@ -6,15 +6,14 @@ old dates. So a file is looked at before it is read, and anything but the plain 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from volley.errors import DataError
-from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.types import (
     BINARY,
@@ -35,43 +34,42 @@ from volley.plan.types import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Footer:
-    """The top-level columns of a file, and whether its dates are in the old hybrid calendar."""
+    """The top-level columns of a file by their names in lower case, and whether its dates are in the old calendar.
 
-    columns: tuple[pa.Field, ...]
+    A file that did not change has one footer: they are compared by identity.
+    """
+
+    path: str
+    columns: dict[str, list[pa.Field]]
     int96: frozenset[str]
     legacy_calendar: bool
 
+    def column(self, name: str, data_type: DataType) -> pa.Field | None:
+        """What this column is in the file; None when the file has none.
 
-def physical_columns(file: DataFile, wanted: list[Attribute]) -> dict[int, pa.Field]:
-    """What each wanted column is in this file, by attribute id; absent columns are left out.
-
-    Raises DataError when the file is missing, changed or broken, or holds a column in a form that Spark would
-    not read as the type of the plan.
-    """
-    footer = _open(file)
-    by_name: dict[str, list[pa.Field]] = {}
-    for column in footer.columns:
-        by_name.setdefault(column.name.lower(), []).append(column)
-    columns = {}
-    for attribute in wanted:
-        candidates = by_name.get(attribute.name.lower(), [])
+        Raises DataError when the file holds it in a form that Spark would not read as this type.
+        """
+        candidates = self.columns.get(name.lower(), ())
+        if not candidates:
+            return None
         if len(candidates) > 1:
-            raise DataError(f"{file.path}: several columns are called {attribute.name}, but for case.")
-        for column in candidates:
-            what = f"{file.path}: column {column.name}"
-            if not _readable(column.type, attribute.type, column.name in footer.int96):
-                raise DataError(f"{what} is {column.type}, the plan expects {attribute.type}.")
-            if footer.legacy_calendar and _has_dates(attribute.type):
-                raise DataError(f"{what} has dates in the calendar of Spark 2.")
-            columns[attribute.id] = column
-    return columns
+            raise DataError(f"{self.path}: several columns are called {name}, but for case.")
+        (column,) = candidates
+        if not _readable(column.type, data_type, column.name in self.int96):
+            raise DataError(
+                f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
+            )
+        if self.legacy_calendar and _has_dates(data_type):
+            raise DataError(f"{self.path}: column {column.name} has dates in the calendar of Spark 2.")
+        return column
 
 
-def _open(file: DataFile) -> Footer:
+def footer_of(file: DataFile) -> Footer:
+    """Raises DataError when the file is missing, changed or broken."""
     try:
-        status = Path(file.path).stat()
+        status = os.stat(file.path)  # noqa: PTH116  # a Path costs more than the call, for every file of a query
         if status.st_size != file.size_bytes:
             raise DataError(
                 f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now."
@@ -88,8 +86,12 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> Footer:
     schema = metadata.schema
     leaves = [schema.column(index) for index in range(len(schema.names))]
     tags = metadata.metadata or {}
+    columns: dict[str, list[pa.Field]] = {}
+    for column in schema.to_arrow_schema():
+        columns.setdefault(column.name.lower(), []).append(column)
     return Footer(
-        columns=tuple(schema.to_arrow_schema()),
+        path=path,
+        columns=columns,
         int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
         legacy_calendar=_written_with_legacy_calendar(tags),
     )

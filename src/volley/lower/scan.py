@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
@@ -10,11 +11,11 @@ from datafusion import DataFrame, Expr, col, literal
 from volley.errors import DataError
 from volley.lower import links
 from volley.lower.expressions import column_name
-from volley.lower.parquet import physical_columns
+from volley.lower.parquet import Footer, footer_of
 from volley.lower.scope import Scope, arrow_schema, distinct, read_type
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan
-from volley.plan.types import to_arrow
+from volley.plan.types import DataType, to_arrow
 
 
 def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
@@ -47,19 +48,28 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     ).select(*(col(column_name(attribute.id)) for attribute in distinct(node.output)))
 
 
-def _fields(files: Sequence[DataFile], columns: list[Attribute]) -> list[pa.Field]:
+def _fields(files: Sequence[DataFile], columns: list[Attribute]) -> tuple[pa.Field, ...]:
     """The columns as the files have them: by one name in every file, and without NULL if no file can have one."""
-    found = [physical_columns(file, columns) for file in files]
+    footers = tuple([footer_of(file) for file in files])
+    return _common_fields(footers, tuple([(column.name, column.type) for column in columns]))
+
+
+# Most queries read columns that another one has read.
+@lru_cache(maxsize=256)
+def _common_fields(
+    footers: tuple[Footer, ...], columns: tuple[tuple[str, DataType], ...]
+) -> tuple[pa.Field, ...]:
     fields = []
-    for column in columns:
-        here = [physical[column.id] for physical in found if column.id in physical]
-        names = {field.name for field in here} or {column.name}
+    for name, data_type in columns:
+        found = [footer.column(name, data_type) for footer in footers]
+        here = [field for field in found if field is not None]
+        names = {field.name for field in here} or {name}
         if len(names) > 1:
             raise DataError(f"the files of a scan call one column {' and '.join(sorted(names))}.")
         # Knowing that there is no NULL saves DataFusion checks, and Spark's own null checks vanish.
-        nullable = len(here) < len(files) or any(field.nullable for field in here)
-        fields.append(pa.field(names.pop(), read_type(column.type), nullable))
-    return fields
+        nullable = len(here) < len(footers) or any(field.nullable for field in here)
+        fields.append(pa.field(names.pop(), read_type(data_type), nullable))
+    return tuple(fields)
 
 
 def _literals(attributes: Sequence[Attribute], values: tuple[Scalar, ...]) -> list[Expr]:

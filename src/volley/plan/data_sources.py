@@ -12,7 +12,7 @@ from volley.plan.nodes import HERE, Node, SourceScan
 _PYTHON_SCAN = "org.apache.spark.sql.execution.datasources.v2.python.PythonScan"
 
 
-def batch_scan(operator: Operator, scan: Java) -> Node:
+def batch_scan(operator: Operator, gateway: Java, scan: Java) -> Node:
     """A scan of the second data source API; only those of Python are known."""
     source = scan.scan()
     if source.getClass().getName() != _PYTHON_SCAN:

@@ -1,18 +1,18 @@
-"""From Catalyst's JSON, with the details that it leaves out, to our expressions.
+"""From what was read of Catalyst's expressions to ours: one small function for each class that has its own form.
 
-A tree arrives as a flat list in depth-first order; each entry says how many children follow it.
+An entry is `[class, type, ...]`; it names its parts by their numbers among the parts that were decoded before it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
 from volley.errors import CaptureError
-from volley.plan.details import ExpressionDetail
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -29,11 +29,11 @@ from volley.plan.expressions import (
     SortKey,
     WindowCall,
 )
-from volley.plan.nodes import Node
 from volley.plan.types import (
     BOOLEAN,
     DATE,
     FRACTIONAL,
+    INTEGER,
     INTEGRAL,
     NULL,
     STRING,
@@ -44,190 +44,195 @@ from volley.plan.types import (
     parse_type,
 )
 
-Json = dict[str, Any]
 TRUE = Literal(True, BOOLEAN)
 # Python's own would refuse more than 28 digits.
 _DECIMAL_CONTEXT = Context(prec=38)
 
-# Filters that only skip rows which a join above drops anyway; TRUE is a correct stand-in.
-_ONLY_PRUNING = ("DynamicPruningExpression", "BloomFilterMightContain")
+
+@dataclass(frozen=True)
+class _Bound:
+    """The end of a frame; None where there is none."""
+
+    offset: Expression | None
 
 
 @dataclass(frozen=True)
-class Lookups:
-    """What must be asked of the JVM object itself, by the position of the expression in its tree."""
+class _Window:
+    """What follows OVER."""
 
-    subquery: Callable[[int], Node]
-    set_values: Callable[[int], list[str]]
-
-
-@dataclass(frozen=True)
-class _Part:
-    index: int
-    json: Json
-    detail: ExpressionDetail
-    children: tuple[_Part, ...]
-
-    @property
-    def name(self) -> str:
-        return short_name(self.json["class"])
+    keys: tuple[Expression, ...]
+    frame: Frame
 
 
-def short_name(class_name: str) -> str:
-    return class_name.rpartition(".")[2].removesuffix("$")
+Part = Expression | _Bound | _Window | Frame
+Entry = list[Any]
+_Decoder = Callable[[Entry, list[Any], list[DataType]], Part]
 
 
-def decode(tree: list[Json], details: list[ExpressionDetail], lookups: Lookups) -> Expression:
-    if [entry["class"] for entry in tree] != [detail.class_name for detail in details]:
-        raise CaptureError(f"the JSON of {tree[0]['class']} does not match the object it describes.")
-    entries = iter(enumerate(zip(tree, details, strict=True)))
-    return _decode(_build(entries), lookups)
+def decode(entry: Entry, built: list[Any], types: list[DataType]) -> Part:
+    """The part that `entry` describes. `built` are all parts before it, `types` the types by their numbers."""
+    if decoder := _DECODERS.get(entry[0]):
+        return decoder(entry, built, types)
+    name, type_, children, fields = entry
+    mode = fields.pop("evalMode", None) or fields.pop("evalContext", None)
+    arguments = tuple([built[child] for child in children])
+    return Call(name, arguments, types[type_], mode and EvalMode(mode), tuple(fields.items()))
 
 
-def _build(entries: Iterator[tuple[int, tuple[Json, ExpressionDetail]]]) -> _Part:
-    index, (json, detail) = next(entries)
-    return _Part(index, json, detail, tuple(_build(entries) for _ in range(json["num-children"])))
+def type_of(value: Any) -> DataType:
+    return _simple_type(value) if isinstance(value, str) else parse_type(value)
 
 
-def _decode(part: _Part, lookups: Lookups) -> Expression:
-    name = part.name
-    if name in _ONLY_PRUNING:
-        return TRUE
-    if name == "ScalarSubquery":
-        return ScalarSubquery(_id(part.json["exprId"]), lookups.subquery(part.index), part.detail.type)
-    if name == "InSubqueryExec":
-        value = _decode(part.children[0], lookups)
-        return InSubquery(_id(part.json["exprId"]), value, lookups.subquery(part.index))
-    if name == "WindowExpression":
-        return _window(part, lookups)
-    if name == "InSet":
-        return _in_set(part, lookups)
-    children = tuple(_decode(child, lookups) for child in part.children)
-    match name:
-        case "AttributeReference":
-            return attribute(part.json)
-        case "Literal":
-            return _literal(part)
-        case "Alias":
-            return Alias(_id(part.json["exprId"]), part.json["name"], children[0])
-        case "SortOrder":
-            return SortKey(
-                children[0],
-                ascending=_object(part.json["direction"]) == "Ascending",
-                nulls_first=_object(part.json["nullOrdering"]) == "NullsFirst",
-            )
-        case "AggregateExpression":
-            return _aggregate(part, children)
-        case _:
-            return Call(name, children, part.detail.type, _mode(part), _options(part))
+_simple_type = lru_cache(maxsize=256)(parse_type)
 
 
-def attribute(json: Json) -> Attribute:
-    return Attribute(_id(json["exprId"]), json["name"], parse_type(json["dataType"]), json["nullable"])
+def scalar(text: str | bool | None, data_type: DataType) -> Scalar:
+    """A value from the text of Catalyst's internal form: dates are days, timestamps microseconds. None is NULL.
 
-
-def _aggregate(part: _Part, children: tuple[Expression, ...]) -> AggregateCall:
-    function = children[0]
-    if not isinstance(function, Call):
-        raise CaptureError(f"{part.children[0].name} is not an aggregate function.")
-    return AggregateCall(
-        function,
-        AggregateMode(_object(part.json["mode"])),
-        distinct=part.json["isDistinct"],
-        filter=children[1] if len(children) > 1 else None,
-        result_id=_id(part.json["resultId"]),
-    )
-
-
-def _window(part: _Part, lookups: Lookups) -> Expression:
-    function = _decode(part.children[0], lookups)
-    spec = part.children[1]
-    frame = spec.children[-1]
-    if not isinstance(function, Call | AggregateCall) or frame.name != "SpecifiedWindowFrame":
-        raise CaptureError(f"a window over {part.children[0].name} in {frame.name} is not readable.")
-    keys = [_decode(child, lookups) for child in spec.children[:-1]]
-    return WindowCall(
-        function,
-        partition_by=tuple(key for key in keys if not isinstance(key, SortKey)),
-        order_by=tuple(key for key in keys if isinstance(key, SortKey)),
-        frame=Frame(
-            rows=_object(frame.json["frameType"]) == "RowFrame",
-            lower=_bound(frame.children[0], lookups),
-            upper=_bound(frame.children[1], lookups),
-        ),
-    )
-
-
-def _bound(part: _Part, lookups: Lookups) -> Expression | None:
-    if part.name in ("UnboundedPreceding", "UnboundedFollowing"):
+    Raises CaptureError for a value that has no exact text, and for types of which Volley knows no values.
+    """
+    if text is None:
         return None
-    return Literal(0, parse_type("integer")) if part.name == "CurrentRow" else _decode(part, lookups)
-
-
-def _in_set(part: _Part, lookups: Lookups) -> Expression:
-    """A long IN list, which Spark keeps as a set: the same as IN over literals."""
-    value = _decode(part.children[0], lookups)
-    texts = lookups.set_values(part.index)
-    literals = tuple(Literal(_internal(text, value.type), value.type) for text in texts)
-    return Call("In", (value, *literals), BOOLEAN)
-
-
-def _literal(part: _Part) -> Expression:
-    data_type = part.detail.type
-    if data_type == NULL or (part.json["value"] is None and part.detail.fields["value"] == "null"):
-        return Literal(None, data_type)
+    if not isinstance(text, str):
+        raise CaptureError(f"a value of type {data_type} is not readable.")
     if data_type == STRING:
-        return Literal(part.json["value"], data_type)
-    try:
-        return Literal(_internal(part.detail.fields["value"], data_type), data_type)
-    except CaptureError:
-        # Arrays, structs, binaries, intervals: kept as a call that no support table knows, so explain can name it.
-        return Call("Literal", (), data_type)
-
-
-def _internal(text: str, data_type: DataType) -> Scalar:
-    """A value from the text of Catalyst's internal form: dates are days, timestamps microseconds."""
-    if data_type == STRING:
-        return None if text == "null" else text
+        return text
     if data_type == BOOLEAN:
         return text == "true"
     if data_type in INTEGRAL or data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return int(text)
     if data_type in FRACTIONAL:
-        return {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}.get(text) or float(text)
+        return _SPECIAL_FLOATS[text] if text in _SPECIAL_FLOATS else float(text)
     if isinstance(data_type, DecimalType):
         return Decimal(text).quantize(Decimal(1).scaleb(-data_type.scale), context=_DECIMAL_CONTEXT)
-    raise CaptureError(f"a literal of type {data_type} is not readable.")
+    raise CaptureError(f"a value of type {data_type} is not readable.")
 
 
-def _mode(part: _Part) -> EvalMode | None:
-    """`evalMode` is the mode itself, `evalContext` prints as `NumericEvalContext(ANSI,true)`."""
-    fields = part.detail.fields
-    if "evalMode" in fields:
-        return EvalMode(fields["evalMode"])
-    if "evalContext" in fields:
-        return EvalMode(fields["evalContext"].partition("(")[2].partition(",")[0])
-    return None
+_SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
-def _options(part: _Part) -> tuple[tuple[str, Scalar], ...]:
-    """The fields of the class that are neither children nor the mode; what JSON has as null is read as text."""
-    options: list[tuple[str, Scalar]] = []
-    children = 0
-    for name, text in part.detail.fields.items():
-        value = part.json.get(name)
-        if type(value) is int and value == children < len(part.children):
-            children += 1  # JSON names children by their position
-        elif isinstance(value, list):
-            children += sum(type(item) is int for item in value)
-        elif name not in ("evalMode", "evalContext", "dataType") and not isinstance(value, dict):
-            options.append((name, text if value is None else value))
-    return tuple(options)
+# ------------------------------------------------------------------------- classes with forms of their own
 
 
-def _object(json: Json) -> str:
-    return short_name(json["object"])
+def _attribute(entry: Entry, built: list[Any], types: list[DataType]) -> Attribute:
+    _, type_, id_, name, nullable = entry
+    return Attribute(id_, name, types[type_], nullable)
 
 
-def _id(json: Json) -> int:
-    return int(json["id"])
+def _literal(entry: Entry, built: list[Any], types: list[DataType]) -> Expression:
+    _, type_, text = entry
+    data_type = types[type_]
+    if data_type == NULL:
+        return Literal(None, data_type)
+    try:
+        return Literal(scalar(text, data_type), data_type)
+    except CaptureError:
+        # Arrays, structs, binaries, intervals: kept as a call that no support table knows, so explain can name it.
+        return Call("Literal", (), data_type)
+
+
+def _alias(entry: Entry, built: list[Any], types: list[DataType]) -> Alias:
+    _, _, child, id_, name = entry
+    return Alias(id_, name, built[child])
+
+
+def _in_set(entry: Entry, built: list[Any], types: list[DataType]) -> Expression:
+    """A long IN list, which Spark keeps as a set: the same as IN over literals."""
+    _, _, child, texts = entry
+    value: Expression = built[child]
+    literals = tuple(Literal(scalar(text, value.type), value.type) for text in texts)
+    return Call("In", (value, *literals), BOOLEAN)
+
+
+def _scalar_subquery(entry: Entry, built: list[Any], types: list[DataType]) -> ScalarSubquery:
+    _, type_, id_, plan = entry
+    return ScalarSubquery(id_, built[plan], types[type_])
+
+
+def _in_subquery(entry: Entry, built: list[Any], types: list[DataType]) -> InSubquery:
+    _, _, child, id_, plan = entry
+    return InSubquery(id_, built[child], built[plan])
+
+
+def _always_true(entry: Entry, built: list[Any], types: list[DataType]) -> Literal:
+    """Filters that only skip rows which a join above drops anyway; TRUE is a correct stand-in."""
+    return TRUE
+
+
+def _sort_key(entry: Entry, built: list[Any], types: list[DataType]) -> SortKey:
+    _, _, children, fields = entry
+    return SortKey(
+        built[children[0]],
+        ascending=fields["direction"] == "Ascending",
+        nulls_first=fields["nullOrdering"] == "NullsFirst",
+    )
+
+
+def _aggregate(entry: Entry, built: list[Any], types: list[DataType]) -> AggregateCall:
+    _, _, children, fields = entry
+    function = built[children[0]]
+    if not isinstance(function, Call):
+        raise CaptureError(f"{type(function).__name__} is not an aggregate function.")
+    return AggregateCall(
+        function,
+        AggregateMode(fields["mode"]),
+        distinct=fields["isDistinct"],
+        filter=built[children[1]] if len(children) > 1 else None,
+        result_id=fields["resultId"],
+    )
+
+
+def _window(entry: Entry, built: list[Any], types: list[DataType]) -> WindowCall:
+    function, window = (built[child] for child in entry[2])
+    if not isinstance(function, Call | AggregateCall) or not isinstance(window, _Window):
+        raise CaptureError(f"a window over {type(function).__name__} is not readable.")
+    return WindowCall(
+        function,
+        partition_by=tuple(key for key in window.keys if not isinstance(key, SortKey)),
+        order_by=tuple(key for key in window.keys if isinstance(key, SortKey)),
+        frame=window.frame,
+    )
+
+
+def _window_spec(entry: Entry, built: list[Any], types: list[DataType]) -> _Window:
+    *keys, frame = (built[child] for child in entry[2])
+    if not isinstance(frame, Frame):
+        raise CaptureError("a window without a frame is not readable.")
+    return _Window(tuple(keys), frame)
+
+
+def _frame(entry: Entry, built: list[Any], types: list[DataType]) -> Frame:
+    lower, upper = (built[child] for child in entry[2])
+    return Frame(
+        rows=entry[3]["frameType"] == "RowFrame",
+        lower=lower.offset if isinstance(lower, _Bound) else lower,
+        upper=upper.offset if isinstance(upper, _Bound) else upper,
+    )
+
+
+def _unbounded(entry: Entry, built: list[Any], types: list[DataType]) -> _Bound:
+    return _Bound(None)
+
+
+def _current_row(entry: Entry, built: list[Any], types: list[DataType]) -> _Bound:
+    return _Bound(Literal(0, INTEGER))
+
+
+_DECODERS: dict[str, _Decoder] = {
+    "AttributeReference": _attribute,
+    "Literal": _literal,
+    "Alias": _alias,
+    "InSet": _in_set,
+    "ScalarSubquery": _scalar_subquery,
+    "InSubqueryExec": _in_subquery,
+    "DynamicPruningExpression": _always_true,
+    "BloomFilterMightContain": _always_true,
+    "SortOrder": _sort_key,
+    "AggregateExpression": _aggregate,
+    "WindowExpression": _window,
+    "WindowSpecDefinition": _window_spec,
+    "SpecifiedWindowFrame": _frame,
+    "UnboundedPreceding": _unbounded,
+    "UnboundedFollowing": _unbounded,
+    "CurrentRow": _current_row,
+}

@@ -1,4 +1,4 @@
-"""From Spark's physical operators, one JSON entry each, to our nodes: one small function an operator."""
+"""From Spark's physical operators, one entry each, to our nodes: one small function an operator."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from volley.plan.decode_expressions import Json, attribute, short_name
-from volley.plan.expressions import AggregateCall, Alias, Attribute, Expression, SortKey
+from volley.errors import CaptureError
+from volley.plan.expressions import AggregateCall, Alias, Attribute, SortKey
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -21,6 +21,7 @@ from volley.plan.nodes import (
     OneRow,
     Partitioning,
     Project,
+    Range,
     Sort,
     TopN,
     Union,
@@ -31,22 +32,27 @@ from volley.plan.nodes import (
 
 @dataclass(frozen=True)
 class Operator:
-    """One physical operator: its JSON entry, its expressions by field name, and its decoded children."""
+    """One physical operator: its expressions and its other values by field name, and its decoded children."""
 
-    json: Json
-    expressions: dict[str, tuple[Expression, ...]]
+    name: str
+    expressions: dict[str, Any]
+    values: dict[str, Any]
     children: tuple[Node, ...]
 
-    @property
-    def name(self) -> str:
-        return short_name(self.json["class"])
-
     def all(self, field: str) -> tuple[Any, ...]:
-        return self.expressions.get(field, ())
+        """The expressions of a field that holds a list of them."""
+        found: tuple[Any, ...] = self.expressions.get(field, ())
+        return found
 
     def one(self, field: str) -> Any:
-        found = self.expressions.get(field, ())
-        return found[0] if found else None
+        """The expression of a field that holds at most one."""
+        return self.expressions.get(field)
+
+    def value(self, field: str) -> Any:
+        """Another field; one that could not be read is an error, never a default."""
+        if field not in self.values:
+            raise CaptureError(f"{field} of {self.name} could not be read.")
+        return self.values[field]
 
 
 Decoder = Callable[[Operator], Node]
@@ -98,27 +104,27 @@ def _aggregate(operator: Operator) -> Node:
 
 @decodes("SortExec")
 def _sort(operator: Operator) -> Node:
-    return Sort(operator.all("sortOrder"), operator.json["global"], operator.children[0])
+    return Sort(operator.all("sortOrder"), operator.value("global"), operator.children[0])
 
 
 @decodes("LocalLimitExec")
 def _local_limit(operator: Operator) -> Node:
-    return Limit(operator.json["limit"], 0, False, operator.children[0])
+    return Limit(operator.value("limit"), 0, False, operator.children[0])
 
 
 @decodes("GlobalLimitExec", "CollectLimitExec")
 def _limit(operator: Operator) -> Node:
-    offset = operator.json.get("offset", 0)
-    count = operator.json["limit"]
+    offset = operator.value("offset")
+    count = operator.value("limit")
     # Spark's limit counts from the first row, the skipped ones included; -1 is no limit.
     return Limit(None if count < 0 else max(0, count - offset), offset, True, operator.children[0])
 
 
 @decodes("TakeOrderedAndProjectExec")
 def _top_n(operator: Operator) -> Node:
-    offset = operator.json.get("offset", 0)
+    offset = operator.value("offset")
     return TopN(
-        max(0, operator.json["limit"] - offset),
+        max(0, operator.value("limit") - offset),
         offset,
         operator.all("sortOrder"),
         operator.all("projectList"),
@@ -128,17 +134,13 @@ def _top_n(operator: Operator) -> Node:
 
 @decodes("UnionExec")
 def _union(operator: Operator) -> Node:
-    # Union has no output of its own in JSON: it takes the ids and names of its first child.
+    # It takes the ids and names of its first child.
     return Union(operator.children[0].output, operator.children)
 
 
 @decodes("ExpandExec")
 def _expand(operator: Operator) -> Node:
-    output: tuple[Attribute, ...] = operator.all("output")
-    flat = operator.all("projections")
-    width = len(output)
-    projections = tuple(flat[start : start + width] for start in range(0, len(flat), width))
-    return Expand(projections, output, operator.children[0])
+    return Expand(operator.all("projections"), operator.all("output"), operator.children[0])
 
 
 @decodes("WindowExec")
@@ -150,12 +152,10 @@ def _window(operator: Operator) -> Node:
 @decodes("ShuffleExchangeExec")
 def _exchange(operator: Operator) -> Node:
     child = operator.children[0]
-    layout = operator.json["outputPartitioning"]
-    entry = layout[0] if isinstance(layout, list) else layout
-    kind = short_name(entry.get("class") or entry.get("product-class") or entry["object"])
-    partitions = entry.get("numPartitions", 1)
-    layout_expression = operator.one("outputPartitioning")
-    keys = layout_expression.arguments if layout_expression else ()
+    kind = operator.value("outputPartitioning")
+    partitions = operator.value("numPartitions")
+    layout = operator.one("outputPartitioning")
+    keys = layout.arguments if layout else ()
     match kind:
         case "HashPartitioning":
             return Exchange(Partitioning.HASH, partitions, keys, (), child)
@@ -186,17 +186,17 @@ def _join(operator: Operator) -> Node:
     left, right = operator.children
     kind, exists = _join_kind(operator)
     if kind is None:
-        return unknown(operator, str(operator.json.get("joinType")))
-    build = operator.json.get("buildSide")
+        return unknown(operator, operator.value("joinType"))
+    build = operator.values.get("buildSide")
     return Join(
         kind=kind,
         left_keys=operator.all("leftKeys"),
         right_keys=operator.all("rightKeys"),
         condition=operator.one("condition"),
-        build=BuildSide(short_name(build["object"])) if build else None,
+        build=BuildSide(build) if build else None,
         left=left,
         right=right,
-        null_aware=operator.json.get("isNullAwareAntiJoin", False),
+        null_aware=operator.values.get("isNullAwareAntiJoin", False),
         exists=exists,
     )
 
@@ -204,15 +204,16 @@ def _join(operator: Operator) -> Node:
 def _join_kind(operator: Operator) -> tuple[JoinKind | None, Attribute | None]:
     if operator.name == "CartesianProductExec":
         return JoinKind.INNER, None
-    join_type = operator.json["joinType"]
-    if "object" in join_type:
-        name = short_name(join_type["object"])
-        if name == "Cross":
-            return JoinKind.INNER, None
-        return (JoinKind(name), None) if name in set(JoinKind) else (None, None)
-    if short_name(join_type.get("product-class", "")) == "ExistenceJoin":
-        return JoinKind.EXISTENCE, attribute(join_type["exists"][0])
-    return None, None
+    name = operator.value("joinType")
+    if name == "Cross":
+        return JoinKind.INNER, None
+    return (JoinKind(name), operator.one("exists")) if name in set(JoinKind) else (None, None)
+
+
+@decodes("RangeExec")
+def _range(operator: Operator) -> Node:
+    start, end, step = (operator.value(field) for field in ("start", "end", "step"))
+    return Range(start, end, step, operator.all("output"))
 
 
 @decodes("OneRowRelationExec")

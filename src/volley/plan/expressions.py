@@ -8,7 +8,7 @@ Every expression knows its type: it is the one Spark gave it, never one that we 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -163,8 +163,6 @@ Expression = (
     Attribute | Literal | Alias | Call | AggregateCall | SortKey | WindowCall | ScalarSubquery | InSubquery
 )
 
-_LEAVES = (Attribute, Literal, ScalarSubquery)
-
 
 def children(expression: Expression) -> tuple[Expression, ...]:
     match expression:
@@ -192,27 +190,43 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """A copy in which every part has been offered to `change`, children before their parents."""
-    if not isinstance(expression, _LEAVES):
-        changes: dict[str, Any] = {
-            field.name: _transform_field(getattr(expression, field.name), change)
-            for field in fields(expression)
-        }
-        expression = replace(expression, **changes)
+    old = children(expression)
+    new = []
+    for child in old:  # a loop, not a comprehension: that would be another frame for each level
+        new.append(transform(child, change))
+    if any(mine is not theirs for mine, theirs in zip(new, old, strict=True)):
+        expression = _with_children(expression, new)
     return change(expression)
 
 
-def _transform_field(value: object, change: Callable[[Expression], Expression]) -> object:
-    if isinstance(value, Expression):
-        return transform(value, change)
-    if isinstance(value, Frame):
-        return Frame(
-            value.rows,
-            value.lower and transform(value.lower, change),
-            value.upper and transform(value.upper, change),
-        )
-    if isinstance(value, tuple):
-        return tuple(_transform_field(item, change) for item in value)
-    return value
+def _with_children(expression: Expression, parts: list[Any]) -> Expression:
+    """The same expression over other children, which are in the order of `children`."""
+    match expression:
+        case Attribute() | Literal() | ScalarSubquery():
+            return expression
+        case Alias(id, name, _):
+            return Alias(id, name, parts[0])
+        case SortKey():
+            return replace(expression, child=parts[0])
+        case Call(function, _, type_, mode, options):
+            return Call(function, tuple(parts), type_, mode, options)
+        case AggregateCall():
+            return replace(expression, function=parts[0], filter=parts[1] if len(parts) > 1 else None)
+        case WindowCall(_, partition_by, order_by, frame):
+            function, *rest = parts
+            bounds = rest[len(partition_by) + len(order_by) :]
+            return WindowCall(
+                function,
+                tuple(rest[: len(partition_by)]),
+                tuple(rest[len(partition_by) : len(partition_by) + len(order_by)]),
+                Frame(
+                    frame.rows,
+                    None if frame.lower is None else bounds.pop(0),
+                    None if frame.upper is None else bounds.pop(0),
+                ),
+            )
+        case InSubquery():
+            return replace(expression, value=parts[0])
 
 
 def references(expression: Expression) -> frozenset[int]:

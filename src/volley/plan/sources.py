@@ -1,4 +1,4 @@
-"""Leaves of a plan whose rows the driver has: they must be asked of the JVM objects, JSON does not have them."""
+"""Leaves of a plan whose rows the driver has: their rows are asked of the JVM's own objects."""
 
 from __future__ import annotations
 
@@ -9,56 +9,39 @@ import pyarrow as pa
 from volley.plan.data_sources import batch_scan
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
-from volley.plan.jvm import Java, Jvm
-from volley.plan.nodes import LocalRows, Node, Range
-from volley.plan.types import LONG, is_carried, to_arrow
+from volley.plan.jvm import Java, singleton
+from volley.plan.nodes import LocalRows, Node
+from volley.plan.types import is_carried, to_arrow
 
 _ROWS_A_BATCH = 65_536
 
 
-class SourceReader:
-    """Reads local rows and ranges through one gateway."""
-
-    def __init__(self, jvm: Jvm) -> None:
-        self._jvm = jvm
-
-    def decoder(self, name: str) -> Callable[[Operator, Java], Node] | None:
-        return {
-            "LocalTableScanExec": self._local_rows,
-            # What SHOW, DESCRIBE and the like found out: the command itself has run already.
-            "CommandResultExec": self._local_rows,
-            "RangeExec": self._range,
-            "BatchScanExec": batch_scan,
-        }.get(name)
-
-    def _local_rows(self, operator: Operator, scan: Java) -> Node:
-        output: tuple[Attribute, ...] = operator.all("output")
-        if not all(is_carried(attribute.type) for attribute in output):
-            return unknown(operator, "rows of a type that Volley does not carry")
-        names = [f"c{index}" for index in range(len(output))]
-        target = pa.schema(
-            [pa.field(name, to_arrow(item.type)) for name, item in zip(names, output, strict=True)]
-        )
-        converters = self._jvm.singleton("org.apache.spark.sql.execution.arrow.ArrowConverters")
-        batches = converters.toBatchWithSchemaIterator(
-            scan.rows().iterator(), scan.schema(), _ROWS_A_BATCH, 0, "UTC", False, False
-        )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, target) as writer:
-            while batches.hasNext():
-                for batch in pa.ipc.open_stream(bytes(batches.next())):
-                    columns = [
-                        column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)
-                    ]
-                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=target))
-        return LocalRows(output, sink.getvalue().to_pybytes())
-
-    def _range(self, operator: Operator, scan: Java) -> Node:
-        return Range(scan.start(), scan.end(), scan.step(), _attributes(scan))
-
-
-def _attributes(scan: Java) -> tuple[Attribute, ...]:
-    return tuple(
-        Attribute(int(item.exprId().id()), item.name(), LONG, False)
-        for item in (scan.output().apply(index) for index in range(scan.output().size()))
+def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
+    output: tuple[Attribute, ...] = operator.all("output")
+    if not all(is_carried(attribute.type) for attribute in output):
+        return unknown(operator, "rows of a type that Volley does not carry")
+    names = [f"c{index}" for index in range(len(output))]
+    target = pa.schema(
+        [pa.field(name, to_arrow(item.type)) for name, item in zip(names, output, strict=True)]
     )
+    converters = singleton(gateway, "org.apache.spark.sql.execution.arrow.ArrowConverters")
+    batches = converters.toBatchWithSchemaIterator(
+        scan.rows().iterator(), scan.schema(), _ROWS_A_BATCH, 0, "UTC", False, False
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, target) as writer:
+        while batches.hasNext():
+            for batch in pa.ipc.open_stream(bytes(batches.next())):
+                columns = [
+                    column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)
+                ]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=target))
+    return LocalRows(output, sink.getvalue().to_pybytes())
+
+
+SOURCES: dict[str, Callable[[Operator, Java, Java], Node]] = {
+    "LocalTableScanExec": _local_rows,
+    # What SHOW, DESCRIBE and the like found out: the command itself has run already.
+    "CommandResultExec": _local_rows,
+    "BatchScanExec": batch_scan,
+}

@@ -1,0 +1,715 @@
+package volley;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.catalog.CatalogTablePartition;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.BloomFilterMightContain;
+import org.apache.spark.sql.catalyst.expressions.DynamicPruningExpression;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.InSet;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NumericEvalContext;
+import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
+import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
+import org.apache.spark.sql.execution.FileSourceScanExec;
+import org.apache.spark.sql.execution.InSubqueryExec;
+import org.apache.spark.sql.execution.RangeExec;
+import org.apache.spark.sql.execution.ReusedSubqueryExec;
+import org.apache.spark.sql.execution.ScalarSubquery;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.UserDefinedType;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * Writes a physical plan as one JSON text, in one pass. Spark's own Janino compiles this when a session first needs it
+ * (reader.py), so it is Java without lambdas, and type arguments are left out.
+ *
+ * The text has three tables. `entries` lists expressions and operators, each after all that it consists of, by whose
+ * numbers it names them. `types` are the distinct data types, `scans` what file scans read. An entry is
+ *
+ *   [class, type, [children], {field: value}]         an expression; some classes have a form of their own, see part()
+ *   {"operator": class, "children": [...], "expressions": {field: numbers}, "values": {field: value}}
+ *
+ * The last entry is the top of the plan. What cannot be read exactly is never replaced by a guess: it is left out, or
+ * false where a value is expected.
+ */
+public final class PlanReader {
+    private final Set readable;
+    private final String[] settings;
+    private final int mostParts;
+    private final int deepest;
+
+    /**
+     * Of operators in `readable` every field is read, of others only the output. `settings` are read for file scans.
+     * Both are lists with commas. A plan of more than `mostParts` parts, or an expression of more than `deepest`
+     * levels, is refused: a part that stands in many places counts in each.
+     */
+    public PlanReader(String readable, String settings, int mostParts, int deepest) {
+        this.readable = new HashSet(Arrays.asList(readable.split(",")));
+        this.settings = settings.split(",");
+        this.mostParts = mostParts;
+        this.deepest = deepest;
+    }
+
+    /** Throws IllegalStateException for a plan that is too large. */
+    public Reading read(SparkPlan plan) {
+        try {
+            return new Reading(readable, settings, mostParts, deepest, plan);
+        } catch (StackOverflowError error) {
+            throw new IllegalStateException("it is nested too deeply");
+        }
+    }
+
+    /** Where each partition of a table lies, as a JSON list of paths. */
+    public String locations(scala.collection.Iterable partitions) {
+        Text text = new Text().open('[');
+        scala.collection.Iterator each = partitions.iterator();
+        while (each.hasNext()) {
+            text.next().string(((CatalogTablePartition) each.next()).location().getPath());
+        }
+        return text.close(']').toString();
+    }
+
+    /** Strings as a JSON list. */
+    public String strings(scala.collection.Iterable strings) {
+        Text text = new Text().open('[');
+        scala.collection.Iterator each = strings.iterator();
+        while (each.hasNext()) {
+            text.next().string((String) each.next());
+        }
+        return text.close(']').toString();
+    }
+
+    /** One plan that was read: its text, and the operators that the text describes. */
+    public static final class Reading {
+        private final Set readable;
+        private final String[] settings;
+        private final int mostParts;
+        private final int deepest;
+
+        private final Text entries = new Text();
+        private final Text types = new Text();
+        private final Text scans = new Text();
+        private final List operators = new ArrayList();
+
+        private int numberOfEntries = 0;
+        private int numberOfScans = 0;
+        private int partsOfPlan = 0;
+        private int[] sizes = new int[256];
+        private int[] depths = new int[256];
+
+        private final Map partNumbers = new IdentityHashMap();
+        private final Map attributeNumbers = new HashMap();
+        private final Map typeNumbers = new HashMap();
+        private final Map scanNumbers = new IdentityHashMap();
+        private final Map unreadNumbers = new IdentityHashMap();
+
+        Reading(Set readable, String[] settings, int mostParts, int deepest, SparkPlan plan) {
+            this.readable = readable;
+            this.settings = settings;
+            this.mostParts = mostParts;
+            this.deepest = deepest;
+            entries.open('[');
+            types.open('[');
+            scans.open('[');
+            operator(plan);
+        }
+
+        public String text() {
+            StringBuilder all = new StringBuilder(entries.length() + types.length() + scans.length() + 64);
+            all.append("{\"entries\":").append(entries).append("],\"types\":").append(types);
+            return all.append("],\"scans\":").append(scans).append("]}").toString();
+        }
+
+        /** The operator whose entry is the `number`th of the entries of operators. */
+        public SparkPlan operator(int number) {
+            return (SparkPlan) operators.get(number);
+        }
+
+        // -------------------------------------------------------------------------------------- operators
+
+        private int operator(SparkPlan plan) {
+            count(1);
+            // Wrappers whose plan is not among their children.
+            if (plan instanceof AdaptiveSparkPlanExec) {
+                return operator(((AdaptiveSparkPlanExec) plan).initialPlan());
+            }
+            if (plan instanceof ReusedSubqueryExec) {
+                return operator((SparkPlan) ((ReusedSubqueryExec) plan).child());
+            }
+            int[] children;
+            if (plan instanceof ReusedExchangeExec) {
+                children = new int[] {operator((SparkPlan) ((ReusedExchangeExec) plan).child())};
+            } else {
+                scala.collection.Seq below = (scala.collection.Seq) plan.children();
+                children = new int[below.size()];
+                for (int i = 0; i < children.length; i++) {
+                    children[i] = operator((SparkPlan) below.apply(i));
+                }
+            }
+            String name = shortName(plan);
+            Text expressions = new Text();
+            Text values = new Text();
+            expressions.open('{');
+            values.open('{');
+            if (plan instanceof FileSourceScanExec) {
+                FileSourceScanExec scan = (FileSourceScanExec) plan;
+                expressions("output", scan.output(), expressions);
+                expressions("dataFilters", scan.dataFilters(), expressions);
+                values.key("scan").number(scan(scan));
+            } else if (plan instanceof RangeExec) {
+                RangeExec range = (RangeExec) plan;
+                expressions("output", range.output(), expressions);
+                values.key("start").number(range.start());
+                values.key("end").number(range.end());
+                values.key("step").number(range.step());
+            } else if (readable.contains(name)) {
+                fields((scala.Product) plan, expressions, values);
+            } else {
+                expressions("output", plan.output(), expressions);
+            }
+            entries.next().open('{');
+            entries.key("operator").string(name);
+            entries.key("children").numbers(children);
+            entries.key("expressions").raw(expressions.close('}'));
+            entries.key("values").raw(values.close('}'));
+            entries.close('}');
+            operators.add(plan);
+            return added(1, 1);
+        }
+
+        private void fields(scala.Product plan, Text expressions, Text values) {
+            for (int i = 0; i < plan.productArity(); i++) {
+                String name = plan.productElementName(i);
+                Object value = plan.productElement(i);
+                if (value instanceof Partitioning) {
+                    values.key(name).string(shortName(value));
+                    values.key("numPartitions").number(((Partitioning) value).numPartitions());
+                    if (value instanceof Expression) {
+                        expressions(name, value, expressions);
+                    }
+                } else if (value instanceof ExistenceJoin) {
+                    values.key(name).string(shortName(value));
+                    expressions("exists", ((ExistenceJoin) value).exists(), expressions);
+                } else if (holdsExpressions(value)) {
+                    expressions(name, value, expressions);
+                } else if (isScalar(value)) {
+                    values.key(name);
+                    scalar(value, values);
+                }
+            }
+        }
+
+        /** An expression, or lists and options of them. */
+        private static boolean holdsExpressions(Object value) {
+            if (value instanceof scala.Some) {
+                return holdsExpressions(((scala.Some) value).value());
+            }
+            if (value instanceof scala.collection.Seq) {
+                scala.collection.Seq list = (scala.collection.Seq) value;
+                return !list.isEmpty() && holdsExpressions(list.apply(0));
+            }
+            return value instanceof Expression;
+        }
+
+        private void expressions(String name, Object value, Text out) {
+            out.key(name);
+            expressions(value, out);
+        }
+
+        private void expressions(Object value, Text out) {
+            if (value instanceof scala.Some) {
+                expressions(((scala.Some) value).value(), out);
+            } else if (value instanceof scala.collection.Seq) {
+                out.open('[');
+                scala.collection.Iterator each = ((scala.collection.Seq) value).iterator();
+                while (each.hasNext()) {
+                    out.next();
+                    expressions(each.next(), out);
+                }
+                out.close(']');
+            } else {
+                int number = part((Expression) value);
+                count(sizes[number]);
+                out.number(number);
+            }
+        }
+
+        // ------------------------------------------------------------------------------------ expressions
+
+        private int part(Expression part) {
+            Integer number = (Integer) partNumbers.get(part);
+            if (number == null) {
+                number = Integer.valueOf(newPart(part));
+                partNumbers.put(part, number);
+            }
+            return number.intValue();
+        }
+
+        private int newPart(Expression part) {
+            if (part instanceof AttributeReference) {
+                return attribute((AttributeReference) part);
+            }
+            if (part instanceof Literal) {
+                Literal literal = (Literal) part;
+                begin(part, literal.dataType());
+                value(literal.value(), entries.next());
+                return ended(1, 1);
+            }
+            if (part instanceof Alias) {
+                Alias alias = (Alias) part;
+                int child = part(alias.child());
+                begin(part, null);
+                entries.next().number(child).next().number(alias.exprId().id()).next().string(alias.name());
+                return ended(sizes[child] + 1, depths[child] + 1);
+            }
+            if (part instanceof InSet) {
+                InSet set = (InSet) part;
+                int child = part(set.child());
+                begin(part, null);
+                entries.next().number(child).next().open('[');
+                scala.collection.Iterator each = set.hset().iterator();
+                while (each.hasNext()) {
+                    value(each.next(), entries.next());
+                }
+                entries.close(']');
+                return ended(sizes[child] + set.hset().size() + 1, depths[child] + 1);
+            }
+            if (part instanceof ScalarSubquery) {
+                ScalarSubquery subquery = (ScalarSubquery) part;
+                int plan = operator((SparkPlan) subquery.plan());
+                begin(part, subquery.dataType());
+                entries.next().number(subquery.exprId().id()).next().number(plan);
+                return ended(1, 1);
+            }
+            if (part instanceof InSubqueryExec) {
+                InSubqueryExec subquery = (InSubqueryExec) part;
+                int child = part(subquery.child());
+                int plan = operator((SparkPlan) subquery.plan());
+                begin(part, null);
+                entries.next().number(child).next().number(subquery.exprId().id()).next().number(plan);
+                return ended(sizes[child] + 1, depths[child] + 1);
+            }
+            if (part instanceof DynamicPruningExpression || part instanceof BloomFilterMightContain) {
+                // They only leave out rows that a join drops anyway; the plan inside is not wanted.
+                begin(part, null);
+                return ended(1, 1);
+            }
+            return otherPart(part);
+        }
+
+        private int attribute(AttributeReference attribute) {
+            int type = type(attribute);
+            long id = attribute.exprId().id();
+            // Catalyst copies its attributes freely; here equal ones become one.
+            String key = id + " " + type + " " + attribute.nullable() + " " + attribute.name();
+            Integer number = (Integer) attributeNumbers.get(key);
+            if (number == null) {
+                entries.next().open('[').next().string("AttributeReference").next().number(type);
+                entries.next().number(id).next().string(attribute.name()).next().bool(attribute.nullable());
+                number = Integer.valueOf(ended(1, 1));
+                attributeNumbers.put(key, number);
+            }
+            return number.intValue();
+        }
+
+        private int otherPart(Expression part) {
+            scala.collection.Seq below = (scala.collection.Seq) part.children();
+            int[] children = new int[below.size()];
+            Map childParts = new IdentityHashMap();
+            int size = 1;
+            int depth = 0;
+            for (int i = 0; i < children.length; i++) {
+                Expression child = (Expression) below.apply(i);
+                childParts.put(child, child);
+                children[i] = part(child);
+                size += sizes[children[i]];
+                depth = Math.max(depth, depths[children[i]]);
+                if (size > mostParts) {
+                    throw new IllegalStateException("it has more than " + mostParts + " parts");
+                }
+            }
+            int type = type(part);
+            entries.next().open('[').next().string(shortName(part)).next().number(type);
+            entries.next().numbers(children).next().open('{');
+            scala.Product product = (scala.Product) part;
+            for (int i = 0; i < product.productArity(); i++) {
+                String name = product.productElementName(i);
+                Object value = product.productElement(i);
+                if (!isChild(value, childParts) && !name.equals("dataType")) {
+                    entries.key(name);
+                    scalar(value, entries);
+                }
+            }
+            entries.close('}');
+            return ended(size, depth + 1);
+        }
+
+        /** Whether a field holds nothing but children of the expression, which are named already. */
+        private static boolean isChild(Object value, Map children) {
+            if (value instanceof Expression) {
+                return children.containsKey(value);
+            }
+            if (value instanceof scala.Some) {
+                return isChild(((scala.Some) value).value(), children);
+            }
+            if (value instanceof scala.Tuple2) {
+                scala.Tuple2 pair = (scala.Tuple2) value;
+                return isChild(pair._1(), children) && isChild(pair._2(), children);
+            }
+            if (value instanceof scala.collection.Seq) {
+                scala.collection.Iterator each = ((scala.collection.Seq) value).iterator();
+                while (each.hasNext()) {
+                    if (!isChild(each.next(), children)) {
+                        return false;
+                    }
+                }
+                return true;
+            }
+            return false;
+        }
+
+        private void begin(Expression part, DataType type) {
+            int number = type == null ? type(part) : type(type);
+            entries.next().open('[').next().string(shortName(part)).next().number(number);
+        }
+
+        private int ended(int size, int depth) {
+            entries.close(']');
+            return added(size, depth);
+        }
+
+        private int added(int size, int depth) {
+            if (depth > deepest) {
+                throw new IllegalStateException("an expression has more than " + deepest + " levels");
+            }
+            if (numberOfEntries == sizes.length) {
+                sizes = Arrays.copyOf(sizes, 2 * sizes.length);
+                depths = Arrays.copyOf(depths, 2 * depths.length);
+            }
+            sizes[numberOfEntries] = size;
+            depths[numberOfEntries] = depth;
+            return numberOfEntries++;
+        }
+
+        private void count(int parts) {
+            partsOfPlan += parts;
+            if (partsOfPlan > mostParts) {
+                throw new IllegalStateException("it has more than " + mostParts + " parts");
+            }
+        }
+
+        // ------------------------------------------------------------------------------- types and values
+
+        private int type(Expression part) {
+            DataType type;
+            try {
+                type = part.dataType();
+            } catch (Exception error) {
+                type = null;  // a part that is no value, such as a window's frame
+            }
+            return type(type);
+        }
+
+        private int type(DataType type) {
+            Integer number = (Integer) typeNumbers.get(type);
+            if (number == null) {
+                json(type, types.next());
+                number = Integer.valueOf(typeNumbers.size());
+                typeNumbers.put(type, number);
+            }
+            return number.intValue();
+        }
+
+        /** Spark's JSON of a type, but for metadata. A collated string, which Spark's JSON calls a string, is told. */
+        private static Text json(DataType type, Text out) {
+            if (type == null) {
+                return out.string("?");
+            }
+            if (type instanceof StructType) {
+                StructField[] fields = ((StructType) type).fields();
+                out.open('{').key("type").string("struct").key("fields").open('[');
+                for (int i = 0; i < fields.length; i++) {
+                    out.next().open('{').key("name").string(fields[i].name()).key("type");
+                    json(fields[i].dataType(), out).key("nullable").bool(fields[i].nullable()).close('}');
+                }
+                return out.close(']').close('}');
+            }
+            if (type instanceof ArrayType) {
+                ArrayType array = (ArrayType) type;
+                out.open('{').key("type").string("array").key("elementType");
+                return json(array.elementType(), out).key("containsNull").bool(array.containsNull()).close('}');
+            }
+            // Users name their own types as they like.
+            return out.string(type instanceof UserDefinedType ? "udt" : type.typeName());
+        }
+
+        /** A value in Catalyst's internal form, as text; null for NULL, false where text would not be exact. */
+        private static void value(Object value, Text out) {
+            if (value == null) {
+                out.raw("null");
+            } else if (value instanceof UTF8String && ((UTF8String) value).isValid()
+                    || value instanceof Boolean || value instanceof Integer || value instanceof Long
+                    || value instanceof Short || value instanceof Byte || value instanceof Float
+                    || value instanceof Double || value instanceof Decimal) {
+                out.string(value.toString());
+            } else {
+                out.raw("false");
+            }
+        }
+
+        private static boolean isScalar(Object value) {
+            return value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long
+                    || value instanceof Short || value instanceof Byte || value instanceof Float
+                    || value instanceof Double || value instanceof String || value instanceof Character
+                    || value instanceof Enum || value instanceof scala.Enumeration.Value || value instanceof Class
+                    || value instanceof DataType || value instanceof NumericEvalContext
+                    || value instanceof scala.Some && isScalar(((scala.Some) value).value())
+                    || isObject(value);
+        }
+
+        private static boolean isFinite(Object value) {
+            return (value instanceof Double || value instanceof Float) && Double.isFinite(((Number) value).doubleValue());
+        }
+
+        private static boolean isObject(Object value) {
+            return value.getClass().getName().endsWith("$") && !(value instanceof scala.collection.Iterable);
+        }
+
+        /** A constructor field. Enumerations and Scala's objects are their names, None and null are null. */
+        private void scalar(Object value, Text out) {
+            if (value == null || value == scala.None$.MODULE$) {
+                out.raw("null");
+            } else if (value instanceof scala.Some) {
+                scalar(((scala.Some) value).value(), out);
+            } else if (value instanceof Boolean || value instanceof Integer || value instanceof Long
+                    || value instanceof Short || value instanceof Byte || isFinite(value)) {
+                out.raw(value.toString());
+            } else if (value instanceof DataType) {
+                out.string(json((DataType) value, new Text()).toString());
+            } else if (value instanceof NumericEvalContext) {
+                out.string(((NumericEvalContext) value).evalMode().toString());
+            } else if (value instanceof ExprId) {
+                out.number(((ExprId) value).id());
+            } else if (value instanceof Class) {
+                out.string(((Class) value).getName());
+            } else if (value instanceof Float || value instanceof Double || value instanceof String
+                    || value instanceof Character || value instanceof Enum
+                    || value instanceof scala.Enumeration.Value) {
+                out.string(value.toString());
+            } else if (isObject(value)) {
+                out.string(shortName(value));
+            } else if (value instanceof scala.collection.Seq) {
+                scala.collection.Iterator each = ((scala.collection.Seq) value).iterator();
+                Text list = new Text();
+                list.open('[');
+                while (each.hasNext()) {
+                    list.next();
+                    scalar(each.next(), list);
+                }
+                out.string(list.close(']').toString());
+            } else {
+                // Something else: equal to itself alone, so that no two plans that differ here are taken for one.
+                Integer number = (Integer) unreadNumbers.get(value);
+                if (number == null) {
+                    number = Integer.valueOf(unreadNumbers.size());
+                    unreadNumbers.put(value, number);
+                }
+                out.string(shortName(value) + "#" + number);
+            }
+        }
+
+        // ------------------------------------------------------------------------------------- file scans
+
+        private int scan(FileSourceScanExec scan) {
+            Integer number = (Integer) scanNumbers.get(scan);
+            if (number == null) {
+                Text text = new Text();
+                try {
+                    describe(scan, text);
+                } catch (Exception error) {
+                    // Files that cannot be listed: Spark will say why.
+                    text = new Text().raw("null");
+                }
+                scans.next().raw(text);
+                number = Integer.valueOf(numberOfScans++);
+                scanNumbers.put(scan, number);
+            }
+            return number.intValue();
+        }
+
+        private void describe(FileSourceScanExec scan, Text out) {
+            HadoopFsRelation relation = scan.relation();
+            StructField[] fields = relation.partitionSchema().fields();
+            out.open('{');
+            out.key("format").string(shortName(relation.fileFormat()));
+            out.key("bucketed").bool(scan.bucketedScan());
+            out.key("metadata_columns").bool(!scan.fileConstantMetadataColumns().isEmpty());
+            out.key("partition_names").open('[');
+            for (int i = 0; i < fields.length; i++) {
+                out.next().string(fields[i].name());
+            }
+            out.close(']');
+            out.key("options").open('{');
+            scala.collection.Iterator options = relation.options().iterator();
+            while (options.hasNext()) {
+                scala.Tuple2 option = (scala.Tuple2) options.next();
+                out.key((String) option._1()).string((String) option._2());
+            }
+            out.close('}');
+            out.key("settings").open('{');
+            SQLConf conf = ((org.apache.spark.sql.classic.SparkSession) relation.sparkSession()).sessionState().conf();
+            for (int i = 0; i < settings.length; i++) {
+                out.key(settings[i]).string(conf.getConfString(settings[i]));
+            }
+            out.close('}');
+            files(scan.selectedPartitions().toPartitionArray(), fields, out);
+            out.close('}');
+        }
+
+        /** Path, size, time and the number of the partition of each file, then the values of each partition. */
+        private static void files(PartitionedFile[] files, StructField[] fields, Text out) {
+            Map partitions = new IdentityHashMap();
+            List rows = new ArrayList();
+            out.key("files").open('[');
+            for (int i = 0; i < files.length; i++) {
+                PartitionedFile file = files[i];
+                Integer partition = (Integer) partitions.get(file.partitionValues());
+                if (partition == null) {
+                    partition = Integer.valueOf(rows.size());
+                    partitions.put(file.partitionValues(), partition);
+                    rows.add(file.partitionValues());
+                }
+                out.next().open('[').next().string(file.urlEncodedPath()).next().number(file.fileSize());
+                out.next().number(file.modificationTime()).next().number(partition.intValue()).close(']');
+            }
+            out.close(']');
+            out.key("partitions").open('[');
+            for (int i = 0; i < rows.size(); i++) {
+                InternalRow row = (InternalRow) rows.get(i);
+                out.next().open('[');
+                for (int j = 0; j < fields.length; j++) {
+                    value(row.isNullAt(j) ? null : row.get(j, fields[j].dataType()), out.next());
+                }
+                out.close(']');
+            }
+            out.close(']');
+        }
+
+        /** The class without its package; of a Scala object, the name of the object. */
+        private static String shortName(Object value) {
+            String name = value.getClass().getName();
+            int end = name.endsWith("$") ? name.length() - 1 : name.length();
+            return name.substring(name.lastIndexOf('.') + 1, end);
+        }
+    }
+
+    /** JSON of ASCII characters alone: whatever text a user wrote comes through, unpaired surrogates included. */
+    static final class Text {
+        private static final char[] DIGITS = "0123456789abcdef".toCharArray();
+        private final StringBuilder out = new StringBuilder();
+        private boolean first = true;
+
+        int length() {
+            return out.length();
+        }
+
+        public String toString() {
+            return out.toString();
+        }
+
+        Text open(char bracket) {
+            out.append(bracket);
+            first = true;
+            return this;
+        }
+
+        Text close(char bracket) {
+            out.append(bracket);
+            first = false;
+            return this;
+        }
+
+        /** The next item of a list. */
+        Text next() {
+            if (!first) {
+                out.append(',');
+            }
+            first = false;
+            return this;
+        }
+
+        /** The next item of an object. */
+        Text key(String name) {
+            next().string(name);
+            out.append(':');
+            return this;
+        }
+
+        Text raw(Object json) {
+            out.append(json.toString());
+            return this;
+        }
+
+        Text number(long number) {
+            out.append(number);
+            return this;
+        }
+
+        Text bool(boolean value) {
+            out.append(value);
+            return this;
+        }
+
+        Text numbers(int[] numbers) {
+            out.append('[');
+            for (int i = 0; i < numbers.length; i++) {
+                if (i > 0) {
+                    out.append(',');
+                }
+                out.append(numbers[i]);
+            }
+            out.append(']');
+            return this;
+        }
+
+        Text string(String text) {
+            out.append('"');
+            for (int i = 0; i < text.length(); i++) {
+                char letter = text.charAt(i);
+                if (letter == '"' || letter == '\\') {
+                    out.append('\\').append(letter);
+                } else if (letter >= ' ' && letter <= '~') {
+                    out.append(letter);
+                } else {
+                    out.append('\\').append('u');
+                    for (int shift = 12; shift >= 0; shift -= 4) {
+                        out.append(DIGITS[(letter >> shift) & 15]);
+                    }
+                }
+            }
+            out.append('"');
+            return this;
+        }
+    }
+}
