@@ -2,6 +2,7 @@
 
     standalone_program.py MASTER DATA SETTINGS tpch q01 q02 ...     each query natively, compared with Spark
     standalone_program.py MASTER DATA SETTINGS kill MOMENT ...      an executor is killed: `running` or `over`
+    standalone_program.py MASTER DATA SETTINGS mixed                queries with a UDF, of which copies are started
     standalone_program.py MASTER DATA SETTINGS stop                 a sidecar is stopped, so that Spark speculates
 
 SETTINGS is JSON. The last line of the output is JSON too, an object for each query.
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkJobInfo
+from pyspark import SparkJobInfo, TaskContext
 from pyspark.sql import SparkSession
 
 import volley
@@ -36,6 +37,18 @@ SHUFFLED = """
     from lineitem join orders on l_orderkey = o_orderkey join customer on o_custkey = c_custkey
     group by o_orderpriority
 """
+MIXED = {
+    "above": """
+        select lagging(k) as k, n, day from (
+            select o_custkey as k, count(*) as n, max(o_orderdate) as day
+            from lineitem join orders on l_orderkey = o_orderkey group by o_custkey)
+    """,
+    "below": """
+        select c_mktsegment, count(*) as n, sum(o_totalprice) as total
+        from (select lagging(o_custkey) as k, o_totalprice from orders) join customer on k = c_custkey
+        group by c_mktsegment
+    """,
+}
 WAIT_SECONDS = 120.0
 
 Answer = dict[str, Any]
@@ -44,7 +57,7 @@ Answer = dict[str, Any]
 def main(master: str, data: str, settings: str, what: str, *arguments: str) -> None:
     spark = session(master, json.loads(settings))
     register_tables(spark, Path(data))
-    ways = {"tpch": tpch, "kill": kill, "stop": stop}
+    ways = {"tpch": tpch, "kill": kill, "stop": stop, "mixed": mixed}
     print(json.dumps(ways[what](spark, *arguments)))
     spark.stop()
 
@@ -103,6 +116,29 @@ def stop(spark: SparkSession) -> list[Answer]:
         os.kill(victim, signal.SIGCONT)
     answer["speculative_tasks"] = speculative_tasks(spark, group)
     return [answer, answered(spark, "afterwards", SHUFFLED, expected)]
+
+
+def mixed(spark: SparkSession) -> list[Answer]:
+    """Some tasks of Spark's take so long that others do their work as well: each row counts once."""
+    waited: list[bool] = []
+
+    def lagging(number: int) -> int:
+        context = TaskContext.get()
+        assert context is not None
+        if not waited and context.partitionId() == 0 and context.attemptNumber() == 0:
+            waited.append(True)
+            time.sleep(2)
+        return number
+
+    spark.udf.register("lagging", lagging, "long")
+    plain = {name: spark.sql(text).toArrow() for name, text in MIXED.items()}
+    volley.enable(spark)
+    answers = []
+    for name, text in MIXED.items():
+        with during(spark, running, lambda: None) as group:
+            answers.append(answered(spark, name, text, plain[name]))
+        answers[-1]["speculative_tasks"] = speculative_tasks(spark, group)
+    return answers
 
 
 def both_run(spark: SparkSession) -> None:

@@ -29,7 +29,7 @@ from volley.bridge.islands import SparkPart
 from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
 from volley.bridge.pushing import pusher
 from volley.bridge.reading import Access
-from volley.bridge.served import Served
+from volley.bridge.served import Served, can_be_read
 from volley.bridge.source import divided
 from volley.cluster import LocalCluster, health_of
 from volley.config import Config
@@ -138,6 +138,32 @@ def test_what_was_freed_is_an_error_and_not_empty(served: Served, monkeypatch: p
         monkeypatch.setattr(Location, "on_this_host", near)
         with pytest.raises(CrossingError, match="SHUFFLE_BLOCK_MISSING"):
             list(reading.rows(access(), [block], [1, 0], SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "can"),
+    [
+        ("127.0.0.1", {}, True),
+        ("192.0.2.7", {}, False),
+        ("192.0.2.7", {"executor.insecure": "true"}, True),
+        ("192.0.2.7", {"tls.certificateFile": "cert.pem"}, True),
+        ("192.0.2.7", {"transport": "flight"}, True),
+        ("192.0.2.7", {"shuffle.store": "file:///shared"}, True),
+    ],
+)
+def test_a_driver_listens_beyond_loopback_only_where_it_may(
+    host: str, options: dict[str, str], can: bool
+) -> None:
+    class Context:
+        """Of a cluster."""
+
+        master = "spark://master:7077"
+
+        def getConf(self) -> dict[str, str]:
+            return {"spark.driver.host": host}
+
+    config = Config.read({f"spark.volley.{key}": value for key, value in options.items()})
+    assert can_be_read(Context(), config) is can  # type: ignore[arg-type]
 
 
 def test_the_token_is_not_shown() -> None:

@@ -52,11 +52,15 @@ def sidecars() -> list[str]:
 
 
 def answers_of(
-    cluster: StandaloneCluster, data: Path, *what: str, settings: Mapping[str, str] | None = None
+    cluster: StandaloneCluster,
+    data: Path,
+    *what: str,
+    settings: Mapping[str, str] | None = None,
+    engine: str = "native",
 ) -> list[dict[str, Any]]:
     output = cluster.run(PROGRAM, str(data), json.dumps(dict(settings or {})), *what)
     answers: list[dict[str, Any]] = json.loads(output.splitlines()[-1])
-    assert [answer for answer in answers if answer["engine"] != "native" or answer["difference"]] == []
+    assert [answer for answer in answers if answer["engine"] != engine or answer["difference"]] == []
     return answers
 
 
@@ -93,3 +97,12 @@ def test_speculation(cluster: StandaloneCluster, data: Path, store: str) -> None
         settings = SPECULATION | (keep if store == "service" else {})
         answers = answers_of(cluster, data, "stop", settings=settings)
     assert answers[0]["speculative_tasks"] > 0
+
+
+@pytest.mark.parametrize("transport", ["local", "spark"])
+def test_mixed_queries(cluster: StandaloneCluster, data: Path, transport: str) -> None:
+    """Rows cross between executors and the driver, or sidecars; those of tasks that were overtaken count once."""
+    settings = {**SPECULATION, "spark.volley.transport": transport, "spark.volley.fallback": "allow"}
+    answers = answers_of(cluster, data, "mixed", settings=settings, engine="mixed")
+    assert [answer["name"] for answer in answers] == ["above", "below"]
+    assert any(answer["speculative_tasks"] for answer in answers), answers
