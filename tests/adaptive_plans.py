@@ -22,22 +22,26 @@ WORKERS = 3
 
 
 def table(
-    directory: Path, columns: tuple[Attribute, ...], rows: int, seed: int, hot: float = 0.0
+    directory: Path,
+    columns: tuple[Attribute, ...],
+    rows: int,
+    seed: int,
+    hot: float = 0.0,
+    files: int = WORKERS + 1,
 ) -> FileScan:
     """Files with NULLs and duplicates among the keys; `hot` is the share of rows that have one and the same key."""
     chance = random.Random(seed)
-    files = []
-    for number in range(WORKERS + 1):
+    found = []
+    for number in range(files):
         keys = [
-            7 if chance.random() < hot else chance.choice([None, *range(40)])
-            for _ in range(rows // (WORKERS + 1))
+            7 if chance.random() < hot else chance.choice([None, *range(40)]) for _ in range(rows // files)
         ]
         path = directory / f"{seed}-{number}.parquet"
         values = [chance.randrange(1000) for _ in keys]
         names = [column.name for column in columns]
         pq.write_table(pa.table(dict(zip(names, (keys, values), strict=True))), path)
-        files.append(DataFile(str(path), path.stat().st_size, int(path.stat().st_mtime * 1000)))
-    return FileScan("parquet", tuple(files), columns, (), ())
+        found.append(DataFile(str(path), path.stat().st_size, int(path.stat().st_mtime * 1000)))
+    return FileScan("parquet", tuple(found), columns, (), ())
 
 
 def by(key: Attribute, child: Node) -> Exchange:

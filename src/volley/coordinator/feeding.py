@@ -1,23 +1,25 @@
 """The scans of a running stage: what each task is told of them, and who answers when it wants units.
 
-A stage of one task over files that are all known reads them itself, in one DataFusion scan. Everything else is fed: the
-scan in the task's plan is replaced by a `FeedInput`, and units come while it runs.
+one task       reads files that are all known itself, in one DataFusion scan
+several        do the same, each with files of its own, where these can be dealt evenly to workers of one size
+otherwise      they are fed: the scan in the task's plan is a `FeedInput`, and units come while it runs
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import Any
 
 from volley.errors import VolleyError
 from volley.events import UnitCounts
-from volley.plan.nodes import FeedInput, FileScan, Node, SourceScan, with_children
+from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
 from volley.plan.units import fed_scan, over_files
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
-from volley.stages.scans import informed, scans_of
+from volley.stages.scans import dealt, informed, scans_of
 from volley.transport.base import RunningTask
 from volley.transport.messages import Units, Want
 
@@ -26,12 +28,16 @@ _TELL_SECONDS = 1.0
 
 
 class Feeding:
-    """The feeds of one stage, and its `plan` as tasks get it. On one event loop."""
+    """The feeds of one stage, and its plan as tasks get it. On one event loop."""
 
-    def __init__(self, stage: Stage, name: str, reads_alike: bool) -> None:
-        """`reads_alike`: what a task reads of other stages does not depend on how many tasks there are."""
+    def __init__(self, stage: Stage, name: str, reads_alike: bool, equal_workers: bool) -> None:
+        """`reads_alike`: what a task reads of other stages does not depend on how many tasks there are.
+        `equal_workers`: none has more cores than another.
+        """
         self._feeds: list[Feed] = []
-        self.plan = self._fed(stage, name)
+        self._dealt: dict[int, _Dealt] = {}
+        self._equal_workers = equal_workers
+        self._plan = self._fed(stage, name)
         # A plan that was made for one task gives wrong rows with more, and so do inputs that are dealt out by the
         # number of tasks, once it changes.
         fed_only = bool(self._feeds) and len(self._feeds) == len(scans_of(stage.plan))
@@ -40,17 +46,32 @@ class Feeding:
     def _fed(self, stage: Stage, name: str) -> Node:
         def replaced(node: Node) -> Node:
             scan = fed_scan(node)
-            if isinstance(scan, SourceScan) or (isinstance(scan, FileScan) and stage.tasks > 1):
-                number = len(self._feeds)
-                label = scan.name if isinstance(scan, SourceScan) else f"{name} scan {number}"
-                self._feeds.append(Feed(label, source_of(scan, stage.tasks)))
-                return FeedInput(number, over_files(node, ()))
-            return with_children(node, tuple(replaced(child) for child in node.children))
+            if scan is None or (isinstance(scan, FileScan) and stage.tasks == 1):
+                return with_children(node, tuple(replaced(child) for child in node.children))
+            label = f"{name} scan {len(self._feeds) + len(self._dealt)}"
+            if isinstance(scan, SourceScan):
+                label = scan.name
+            elif self._equal_workers and (shares := dealt(scan, stage.tasks)):
+                self._dealt[id(scan)] = _Dealt(label, shares)
+                return node
+            self._feeds.append(Feed(label, source_of(scan, stage.tasks)))
+            return FeedInput(len(self._feeds) - 1, over_files(node, ()))
 
         return replaced(informed(stage.plan))
 
+    def plan_of(self, task: int) -> Node:
+        """The plan as a task gets it."""
+
+        def with_its_files(node: Node) -> Node:
+            # A scan of the plan lives as long as the plan, so nothing else has its identity.
+            if isinstance(node, FileScan) and id(node) in self._dealt:
+                return replace(node, files=self._dealt[id(node)].shares[task])
+            return with_children(node, tuple(with_its_files(child) for child in node.children))
+
+        return with_its_files(self._plan)
+
     def __bool__(self) -> bool:
-        return bool(self._feeds)
+        return bool(self._feeds or self._dealt)
 
     def known_units(self) -> int:
         """How many units there are at least, as far as that is certain before anybody looks for them."""
@@ -122,8 +143,8 @@ class Feeding:
         )
 
     def commit(self, task: int) -> None:
-        for feed in self._feeds:
-            feed.commit(task)
+        for scan in self._scans():
+            scan.commit(task)
 
     async def stop(self) -> None:
         """No more discovery; what was taken can still be read again."""
@@ -135,7 +156,31 @@ class Feeding:
             feed.forget()
 
     def status(self) -> list[tuple[str, FeedStatus]]:
-        return [(feed.name, feed.status()) for feed in self._feeds]
+        return [(scan.name, scan.status()) for scan in self._scans()]
+
+    def _scans(self) -> list[Feed | _Dealt]:
+        return [*self._feeds, *self._dealt.values()]
+
+
+class _Dealt:
+    """A scan whose files were dealt to the tasks, each file a unit."""
+
+    def __init__(self, name: str, shares: tuple[tuple[DataFile, ...], ...]) -> None:
+        self.name = name
+        self.shares = shares
+        self._committed: set[int] = set()
+
+    def commit(self, task: int) -> None:
+        self._committed.add(task)
+
+    def status(self) -> FeedStatus:
+        by_task = tuple(map(len, self.shares))
+        bytes_by_task = tuple(sum(file.size_bytes for file in files) for files in self.shares)
+        done = sum(by_task[task] for task in self._committed)
+        found = sum(by_task)
+        return FeedStatus(
+            found, 0, found - done, done, by_task, bytes_by_task, sum(bytes_by_task), final=True
+        )
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

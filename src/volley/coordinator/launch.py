@@ -45,6 +45,11 @@ class Launcher:
     def worker_count(self) -> int:
         return len(self._transport.workers())
 
+    @property
+    def equal_workers(self) -> bool:
+        """Whether none of those that can be reached has more cores than another."""
+        return len({worker.cores for worker in self._transport.workers()}) <= 1
+
     async def launch(self, task: TaskSpec, avoid: Set[str], serve: Serve) -> Launched:
         """Run an attempt to its end; `serve` answers what it wants meanwhile."""
         attempt = task.attempt

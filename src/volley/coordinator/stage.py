@@ -205,7 +205,9 @@ class StageRun:
         """Begin to look for what its scans read. It starts with the tasks that are sure to have something to do;
         `_grow` adds more as work is found.
         """
-        feeding = self._feeding = Feeding(self.stage, str(self._id), self._reads_alike())
+        feeding = self._feeding = Feeding(
+            self.stage, str(self._id), self._reads_alike(), self._launcher.equal_workers
+        )
         sure = max(1, min(feeding.known_units(), self.stage.tasks))
         feeding.start()
         self._most_tasks = self.stage.tasks
@@ -332,7 +334,7 @@ class StageRun:
             inputs = await self._inputs(task)
             assert self._feeding is not None, "nobody asks for the output of a stage that has not begun"
             spec = TaskSpec(
-                attempts.next(), self._feeding.plan, self.stage.output, self.stage.ordered, inputs
+                attempts.next(), self._feeding.plan_of(task), self.stage.output, self.stage.ordered, inputs
             )
             launched = await self._launcher.launch(spec, failed_on, self._serve)
             self._gave_rows |= launched.gave_rows

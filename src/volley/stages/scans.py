@@ -6,17 +6,20 @@ more to come   a source that is still looking may keep every worker busy
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
 from volley.plan.expressions import Expression, references
-from volley.plan.nodes import FileScan, Filter, Node, Project, SourceScan, transform, walk
+from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceScan, transform, walk
 
 # Tasks that finish at different times even out when each has several pieces to take.
 UNITS_A_TASK = 6
 # A second task saves less than it costs below that, where opening a file counts as reading so much.
 BYTES_A_TASK = 4 * 2**20
 OPEN_BYTES = 256 * 2**10
+# Files are dealt to tasks before they start when the busiest then has no more than this of its fair share.
+UNEVEN = 1.1
 # Below the first a unit costs more than it holds; above the second one unit is all that a slow task does.
 MIN_SPLIT_BYTES = 8 * 2**20
 MAX_SPLIT_BYTES = 128 * 2**20
@@ -40,6 +43,18 @@ def split_bytes(scan: FileScan, tasks: int) -> int:
     """The size at which files are cut and up to which they are put together, for so many tasks."""
     total_bytes = sum(file.size_bytes for file in scan.files)
     return max(MIN_SPLIT_BYTES, min(MAX_SPLIT_BYTES, total_bytes // (tasks * UNITS_A_TASK)))
+
+
+def dealt(scan: FileScan, tasks: int) -> tuple[tuple[DataFile, ...], ...] | None:
+    """Whole files for each task; None where one would have to read much more than another."""
+    shares: list[list[DataFile]] = [[] for _ in range(tasks)]
+    heap = [(0, task) for task in range(tasks)]
+    for file in sorted(scan.files, key=lambda file: (-file.size_bytes, file.path)):
+        cost, task = heapq.heappop(heap)
+        shares[task].append(file)
+        heapq.heappush(heap, (cost + OPEN_BYTES + file.size_bytes, task))
+    busiest = max(heap)[0]
+    return tuple(map(tuple, shares)) if busiest * tasks <= UNEVEN * cost_bytes(scan) else None
 
 
 def informed(plan: Node) -> Node:
