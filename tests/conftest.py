@@ -42,7 +42,7 @@ def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little data counts as little, as it does for users."""
     monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 4 * 2**20)
     monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 2 * 2**20)
-    monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 4 * 2**20)
+    monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from adaptive_plans import WORKERS, absorbed, adapted_run, by, decisions, table
@@ -34,7 +35,8 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.stages.adapt import CONTINUED_BYTES, continued
+from volley.stages.adapt import BYTES_A_TASK as LIMIT
+from volley.stages.adapt import continued
 from volley.stages.cut import make_stages
 from volley.stages.exchanges import MAY_BROADCAST_RIGHT
 from volley.stages.graph import Output, Stage
@@ -151,7 +153,7 @@ PRODUCER = Stage(0, Filter(less(V, 3), StageInput(1, (K, V))), 1, HASH)
 
 
 def test_the_work_of_both() -> None:
-    stage = continued(READER, PRODUCER, CONTINUED_BYTES)
+    stage = continued(READER, PRODUCER, LIMIT)
     assert stage == replace(READER, plan=Filter(less(K, 3), PRODUCER.plan), tasks=1)
 
 
@@ -159,8 +161,8 @@ def test_the_work_of_both() -> None:
     ("reader", "producer", "others"),
     [
         (READER, replace(PRODUCER, tasks=2), 0),
-        (READER, PRODUCER, 4 * 2**20 + 1),
-        (READER, replace(PRODUCER, plan=files(4 * 2**20 + 1)), 0),
+        (READER, PRODUCER, LIMIT + 1),
+        (READER, replace(PRODUCER, plan=files(LIMIT + 1)), 0),
         (replace(READER, plan=Join(JoinKind.INNER, (K,), (FK,), None, None, READ, files(1))), PRODUCER, 0),
         (
             replace(READER, plan=WriteFiles("d", (K, V), (), False, "snappy", False, None, (), READ)),
@@ -175,6 +177,37 @@ def test_where_it_stays_apart(reader: Stage, producer: Stage, others: int) -> No
 
 
 # ------------------------------------------------------------------------------- seen before it is joined
+
+
+LOOKS_UP = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in JoinKind if kind in MAY_BROADCAST_RIGHT])
+def test_values_that_are_only_looked_up_are_sent_once(kind: JoinKind) -> None:
+    plan = joined(kind, LARGE, files(10 * BYTES_A_TASK))
+    sent, _ = make_stages(plan, WORKERS).stages
+    assert isinstance(sent.plan, Aggregate) == (kind in LOOKS_UP)
+    if kind in LOOKS_UP:
+        assert sent.plan.output == (FK,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"condition": Call("LessThan", (V, FW), BOOLEAN)}, {"right_keys": (Call("Abs", (FK,), LONG),)}],
+    ids=["condition", "computed key"],
+)
+def test_rows_of_which_more_is_asked_are_all_sent(change: dict[str, Any]) -> None:
+    plan = replace(joined(JoinKind.SEMI, LARGE, files(10 * BYTES_A_TASK)), **change)
+    sent, _ = make_stages(plan, WORKERS).stages
+    assert isinstance(sent.plan, FileScan)
+
+
+@pytest.mark.parametrize("kind", LOOKS_UP)
+def test_their_rows_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: JoinKind) -> None:
+    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
+    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
+    few = Filter(less(FW, 300), table(tmp_path, (FK, FW), 60, seed=2))
+    adapted_run(joined(kind, table(tmp_path, (K, V), 4000, seed=1), few))
 
 
 def test_groups_with_a_condition_are_seen_before_others_are_exchanged() -> None:

@@ -24,7 +24,7 @@ from volley.stages.scans import scanned_bytes, scans_of
 from volley.stages.streamed import divided_inputs, holding_the_others, streamed_inputs
 
 # What one task should at least have to read; a second worker saves less than it costs below that.
-BYTES_A_TASK = 4 * 2**20
+BYTES_A_TASK = 12 * 2**20
 # What the only task of a stage may have to read, beside the rows of its producer, to go on with a second stage.
 CONTINUED_BYTES = BYTES_A_TASK
 # What every task may read whole, as Spark has it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import AggregateMode, Alias, Expression, WindowCall
+from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
@@ -188,7 +188,7 @@ class _Placement:
             case BuildSide.LEFT if right[1].single:
                 return _joined(node, self._gathered(left), right, SINGLE)
             case BuildSide.RIGHT:
-                return _joined(node, left, _everywhere(right), left[1])
+                return _joined(node, left, _everywhere(right, _looked_up(node)), left[1])
             case BuildSide.LEFT:
                 return _joined(node, _everywhere(left), right, right[1])
         if not node.left_keys or node.null_aware or _key_types_differ(node):
@@ -265,12 +265,26 @@ def _not_moved(node: Node) -> Node:
     return node.child if isinstance(node, Exchange) else node
 
 
-def _everywhere(placed: Placed) -> Placed:
-    """All rows in every task: computed there from small files, or once and then read by all."""
+def _everywhere(placed: Placed, looked_up: tuple[Attribute, ...] = ()) -> Placed:
+    """All rows in every task: computed there from small files, or once and then read by all.
+
+    Where only the values of `looked_up` are asked for, a task sends each once: every reader builds a table of them.
+    """
     child = _not_moved(placed[0])
     if _costs_less_than_a_stage(child):
         return transform(child, lambda n: replace(n, whole=True) if isinstance(n, FileScan) else n), placed[1]
+    if looked_up:
+        child = Aggregate(looked_up, (), (), looked_up, child)
     return Exchange(Partitioning.BROADCAST, 1, (), (), child), placed[1]
+
+
+def _looked_up(join: Join) -> tuple[Attribute, ...]:
+    """The columns of the right side that a join asks whether they occur, and nothing else of it."""
+    kinds = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
+    if join.kind not in kinds or join.condition is not None or join.null_aware:
+        return ()
+    columns = tuple(dict.fromkeys(key for key in join.right_keys if isinstance(key, Attribute)))
+    return columns if len(columns) == len(join.right_keys) else ()
 
 
 def _costs_less_than_a_stage(node: Node) -> bool:

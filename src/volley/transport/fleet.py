@@ -30,6 +30,7 @@ HEARTBEAT_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2
 _LAST_PROBE_SECONDS = 5.0
 _CALL_THREADS = 16
+_SPARE_CLIENTS = 4
 
 Listener = Callable[[TaskDone | TaskFailure | Want], None]
 """Told what an attempt wants, again and again, and at last how it ended, on a thread of the peer."""
@@ -59,6 +60,7 @@ class Peer:
         self._live_queries = live_queries
         self._lock = threading.Lock()
         self._client: flight.FlightClient | None = None
+        self._spare: list[flight.FlightClient] = []
         self._info: WorkerInfo | None = None
         self._draining = False
         self._listeners: dict[AttemptId, Listener] = {}
@@ -100,8 +102,19 @@ class Peer:
             self._listeners.pop(attempt, None)
 
     def result_client(self) -> flight.FlightClient:
-        """A connection for rows, apart from control."""
+        """A connection for rows, apart from control; to be given back, unless it broke."""
+        with self._lock:
+            if self._spare:
+                return self._spare.pop()
         return self._security.connect(self.address)
+
+    def give_back(self, client: flight.FlightClient) -> None:
+        """Keep a connection for the next result: to make one costs as much as a small stage."""
+        with self._lock:
+            if self._client is not None and len(self._spare) < _SPARE_CLIENTS:
+                self._spare.append(client)
+                return
+        client.close()
 
     def close(self) -> None:
         """Say goodbye, so that the worker frees what it holds for this driver, and end the thread."""
@@ -173,6 +186,7 @@ class Peer:
     def _drop(self, reason: str) -> None:
         with self._lock:
             self._client = self._info = None
+            self._spare.clear()
             self.problem = reason
             listeners, self._listeners = self._listeners, {}
         for attempt, listener in listeners.items():

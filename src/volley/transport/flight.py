@@ -256,6 +256,7 @@ class _Rows:
                     reader.cancel()
             for chunk in reader:
                 asyncio.run_coroutine_threadsafe(self._put(chunk.data), self._loop).result()
+            self._peer.give_back(client)
         except Exception as error:
             problem = f"its rows broke off: {str(error).partition(chr(10))[0]}"
         _soon(self._loop, self._finish, problem)
