@@ -12,13 +12,15 @@ from volley.cancellation import CancellationToken
 from volley.coordinator.run import execute
 from volley.events import EventLog, StageAbsorbed, StageStarted, TaskFailed
 from volley.ids import QueryId
-from volley.plan.expressions import Attribute
-from volley.plan.nodes import DataFile, Exchange, FileScan, Node, Partitioning
+from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, Expression, Literal
+from volley.plan.nodes import Aggregate, DataFile, Exchange, FileScan, Node, Partitioning
+from volley.plan.types import BOOLEAN, LONG
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import make_stages
 from volley.transport.local import LocalTransport
 
 WORKERS = 3
+COUNT = Attribute(30, "n", LONG)
 
 
 def table(
@@ -42,6 +44,16 @@ def table(
         pq.write_table(pa.table(dict(zip(names, (keys, values), strict=True))), path)
         found.append(DataFile(str(path), path.stat().st_size, int(path.stat().st_mtime * 1000)))
     return FileScan("parquet", tuple(found), columns, (), ())
+
+
+def less(column: Attribute, bound: int) -> Expression:
+    return Call("LessThan", (column, Literal(bound, LONG)), BOOLEAN)
+
+
+def counted(mode: AggregateMode, key: Attribute, child: Node) -> Aggregate:
+    """The rows by key, counted as COUNT."""
+    call = AggregateCall(Call("Count", (Literal(1, LONG),), LONG), mode, False, None, COUNT.id)
+    return Aggregate((key,), (call,), (COUNT,), (key, COUNT), child)
 
 
 def by(key: Attribute, child: Node) -> Exchange:

@@ -8,13 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from adaptive_plans import WORKERS, absorbed, adapted_run, by, decisions, table
+from adaptive_plans import WORKERS, absorbed, adapted_run, by, counted, decisions, table
 
 from volley.events import EventLog
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import (
-    AggregateCall,
     AggregateMode,
     Attribute,
     Call,
@@ -22,7 +21,6 @@ from volley.plan.expressions import (
     Literal,
 )
 from volley.plan.nodes import (
-    Aggregate,
     BuildSide,
     Exchange,
     FileScan,
@@ -30,7 +28,6 @@ from volley.plan.nodes import (
     Join,
     JoinKind,
     LocalRows,
-    Node,
     Partitioning,
 )
 from volley.plan.types import BOOLEAN, LONG
@@ -132,12 +129,6 @@ def test_a_skewed_partition_is_sliced(tmp_path: Path, kind: JoinKind, condition:
     assert sliced == (kind in MAY_HOLD_RIGHT)
     assert (last_stage(log).tasks > WORKERS) == sliced
     assert last_stage(log).planned_tasks == WORKERS
-
-
-def counted(mode: AggregateMode, key: Attribute, child: Node) -> Aggregate:
-    count = Attribute(30, "n", LONG)
-    call = AggregateCall(Call("Count", (Literal(1, LONG),), LONG), mode, False, None, count.id)
-    return Aggregate((key,), (call,), (count,), (key, count), child)
 
 
 @pytest.mark.parametrize("hot", [0.0, 0.8])

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adaptive_plans import WORKERS, absorbed, adapted_run, by, decisions, table
+from adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
 
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import (
-    AggregateCall,
     AggregateMode,
     Attribute,
     Call,
-    Expression,
-    Literal,
     references,
 )
 from volley.plan.nodes import (
@@ -44,7 +41,6 @@ from volley.stages.scans import BYTES_A_TASK, OPEN_BYTES, scan_tasks, scans_of
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 FK, FW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
-COUNT = Attribute(30, "n", LONG)
 HASH = Output(Partitioning.HASH, WORKERS, (K,))
 
 pytestmark = pytest.mark.usefixtures("little_data")
@@ -120,19 +116,10 @@ def test_rows_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kin
 # ------------------------------------------------------------------------------------- the task goes on
 
 
-def counted(mode: AggregateMode, child: Node) -> Aggregate:
-    call = AggregateCall(Call("Count", (Literal(1, LONG),), LONG), mode, False, None, COUNT.id)
-    return Aggregate((K,), (call,), (COUNT,), (K, COUNT), child)
-
-
-def less(column: Attribute, bound: int) -> Expression:
-    return Call("LessThan", (column, Literal(bound, LONG)), BOOLEAN)
-
-
 def test_a_single_task_goes_on_to_the_result(tmp_path: Path) -> None:
     few = table(tmp_path, (K, V), 60, seed=2)
     plan = counted(
-        AggregateMode.FINAL, by(K, counted(AggregateMode.PARTIAL, by(V, Filter(less(V, 500), few))))
+        AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, by(V, Filter(less(V, 500), few))))
     )
     log = adapted_run(plan)
     assert len(stage_reports(log.events)) == 1
@@ -141,7 +128,7 @@ def test_a_single_task_goes_on_to_the_result(tmp_path: Path) -> None:
 def test_what_was_spread_ends_in_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", OPEN_BYTES)
     many = table(tmp_path, (K, V), 4000, seed=1)
-    halves = counted(AggregateMode.FINAL, by(K, counted(AggregateMode.PARTIAL, many)))
+    halves = counted(AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, many)))
     log = adapted_run(Limit(100, 0, True, halves))
     assert absorbed(log) == 1
     assert any("goes on" in said for said in decisions(log))
@@ -214,7 +201,7 @@ def test_groups_with_a_condition_are_seen_before_others_are_exchanged() -> None:
     """HAVING may leave few groups, and then little of the other side is wanted."""
     key = Attribute(7, "k", LONG)
     other = replace(LARGE, output=(key,))
-    groups = counted(AggregateMode.FINAL, by(K, counted(AggregateMode.PARTIAL, LARGE)))
+    groups = counted(AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, LARGE)))
     having = Filter(less(COUNT, 2), groups)
     plan = Join(JoinKind.INNER, (key,), (K,), None, None, by(key, other), by(K, having))
     stages = make_stages(plan, WORKERS).stages

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from adaptive_plans import WORKERS, adapted_run, by, decisions, table
+from adaptive_plans import WORKERS, adapted_run, by, counted, decisions, less, table
 
 from volley.events import EventLog
 from volley.observe.stages import stage_reports
-from volley.plan.expressions import AggregateCall, AggregateMode, Alias, Attribute, Call, Expression, Literal
+from volley.plan.expressions import AggregateMode, Alias, Attribute, Call
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -37,7 +37,6 @@ from volley.stages.reduced import SCAN_RATIO, Finished, partners, reduced
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 FK, FW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
-COUNT = Attribute(30, "n", LONG)
 ROWS = 4000
 
 
@@ -46,10 +45,6 @@ def _only_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     """No side is small enough to be read whole instead of being exchanged, and little data counts as much."""
     monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
     monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
-
-
-def less(column: Attribute, bound: int) -> Expression:
-    return Call("LessThan", (column, Literal(bound, LONG)), BOOLEAN)
 
 
 def few(directory: Path) -> Node:
@@ -72,11 +67,6 @@ def plain(directory: Path) -> Node:
 def renamed(directory: Path) -> Node:
     swapped = Project((V, Alias(K.id, "key", K)), by(K, Filter(less(V, 900), many(directory))))
     return Filter(less(V, 800), swapped)
-
-
-def counted(mode: AggregateMode, key: Attribute, child: Node) -> Aggregate:
-    call = AggregateCall(Call("Count", (Literal(1, LONG),), LONG), mode, False, None, COUNT.id)
-    return Aggregate((key,), (call,), (COUNT,), (key, COUNT), child)
 
 
 def grouped(directory: Path) -> Node:
