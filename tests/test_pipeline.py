@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,8 @@ def test_on_a_standalone_cluster(tmp_path: Path) -> None:
                 text=True,
                 timeout=600,
                 check=True,
+                # All of this cluster is on loopback, and so is its driver: beyond that it would ask for TLS.
+                env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
             ).stdout
             for arguments in ((), ("--volley", "--transport", "spark"))
         ]

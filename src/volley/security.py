@@ -118,7 +118,8 @@ class Security:
             return
         raise ConfigError(
             f"{host} can be reached from other machines, and this daemon has no token or no TLS.",
-            hint="Give both, listen on 127.0.0.1, or say --insecure when the network itself is safe.",
+            hint="Give both, listen on 127.0.0.1 (SPARK_LOCAL_IP, for a driver of Spark), or say --insecure "
+            "(spark.volley.executor.insecure, for a session) when the network itself is safe.",
         )
 
 
