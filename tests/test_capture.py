@@ -7,23 +7,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from captured import parts, plan_of
 from pyspark.sql import DataFrame, SparkSession
 
 from volley.bench.queries import QUERIES, query_text
 from volley.plan import nodes
-from volley.plan.capture import capture
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
     Attribute,
     Call,
     EvalMode,
-    Expression,
     Literal,
     ScalarSubquery,
     WindowCall,
 )
-from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Exchange,
     Expand,
@@ -39,20 +37,6 @@ from volley.plan.nodes import (
     Unknown,
 )
 from volley.testing.session import conf
-
-
-def plan_of(frame: DataFrame) -> Node:
-    physical = frame._jdf.queryExecution().executedPlan()
-    return capture(frame.sparkSession.sparkContext._gateway, physical)
-
-
-def parts(plan: Node) -> list[Expression]:
-    return [
-        part
-        for node in nodes.walk(plan)
-        for expression in nodes.expressions(node)
-        for part in walk_expression(expression)
-    ]
 
 
 def calls(plan: Node, function: str) -> list[Call]:

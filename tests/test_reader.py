@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from captured import parts, plan_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,7 +21,7 @@ import volley
 from volley.errors import CaptureError, FallbackError
 from volley.plan import nodes, reader
 from volley.plan.capture import capture
-from volley.plan.expressions import Call, Expression, Literal
+from volley.plan.expressions import Call, Literal
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import FileScan, Node, Project, Range
 from volley.plan.types import STRING, OtherType
@@ -48,20 +49,6 @@ HOSTILE = [
     "😀",
     "".join(map(chr, range(1, 32))),
 ]
-
-
-def plan_of(frame: DataFrame) -> Node:
-    physical = frame._jdf.queryExecution().executedPlan()
-    return capture(frame.sparkSession.sparkContext._gateway, physical)
-
-
-def parts(plan: Node) -> list[Expression]:
-    return [
-        part
-        for node in nodes.walk(plan)
-        for expression in nodes.expressions(node)
-        for part in walk_expression(expression)
-    ]
 
 
 def literals(plan: Node) -> list[Any]:

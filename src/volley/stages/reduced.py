@@ -38,7 +38,7 @@ from volley.stages.scans import cost_bytes, scanned_bytes, scans_of
 from volley.stages.shrinking import conditions, may_shrink
 
 # What every task may read whole to find out which of its rows have a partner; and how much more all of them must have
-# to scan than that. Looking for partners costs a few nanoseconds a row, exchanging a row some fifty.
+# to scan than that.
 REDUCING_BYTES = 64 * 2**20
 SCAN_RATIO = 4
 
@@ -226,7 +226,7 @@ def _columns_of(node: Node, place: int) -> _Columns:
 
 
 def _columns(node: Node, columns: _Columns) -> _Columns:
-    """The columns of an operator, from those of its only child. None where rows with different keys meet in it."""
+    """The columns of an operator, from those of its only child. Empty where rows with different keys meet in it."""
     match node:
         case Filter():
             return columns
