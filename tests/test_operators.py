@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 import volley
 from volley.errors import DataError
 from volley.lower.null_checks import without_implied_null_checks
-from volley.lower.operators import lower, new_context, root
+from volley.lower.operators import lower, root
+from volley.lower.sessions import planning_context
 from volley.lower.streams import StreamTable
 from volley.plan.expressions import Attribute, Call, Expression, Literal
 from volley.plan.nodes import (
@@ -168,7 +169,7 @@ def _run(node: Node, inputs: StreamTable | None = None) -> pa.Table:
         return inputs
 
     with ExitStack() as resources:
-        return root(lower(node, new_context(2), given, resources), node).to_arrow_table()
+        return root(lower(node, planning_context(2), given, resources), node).to_arrow_table()
 
 
 A, B = Attribute(1, "a", LONG), Attribute(2, "b", LONG)
@@ -243,7 +244,7 @@ def test_filters_over_streams_are_not_pyarrows() -> None:
 def test_stream_is_read_again_for_a_second_reader() -> None:
     batch = pa.record_batch({"c1": pa.array([1, 2, 3])})
     stream = StreamTable(batch.schema, [lambda: iter([batch])])
-    context = new_context(2)
+    context = planning_context(2)
     context.register_dataset("s", stream)
     doubled = context.table("s").union(context.table("s")).aggregate(None, [f.sum(col("c1")).alias("n")])
     assert doubled.to_pydict() == {"n": [12]}

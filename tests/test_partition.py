@@ -10,8 +10,9 @@ import pytest
 from datafusion import SessionContext, col
 
 from volley.lower.expressions import column_name
-from volley.lower.operators import lower, new_context
+from volley.lower.operators import lower
 from volley.lower.partition import partitioned_plan
+from volley.lower.sessions import hashing_context, planning_context
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -47,7 +48,7 @@ def partitions_of(plan: Node, *keys: Expression) -> list[pa.Table]:
 
     async def drain(context: SessionContext, resources: ExitStack) -> list[list[pa.RecordBatch]]:
         frame = lower(plan, context, lambda node: pytest.fail("there are no inputs"), resources)
-        hashed = partitioned_plan(frame, context, keys, PARTITIONS)
+        hashed = partitioned_plan(frame, hashing_context(PARTITIONS), keys, PARTITIONS)
         assert hashed is not None
         assert hashed.output_partitioning.scheme == "Hash"
 
@@ -57,7 +58,7 @@ def partitions_of(plan: Node, *keys: Expression) -> list[pa.Table]:
         return await asyncio.gather(*(one(partition) for partition in range(PARTITIONS)))
 
     with ExitStack() as resources:
-        found = asyncio.run(drain(new_context(PARTITIONS), resources))
+        found = asyncio.run(drain(planning_context(PARTITIONS), resources))
     schema = next(batch.schema for batches in found for batch in batches)
     return [pa.Table.from_batches(batches, schema=schema) for batches in found]
 
@@ -159,18 +160,18 @@ def test_keys_of_other_types(attribute: Attribute, column: list[object]) -> None
 def test_a_plan_that_provably_has_no_rows_has_no_partitions() -> None:
     none = Filter(Literal(False, BOOLEAN), numbers(10))
     with ExitStack() as resources:
-        context = new_context(PARTITIONS)
+        context = planning_context(PARTITIONS)
         frame = lower(none, context, lambda node: pytest.fail("there are no inputs"), resources)
-        assert partitioned_plan(frame, context, (NUMBER,), PARTITIONS) is None
+        assert partitioned_plan(frame, hashing_context(PARTITIONS), (NUMBER,), PARTITIONS) is None
 
 
 @pytest.mark.parametrize("keys", [(1,), (2,), (1, 2)])
 def test_keys_that_a_join_has_given_another_name(keys: tuple[int, ...]) -> None:
     """After a join on a = b DataFusion says that rows lie by b; asked for a, that must not end the query."""
-    context = new_context(3)
+    context = planning_context(3)
     left = context.from_arrow(pa.table({"c1": pa.array(range(1000), pa.int64())}))
     right = context.from_arrow(pa.table({"c2": pa.array(range(0, 2000, 2), pa.int64())}))
     joined = left.join_on(right, col("c1") == col("c2"))
-    plan = partitioned_plan(joined, context, [Attribute(key, "", LONG) for key in keys], 3)
+    plan = partitioned_plan(joined, hashing_context(3), [Attribute(key, "", LONG) for key in keys], 3)
     assert plan is not None
     assert plan.partition_count == 3

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import lru_cache
 
 import pyarrow as pa
-from datafusion import DataFrame, SessionConfig, SessionContext, col
+from datafusion import DataFrame, SessionContext, col
 from datafusion import functions as f
 from datafusion.expr import SortExpr
 
@@ -17,7 +15,6 @@ from volley.lower.aggregates import lower_aggregate
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.joins import lower_join
-from volley.lower.memory import OperatorMemory
 from volley.lower.null_checks import without_implied_null_checks
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct, read_schema
@@ -52,56 +49,6 @@ from volley.plan.nodes import (
 # Threads of DataFusion let go of Python's objects a moment after a query has ended. One that does so while the
 # interpreter is taken down takes the process with it: one program in twenty that ended at once, none that waited.
 atexit.register(time.sleep, 0.05)
-
-_SETTINGS = {
-    # Nanoseconds, the default, cannot hold the years that Spark writes.
-    "datafusion.execution.parquet.coerce_int96": "us",
-    # Sizes of tables choose the side of a join that is held in memory.
-    "datafusion.execution.collect_statistics": "true",
-    # Scans already give a stream a core. Dealing out one sorted stream to several would undo its order.
-    "datafusion.optimizer.enable_round_robin_repartition": "false",
-    # Spark has optimized the plan already: one pass finds what is left, and a short query is mostly planning.
-    "datafusion.optimizer.max_passes": "1",
-    # Twice the default: what an operator does once a batch costs half, and a batch still fits into the caches.
-    "datafusion.execution.batch_size": "16384",
-}
-_UNIT_SETTINGS = _SETTINGS | {
-    # A partition that helped itself to the files of another would give rows twice: other processes run the others.
-    "datafusion.execution.enable_file_stream_work_stealing": "false",
-    "datafusion.optimizer.repartition_file_min_size": "0",
-    # Each batch crosses two borders between languages on its way to the plan that reads it.
-    "datafusion.execution.batch_size": "65536",
-}
-
-
-def new_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
-    """A session for one task: cheap to make. Without `memory` it takes what it needs."""
-    config = _config(target_partitions, _SETTINGS)
-    if memory is None:
-        return SessionContext(config)
-    return SessionContext(memory.configured(config, target_partitions), memory.runtime())
-
-
-@lru_cache(maxsize=16)
-def shared_context(target_partitions: int) -> SessionContext:
-    """The session of all tasks of this process that need no settings or memory of their own.
-
-    It remembers the footers and statistics of the files that were read. Nothing stays registered in it.
-    """
-    return new_context(target_partitions)
-
-
-@lru_cache(maxsize=64)
-def unit_context(parts: int) -> SessionContext:
-    """The session in which plans are run by units: a plan over one file has `parts` partitions, as even as can be."""
-    return SessionContext(_config(parts, _UNIT_SETTINGS))
-
-
-def _config(target_partitions: int, settings: Mapping[str, str]) -> SessionConfig:
-    config = SessionConfig().with_target_partitions(target_partitions)
-    for key, value in settings.items():
-        config = config.set(key, value)
-    return config
 
 
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:

@@ -21,29 +21,24 @@ from datafusion import functions as f
 
 from volley.errors import QueryError
 from volley.lower.expressions import column_name, lower_expression
+from volley.lower.scope import dataset_frame
 from volley.lower.streams import StreamTable
 from volley.plan.expressions import Attribute, Expression
 
-_EMPTY = "volley_nothing"
-# Small inputs would be collected instead of hashed.
-_ALWAYS_PARTITION = (
-    "datafusion.optimizer.hash_join_single_partition_threshold",
-    "datafusion.optimizer.hash_join_single_partition_threshold_rows",
-)
-
 
 def partitioned_plan(
-    frame: DataFrame, context: SessionContext, keys: Sequence[Expression], partitions: int
+    frame: DataFrame, hashing: SessionContext, keys: Sequence[Expression], partitions: int
 ) -> ExecutionPlan | None:
     """A plan with `partitions` outputs: `frame` hashed by `keys`. None when DataFusion proves it to be empty.
 
-    The context's target must be `partitions`. Batches start with the columns of `frame`; keys that are not columns
-    of it follow. All outputs must be polled together: one that nobody reads stops the others.
+    `partitions` must be the target of the frame's session and of `hashing`, in which it is planned again if its own
+    collects what is small. Batches start with the columns of `frame`; keys that are not columns of it follow. All
+    outputs must be polled together: one that nobody reads stops the others.
     """
-    plan, names = _hashed(frame, context, keys, hidden=False)
+    plan, names = _hashed(frame, hashing, keys, hidden=False)
     if plan is None or _is_laid_out(plan, names, partitions):
         return plan
-    plan, names = _hashed(frame, context, keys, hidden=True)
+    plan, names = _hashed(frame, hashing, keys, hidden=True)
     if plan is None or _is_laid_out(plan, names, partitions):
         return plan
     raise QueryError(
@@ -54,7 +49,7 @@ def partitioned_plan(
 
 
 def _hashed(
-    frame: DataFrame, context: SessionContext, keys: Sequence[Expression], hidden: bool
+    frame: DataFrame, hashing: SessionContext, keys: Sequence[Expression], hidden: bool
 ) -> tuple[ExecutionPlan | None, list[str]]:
     """The fragment under the join, and the names of its keys.
 
@@ -75,16 +70,13 @@ def _hashed(
     keyed = frame.select(*(col(name) for name in columns), *computed) if computed else frame
     schema = keyed.schema()
     nothing = pa.schema([pa.field(f"n{i}", schema.field(name).type) for i, name in enumerate(names)])
-    empty = f"{_EMPTY}_{'hidden' if hidden else 'plain'}"
-    context.register_dataset(empty, StreamTable(nothing, []))
-    joined = keyed.join(context.table(empty), left_on=names, right_on=nothing.names, how="full")
+    empty = dataset_frame(hashing, StreamTable(nothing, []))
+    joined = keyed.join(empty, left_on=names, right_on=nothing.names, how="full")
 
     plan = _fragment(joined.execution_plan())
     if plan is not None and plan.output_partitioning.scheme != "Hash":
-        for option in _ALWAYS_PARTITION:
-            context.sql(f"SET {option} = 0").collect()
-        # A frame keeps the settings that it was made under.
-        joined = context.create_dataframe_from_logical_plan(joined.logical_plan())
+        # A frame keeps the session that it was made in.
+        joined = hashing.create_dataframe_from_logical_plan(joined.logical_plan())
         plan = _fragment(joined.execution_plan())
     return plan, names
 

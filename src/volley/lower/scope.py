@@ -40,11 +40,7 @@ class Scope:
         return frame
 
     def dataset(self, dataset: ds.Dataset) -> DataFrame:
-        name = _new_name()
-        self.context.register_dataset(name, dataset)
-        frame = self.context.table(name)
-        self.context.deregister_table(name)
-        return frame
+        return dataset_frame(self.context, dataset)
 
     def view(self, frame: DataFrame) -> str:
         """The frame under a name, for the few operators that DataFusion offers in SQL alone."""
@@ -52,6 +48,15 @@ class Scope:
         self.context.register_view(name, frame)
         self.resources.callback(self.context.deregister_table, name)
         return name
+
+
+def dataset_frame(context: SessionContext, dataset: ds.Dataset) -> DataFrame:
+    """The dataset as a table, which the session forgets at once."""
+    name = _new_name()
+    context.register_dataset(name, dataset)
+    frame = context.table(name)
+    context.deregister_table(name)
+    return frame
 
 
 def _new_name() -> str:

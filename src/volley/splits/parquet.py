@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
-from volley.lower.operators import lower_unit, unit_context
+from volley.lower.operators import lower_unit
+from volley.lower.sessions import unit_context
 from volley.plan.expressions import Expression
 from volley.plan.nodes import Node
 from volley.plan.units import over_files

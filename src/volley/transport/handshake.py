@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from volley.errors import HandshakeRefused
 from volley.lower.expressions import column_name
-from volley.lower.operators import new_context
 from volley.lower.partition import partitioned_plan
+from volley.lower.sessions import hashing_context
 from volley.plan.expressions import Attribute
 from volley.plan.types import DOUBLE, LONG, STRING, DecimalType
 from volley.transport.messages import PROTOCOL_VERSION
@@ -121,7 +121,7 @@ def hash_fingerprint() -> str:
 
 
 async def _placed(batch: pa.RecordBatch, keys: tuple[Attribute, ...], partitions: int = 7) -> list[list[int]]:
-    context = new_context(partitions)
+    context = hashing_context(partitions)
     frame = context.create_dataframe([[batch]])
     plan = partitioned_plan(frame, context, keys, partitions)
     if plan is None:

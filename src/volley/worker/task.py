@@ -27,12 +27,13 @@ from volley.errors import (
 )
 from volley.ids import AttemptId
 from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
-from volley.lower.operators import lower, new_context, root, shared_context
+from volley.lower.operators import lower, root
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
+from volley.lower.sessions import hashing_context, planning_context, running_context
 from volley.lower.streams import StreamTable
 from volley.lower.written import written_plan
-from volley.plan.nodes import FeedInput, Partitioning, StageInput, WriteFiles
+from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFiles, walk
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
@@ -209,8 +210,10 @@ def _plan(
     hashed = output is not None and output.partitioning is Partitioning.HASH
     # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
     width = output.partitions if output is not None and hashed else cores
-    # Partitioning changes settings of its session, and a limit of memory belongs to one task.
-    context = new_context(width, memory) if hashed or memory else shared_context(width)
+    # Only a plan with joins can gain from collecting what is small; a hashed one is then planned twice.
+    joins = any(isinstance(node, Join) for node in walk(task.plan))
+    planning = (hashing_context if hashed and not joins else planning_context)(width, memory)
+    running = running_context(width, memory)
 
     def inputs(node: StageInput | FeedInput) -> StreamTable:
         if isinstance(node, FeedInput):
@@ -218,17 +221,17 @@ def _plan(
         return _input(task.inputs, store, cores, errors, node)
 
     if isinstance(task.plan, WriteFiles):
-        rows = root(lower(task.plan.child, context, inputs, resources), task.plan.child)
-        return Fragment(context, written_plan(rows, task.plan), errors)
+        rows = root(lower(task.plan.child, planning, inputs, resources), task.plan.child)
+        return Fragment(running, written_plan(rows, task.plan), errors)
     if output is None and (node := held_back(task.plan)) is not None:
         return Waves(task.plan, node, scans, cores, memory, errors)
-    frame = lower(task.plan, context, inputs, resources)
+    frame = lower(task.plan, planning, inputs, resources)
     if output is None:
-        return Fragment(context, _executable(root(frame, task.plan), task), errors)
+        return Fragment(running, _executable(root(frame, task.plan), task), errors)
     if not hashed:
-        return Fragment(context, _executable(frame, task), errors)
-    plan = partitioned_plan(frame, context, output.keys, output.partitions)
-    return Fragment(context, plan, errors)
+        return Fragment(running, _executable(frame, task), errors)
+    plan = partitioned_plan(frame, hashing_context(width, memory), output.keys, output.partitions)
+    return Fragment(running, plan, errors)
 
 
 def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from volley.events import OperatorMetrics
 from volley.lower.memory import OperatorMemory
-from volley.lower.operators import lower, new_context, root
+from volley.lower.operators import lower, root
 from volley.lower.scope import arrow_schema
+from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import Batches, StreamTable
 from volley.plan.nodes import FeedInput, Filter, Node, Project, StageInput
 from volley.worker.fragment import Fragment, Give
@@ -74,15 +75,15 @@ class Waves:
         """A wave lets go of its plan when it ends."""
 
     def _fragment(self, wave: list[pa.RecordBatch], resources: ExitStack) -> Fragment:
-        context = new_context(self._cores, self._memory)
         width = min(self._cores, len(wave))
 
         def rows(_: StageInput | FeedInput) -> StreamTable:
             parts: list[Batches] = [partial(iter, wave[number::width]) for number in range(width)]
             return StreamTable(arrow_schema(self._node.output), parts)
 
-        frame = root(lower(self._plan, context, rows, resources), self._plan)
-        return Fragment(context, frame.execution_plan(), self.input_errors)
+        planning = planning_context(self._cores, self._memory)
+        frame = root(lower(self._plan, planning, rows, resources), self._plan)
+        return Fragment(running_context(self._cores, self._memory), frame.execution_plan(), self.input_errors)
 
     def _add(self, metrics: tuple[OperatorMetrics, ...]) -> None:
         """Every wave has the same plan, so the same place is the same operator."""
