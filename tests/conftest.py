@@ -16,6 +16,7 @@ from tables import frames
 import volley
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
+from volley.splits.little import is_little
 from volley.testing.session import restored
 
 # The same cases every time: a build must not fail because of what chance drew.
@@ -34,6 +35,7 @@ def _little_data_counts_as_much() -> Iterator[None]:
         patch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
         patch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
         patch.setattr("volley.stages.adapt.CONTINUED_BYTES", -1)
+        patch.setattr("volley.query.is_little", lambda plan, limit_bytes: False)
         yield
 
 
@@ -43,6 +45,7 @@ def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 4 * 2**20)
     monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 2 * 2**20)
     monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
+    monkeypatch.setattr("volley.query.is_little", is_little)
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,7 @@ def session(master: str, settings: dict[str, str]) -> SparkSession:
         .config("spark.sql.autoBroadcastJoinThreshold", "-1")
         .config("spark.volley.transport", "spark")
         .config("spark.volley.fallback", "error")
+        .config("spark.volley.singleTaskSize", "0")
     )
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -174,9 +174,9 @@ def test_rows_are_sparks_when_exchanges_are_real(tables: SparkSession, query: st
     assert_same_rows(tables, query)
 
 
-def test_one_worker_has_one_stage_of_one_task(tpch_plan: Node) -> None:
+def test_one_worker_has_one_stage_of_one_task_and_one_a_subquery(tpch_plan: Node) -> None:
     graph = make_stages(tpch_plan, 1)
-    assert [stage.tasks for stage in graph.stages] == [1]
+    assert [stage.tasks for stage in graph.stages] == [1] * (1 + len(graph.subqueries))
     assert not any(isinstance(node, Exchange | StageInput) for node in nodes_of(graph))
 
 
@@ -199,7 +199,7 @@ def test_stages_read_only_earlier_ones_and_keep_no_exchange(tpch_plan: Node) -> 
         assert (stage.output is None) == (stage is graph.result)
     assert not any(isinstance(node, Exchange) for node in nodes_of(graph))
     read = {item.stage for stage in graph.stages for item in stage.inputs}
-    assert read == {stage.id for stage in graph.stages} - {graph.result.id}
+    assert read == {stage.id for stage in graph.stages} - {graph.result.id} - graph.subqueries
 
 
 def test_both_sides_of_a_shuffle_join_are_cut_alike(tpch_plan: Node) -> None:

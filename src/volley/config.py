@@ -197,6 +197,14 @@ OPTIONS: tuple[Option, ...] = (
         _boolean,
     ),
     Option(
+        "singleTaskSize",
+        "size",
+        "24m",
+        "A query that reads no more than this of files (the columns that it needs, and 256k a file) is one task on one "
+        "worker; 0: never.",
+        lambda text: 0 if text == "0" else parse_bytes(text),
+    ),
+    Option(
         "executor.memory",
         "size",
         "0",
@@ -306,6 +314,7 @@ class Config:
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int
     mixed: bool
+    single_task_size: int
     executor_memory: int
     executor_insecure: bool
     shuffle_port: int

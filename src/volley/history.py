@@ -36,7 +36,7 @@ def cancel(spark: SparkSession) -> int:
 
 
 def running(spark: SparkSession) -> list[CancellationToken]:
-    """One for each native query, and each subquery, that this session is running now."""
+    """One for each native query, and each native part of a mixed one, that this session is running now."""
     with _lock:
         return list(_running[session_id(spark)])
 

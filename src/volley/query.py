@@ -1,6 +1,6 @@
 """The life of a query: from an action on a DataFrame to its rows, natively or on Spark.
 
-    settings -> Spark's plan -> capture -> check -> subqueries -> stages -> coordinator -> rows
+    settings -> Spark's plan -> capture -> check -> stages -> coordinator -> rows
 
 Wherever that road ends early, Spark runs the query, and the report says why.
 """
@@ -64,9 +64,9 @@ from volley.shuffle.base import SharedStore
 from volley.shuffle.choice import StoreChoice, driver_store, serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import NotPortable, portable_plan
-from volley.stages.cut import kept, make_stages
+from volley.splits.little import is_little
+from volley.stages.cut import alone, kept, make_stages
 from volley.stages.graph import StageGraph
-from volley.stages.subqueries import with_results
 from volley.support.check import check
 from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
@@ -317,13 +317,13 @@ class Query:
         return self._portable_part(part)
 
     def executed(self, plan: Node | SparkPart) -> ResultStream | SparkRows:
-        """Start the plan; its subqueries, and what the other engine runs below its top, have run when this returns."""
+        """Start the plan; what the other engine runs below its top has run when this returns."""
         if isinstance(plan, SparkPart):
             self._islands.clear()
             return SparkRows(plan.batches(self._crossing))
         filled = self._handed.filled(plan) if self._handed else plan
         given = self._handed.given if self._handed else NOTHING_GIVEN
-        self._top = self._start(with_results(filled, self._table), given)
+        self._top = self._start(filled, given)
         return self._top
 
     def _landing(self) -> Landing:
@@ -351,7 +351,6 @@ class Query:
     def _kept(self, island: Node, resources: ExitStack) -> tuple[KeptOutput, Access]:
         """Run an island; its rows stay in the stores of its workers, or of this process, which then serves them."""
         config = self.config
-        plan = with_results(island, self._table)
         shared = _shared_store(config)
         serving: ServingStore | None = None
         access = _access(config, self.spark)
@@ -362,7 +361,7 @@ class Query:
             resources.callback(served.close)
             serving = served.store
         transport = _transport(config, shared, self.spark, serving)
-        graph = kept(self._graph(plan, transport), self.spark.sparkContext.defaultParallelism)
+        graph = kept(self._graph(island, transport), self.spark.sparkContext.defaultParallelism)
         output = self._begun(keep, graph, transport, shared)
         output.on_cancel(partial(_stop_jobs, self.spark.sparkContext, self._tag))
         self._islands.append(output)
@@ -437,12 +436,7 @@ class Query:
             yield row
         self.finished("spark", count, spark_tasks(self.spark) - tasks_before)
 
-    def _table(self, plan: Node) -> pa.Table:
-        with self._start(plan) as result:
-            return NativeResult(result, plan.output).table()
-
-    def _start(self, plan: Node, given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN) -> ResultStream:
-        """Each subquery, and then the query itself, runs as a query of its own under one name a piece."""
+    def _start(self, plan: Node, given: Mapping[int, Sequence[TaskDone]]) -> ResultStream:
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
         begin = partial(execute, given=given)
@@ -451,7 +445,10 @@ class Query:
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         if self.config.transport != "local":
             plan = portable_plan(plan)
-        return make_stages(plan, _places(transport))
+        workers = _places(transport)
+        if workers > 1 and is_little(plan, self.config.single_task_size):
+            return alone(make_stages(plan, 1))
+        return make_stages(plan, workers)
 
     def _begun(
         self,

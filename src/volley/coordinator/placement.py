@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Set
 from contextlib import suppress
+from zlib import crc32
 
 from volley.errors import QueryError
 from volley.ids import AttemptId
@@ -58,6 +59,8 @@ class Placement:
         self, item: tuple[int, WorkerInfo], attempt: AttemptId, avoid: Set[str]
     ) -> tuple[bool, int, bool]:
         number, worker = item
-        # Equal task numbers of two stages on one worker: much of what they exchange need not leave it.
-        home = number == attempt.task.task % max(1, len(self._transport.workers()))
+        # Equal task numbers of two stages on one worker: much of what they exchange need not leave it. Another query
+        # begins with another worker, or the first would have all single tasks.
+        first = crc32(attempt.task.stage.query.value.encode())
+        home = number == (first + attempt.task.task) % max(1, len(self._transport.workers()))
         return worker.name in avoid, self._running[worker.name], not home

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from volley.cancellation import CancellationToken
+from volley.coordinator.answers import Answers
 from volley.coordinator.given import GivenStage
 from volley.coordinator.kept import KeptOutput
 from volley.coordinator.launch import Launcher
@@ -153,6 +154,10 @@ class _Run:
             runs.append(StageRun(stage, id, producers, launcher, self._events, self._attempts))
         for number, others in awaited(self._graph).items():
             runs[number].awaits = [runs[other] for other in others]
+        subqueries = {number: runs[number] for number in self._graph.subqueries}
+        answers = Answers(subqueries, self._transport, self._attempts)
+        for run in runs:
+            run.answers = answers
         try:
             await until(run.run() for run in runs)
             if self._graph.result.output is not None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from dataclasses import asdict, replace
 from typing import Any
 
+from volley.coordinator.answers import Answers
 from volley.coordinator.attempts import Attempts, error_of
 from volley.coordinator.feeding import Feeding
 from volley.coordinator.launch import Launched, Launcher
@@ -60,8 +61,9 @@ class StageRun:
         attempts_limit: int,
     ) -> None:
         self.awaits: list[StageRun] = []
+        self.answers: Answers | None = None
         self._planned_tasks = stage.tasks
-        self._decisions: tuple[str, ...] = ()
+        self._decisions = stage.decisions
         self._producers = dict(producers)
         self._readers: list[StageRun] = []
         self._launcher = launcher
@@ -97,6 +99,8 @@ class StageRun:
         """Until every task has a winner, or there are rows enough."""
         for producer in [*self._producers.values(), *self.awaits]:
             await producer.finished.wait()
+        if self.answers:
+            self.stage = await self.answers.filled(self.stage)
         reader = self._readers[0] if len(self._readers) == 1 else None
         if reader and reader.absorb(self):
             return

@@ -142,7 +142,7 @@ class WindowCall:
 
 @dataclass(frozen=True)
 class ScalarSubquery:
-    """The single value of another plan. It runs first; `query.py` then puts a literal in its place."""
+    """The single value of another plan. It runs first; a literal then takes its place."""
 
     id: int
     plan: Node

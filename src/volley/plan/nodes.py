@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property
+from operator import is_not
 from typing import Any
 
 from volley.plan.expressions import (
@@ -492,7 +493,7 @@ def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> N
     for field in fields(node):
         value = getattr(node, field.name)
         changed = _map_field(value, change)
-        if changed != value:
+        if changed is not value:
             changes[field.name] = changed
     return replace(node, **changes) if changes else node
 
@@ -507,7 +508,8 @@ def _map_field(value: object, change: Callable[[Expression], Expression]) -> obj
     if isinstance(value, Expression):
         return change(value)
     if isinstance(value, tuple):
-        return tuple(_map_field(item, change) for item in value)
+        items = [_map_field(item, change) for item in value]
+        return tuple(items) if any(map(is_not, items, value)) else value
     return value
 
 

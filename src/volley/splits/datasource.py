@@ -41,6 +41,7 @@ from volley.errors import DataError, QueryError, VolleyError
 from volley.plan.expressions import Expression
 from volley.plan.held import held
 from volley.plan.nodes import HERE, Node, SourceScan, transform
+from volley.plan.subqueries import with_subqueries
 from volley.splits.conditions import tell
 from volley.splits.source import Estimate, Unit
 
@@ -87,7 +88,7 @@ def portable_plan(plan: Node) -> Node:
     def travelling(node: Node) -> Node:
         return replace(node, reader=portable(node.reader)) if isinstance(node, SourceScan) else node
 
-    return transform(plan, travelling)
+    return with_subqueries(transform(plan, travelling), portable_plan)
 
 
 def _opened(reference: str) -> tuple[DataSource, StructType]:

@@ -10,6 +10,7 @@ Sort                       stage 2   Sort(StageInput 1)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from volley.plan.expressions import Alias, Literal
@@ -25,6 +26,7 @@ from volley.plan.nodes import (
     walk,
     with_children,
 )
+from volley.plan.subqueries import with_subqueries
 from volley.plan.types import BOOLEAN
 from volley.stages.exchanges import place_exchanges
 from volley.stages.fuse import (
@@ -43,12 +45,15 @@ _OWN_IDS = 2**62
 
 
 def make_stages(plan: Node, workers: int) -> StageGraph:
-    """The stages that run `plan` on `workers`; with one worker a single stage of a single task."""
-    plan = drop_idle_distinct(drop_idle_sorts(plan))
-    if workers > 1:
-        plan = complete_after_exchange(plan, UNSPLITTABLE)
-    plan = combine_aggregates(place_exchanges(plan, workers))
-    return merge_equal_stages(cut(plan, workers))
+    """The stages that run `plan` on `workers`; with one worker a single one of a single task, and one a subquery."""
+
+    def arranged(plan: Node) -> Node:
+        plan = drop_idle_distinct(drop_idle_sorts(plan))
+        if workers > 1:
+            plan = complete_after_exchange(plan, UNSPLITTABLE)
+        return combine_aggregates(place_exchanges(plan, workers))
+
+    return merge_equal_stages(cut(plan, workers, arranged))
 
 
 def kept(graph: StageGraph, readers: int) -> StageGraph:
@@ -57,33 +62,61 @@ def kept(graph: StageGraph, readers: int) -> StageGraph:
     # Twice as many as readers, so that these can be given about the same each.
     partitions = max(1, -(-2 * readers // last.tasks))
     output = Output(Partitioning.ROUND_ROBIN, partitions)
-    return StageGraph((*graph.stages[:-1], replace(last, output=output)))
+    return replace(graph, stages=(*graph.stages[:-1], replace(last, output=output)))
 
 
-def cut(plan: Node, workers: int) -> StageGraph:
-    """Every exchange in `plan` becomes the border of a stage."""
-    stages: list[Stage] = []
+def alone(graph: StageGraph) -> StageGraph:
+    """The graph of a query that is not spread, which says so."""
+    said = "the query reads little, so that one task does all of it"
+    return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, decisions=(said,))))
 
-    def without_exchanges(node: Node) -> Node:
+
+def cut(plan: Node, workers: int, arranged: Callable[[Node], Node] = lambda plan: plan) -> StageGraph:
+    """Every exchange in `plan`, and in its subqueries, becomes the border of a stage, when they are `arranged`."""
+    cutting = _Cutting(workers, arranged)
+    root = cutting.last_stage(plan)
+    stages = (*cutting.stages, cutting.stage(root, None, is_ordered(root)))
+    return StageGraph(stages, frozenset(cutting.subqueries))
+
+
+class _Cutting:
+    def __init__(self, workers: int, arranged: Callable[[Node], Node]) -> None:
+        self.stages: list[Stage] = []
+        self._workers = workers
+        self._arranged = arranged
+        self.subqueries: set[int] = set()
+        self._read_as: dict[Node, StageInput] = {}
+
+    def last_stage(self, plan: Node) -> Node:
+        """What is left for the last stage of a query; `stages` has all before it."""
+        return self._without_exchanges(self._arranged(with_subqueries(plan, self._subquery)))
+
+    def stage(self, plan: Node, output: Output | None, ordered: bool) -> Stage:
+        return Stage(len(self.stages), plan, _tasks(plan, self.stages, self._workers), output, ordered)
+
+    def _subquery(self, plan: Node) -> StageInput:
+        if plan not in self._read_as:
+            root = self.last_stage(plan)
+            stage = self.stage(root, Output(Partitioning.SINGLE), ordered=False)
+            self.stages.append(stage)
+            self.subqueries.add(stage.id)
+            self._read_as[plan] = StageInput(stage.id, root.output)
+        return self._read_as[plan]
+
+    def _without_exchanges(self, node: Node) -> Node:
         if isinstance(node, HeldRows):
             # A stage that has run, however what reads it is exchanged in turn.
             output = Output(Partitioning.ROUND_ROBIN, node.partitions)
-            stages.append(Stage(len(stages), node, node.tasks, output))
-            return StageInput(stages[-1].id, node.output)
+            self.stages.append(Stage(len(self.stages), node, node.tasks, output))
+            return StageInput(self.stages[-1].id, node.output)
         if not isinstance(node, Exchange):
-            return with_children(node, tuple(without_exchanges(child) for child in node.children))
-        child = without_exchanges(node.child)
+            return with_children(node, tuple(self._without_exchanges(child) for child in node.children))
+        child = self._without_exchanges(node.child)
         shown = child if child.output else _with_a_column(child)
-        stage = Stage(
-            len(stages), shown, _tasks(shown, stages, workers), _output(node, child), isinstance(child, Sort)
-        )
-        stages.append(stage)
+        stage = self.stage(shown, _output(node, child), isinstance(child, Sort))
+        self.stages.append(stage)
         read = StageInput(stage.id, shown.output, child.keys if isinstance(child, Sort) else ())
         return read if child.output else Project((), read)
-
-    root = without_exchanges(plan)
-    stages.append(Stage(len(stages), root, _tasks(root, stages, workers), None, is_ordered(root)))
-    return StageGraph(tuple(stages))
 
 
 def _output(exchange: Exchange, child: Node) -> Output:

@@ -31,7 +31,8 @@ class Stage:
     """`plan` ends in sources and in inputs from other stages; each of the `tasks` runs it over its own share.
 
     The result stage has no `output`: its rows go to the client, in order when `ordered` (it has one task then).
-    Inputs in `whole` are read whole by every task, however they are partitioned.
+    Inputs in `whole` are read whole by every task, however they are partitioned. `decisions` says in words what has
+    been decided about it so far.
     """
 
     id: int
@@ -40,6 +41,7 @@ class Stage:
     output: Output | None = None
     ordered: bool = False
     whole: frozenset[int] = frozenset()
+    decisions: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[StageInput, ...]:
@@ -48,9 +50,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageGraph:
-    """Producers stand before their readers; the last stage gives the result."""
+    """Producers stand before their readers; the last stage gives the result.
+
+    `subqueries` are stages that nobody reads: their results stand in the plans of others.
+    """
 
     stages: tuple[Stage, ...]
+    subqueries: frozenset[int] = frozenset()
 
     @property
     def result(self) -> Stage:

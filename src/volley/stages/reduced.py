@@ -36,6 +36,7 @@ from volley.stages.graph import Stage
 from volley.stages.repeatable import gives_same_rows
 from volley.stages.scans import cost_bytes, scanned_bytes, scans_of
 from volley.stages.shrinking import conditions, may_shrink
+from volley.stages.subqueries import asked
 
 # What every task may read whole to find out which of its rows have a partner; and how much more all of them must have
 # to scan than that.
@@ -63,6 +64,11 @@ class Partner:
     @property
     def inputs(self) -> frozenset[int]:
         return frozenset(node.stage for node in walk(self.plan) if isinstance(node, StageInput))
+
+    @property
+    def asks(self) -> bool:
+        """Whether it cannot be computed without the result of a subquery, which nobody may have yet."""
+        return bool(asked(Project(self.partner_keys, self.plan)))
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def reduced(
     useful = [
         partner
         for partner in partners(reader, stage.id)
-        if partner.inputs <= finished.keys() and not partner.inputs & read
+        if partner.inputs <= finished.keys() and not partner.inputs & read and not partner.asks
         if _size_bytes(partner, finished) <= limit_bytes
         if may_shrink(partner.plan) or any(finished[number].shrank for number in partner.inputs)
     ]

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from volley.plan.expressions import AggregateCall, Alias, Attribute
+from volley.plan.expressions import AggregateCall, Alias, Attribute, InSubquery, ScalarSubquery
 from volley.plan.nodes import FileScan, Node, StageInput, transform
+from volley.plan.subqueries import with_subqueries
 from volley.stages.graph import Stage, StageGraph
 
 
@@ -21,7 +22,10 @@ def merge_equal_stages(graph: StageGraph) -> StageGraph:
     number: dict[int, int] = {}
     seen: dict[Any, int] = {}
     for stage in graph.stages:
-        renumbered = replace(stage, id=len(kept), plan=_renumbered(stage.plan, number))
+        plan = _renumbered(stage.plan, number)
+        if graph.subqueries:
+            plan = with_subqueries(plan, lambda subquery: _renumbered(subquery, number))
+        renumbered = replace(stage, id=len(kept), plan=plan)
         if stage is not graph.result:
             form = normal_form((renumbered.plan, renumbered.output, renumbered.tasks, renumbered.ordered))
             if form in seen:
@@ -30,7 +34,7 @@ def merge_equal_stages(graph: StageGraph) -> StageGraph:
             seen[form] = renumbered.id
         number[stage.id] = renumbered.id
         kept.append(renumbered)
-    return StageGraph(tuple(kept))
+    return StageGraph(tuple(kept), frozenset(number[stage] for stage in graph.subqueries))
 
 
 def _renumbered(plan: Node, number: dict[int, int]) -> Node:
@@ -58,6 +62,8 @@ class _Normalizer:
                 return ("FileScan", names, *self._fields(value))
             case Attribute():
                 return replace(value, id=self._number(value.id), name="")
+            case ScalarSubquery() | InSubquery():
+                return (type(value).__name__, *self._fields(replace(value, id=0)))
             case Alias():
                 return ("Alias", self._number(value.id), self.normal(value.child))
             case AggregateCall():

@@ -1,13 +1,17 @@
-"""Uncorrelated subqueries run first, as queries of their own; their results stand in the plan as literals."""
+"""Uncorrelated subqueries are stages of the query that asks: their results stand in its plans as literals.
+
+Filter  total > ScalarSubquery(plan)          the subquery's stages come first; its last one is 3
+Filter  total > ScalarSubquery(StageInput 3)  in the graph: this stage waits for stage 3
+Filter  total > 1234.5                        when it begins
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from volley.errors import DataError
-from volley.plan import nodes
 from volley.plan.expressions import (
     Call,
     Expression,
@@ -15,36 +19,33 @@ from volley.plan.expressions import (
     Literal,
     Scalar,
     ScalarSubquery,
-    transform,
 )
-from volley.plan.nodes import Node, map_expressions
+from volley.plan.nodes import Node, StageInput
+from volley.plan.subqueries import plans_in, with_parts
 from volley.plan.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, StructType
-
-Run = Callable[[Node], pa.Table]
 
 # A longer list is no longer a literal; Spark joins in that case too, so such a plan is not seen in practice.
 MAX_IN_VALUES = 10_000
 
 
-def with_results(plan: Node, run: Run) -> Node:
-    """The plan with every subquery, however deep, replaced by its result; each distinct one runs once."""
-    results: dict[Node, pa.Table] = {}
+def asked(plan: Node) -> frozenset[int]:
+    """The stages whose results stand in expressions of the plan."""
+    return frozenset(subquery.stage for subquery in plans_in(plan) if isinstance(subquery, StageInput))
 
-    def result_of(subquery: Node) -> pa.Table:
-        if subquery not in results:
-            results[subquery] = run(with_results(subquery, run))
-        return results[subquery]
 
-    def replace(part: Expression) -> Expression:
+def with_results(plan: Node, results: Mapping[int, pa.Table]) -> Node:
+    """The plan with the results of stages in place of the subqueries that are these stages."""
+
+    def replaced(part: Expression) -> Expression:
         match part:
-            case ScalarSubquery(_, subquery, data_type):
-                return _scalar(result_of(subquery), data_type)
-            case InSubquery(_, value, subquery, _):
-                return _membership(value, result_of(subquery))
+            case ScalarSubquery(_, StageInput(stage), data_type):
+                return _scalar(results[stage], data_type)
+            case InSubquery(_, value, StageInput(stage), _):
+                return _membership(value, results[stage])
             case _:
                 return part
 
-    return nodes.transform(plan, lambda node: map_expressions(node, lambda e: transform(e, replace)))
+    return with_parts(plan, replaced)
 
 
 def _scalar(table: pa.Table, data_type: DataType) -> Expression:

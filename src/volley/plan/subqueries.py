@@ -1,0 +1,36 @@
+"""The plans inside a plan's expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from volley.plan.expressions import Expression, InSubquery, ScalarSubquery, transform
+from volley.plan.expressions import walk as walk_parts
+from volley.plan.nodes import Node, expressions, map_expressions, walk
+from volley.plan.nodes import transform as transform_nodes
+
+
+def plans_in(plan: Node) -> Iterator[Node]:
+    """The subqueries of a plan, not those of these."""
+    for node in walk(plan):
+        for expression in expressions(node):
+            for part in walk_parts(expression):
+                if isinstance(part, ScalarSubquery | InSubquery):
+                    yield part.plan
+
+
+def with_subqueries(plan: Node, change: Callable[[Node], Node]) -> Node:
+    """The plan with every subquery in it replaced by `change` of it."""
+
+    def replaced(part: Expression) -> Expression:
+        if isinstance(part, ScalarSubquery | InSubquery):
+            return replace(part, plan=change(part.plan))
+        return part
+
+    return with_parts(plan, replaced)
+
+
+def with_parts(plan: Node, change: Callable[[Expression], Expression]) -> Node:
+    """The plan with every part of its expressions offered to `change`, children before their parents."""
+    return transform_nodes(plan, lambda node: map_expressions(node, lambda e: transform(e, change)))
