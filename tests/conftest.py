@@ -16,7 +16,7 @@ from tables import frames
 import volley
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
-from volley.splits.little import is_little
+from volley.splits.measured import is_little
 from volley.testing.session import restored
 
 # The same cases every time: a build must not fail because of what chance drew.
@@ -42,8 +42,8 @@ def _little_data_counts_as_much() -> Iterator[None]:
 @pytest.fixture
 def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little data counts as little, as it does for users."""
-    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 4 * 2**20)
-    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 2 * 2**20)
+    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 2 * 2**20)
+    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 3 * 2**20)
     monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
     monkeypatch.setattr("volley.query.is_little", is_little)
 

@@ -61,6 +61,8 @@ def files(*sizes: int) -> FileScan:
         # Opening many costs, however small they are.
         (files(*[1] * (3 * BYTES_A_TASK // OPEN_BYTES)), 3),
         (files(100 * BYTES_A_TASK), 8),
+        # Of wide tables only the columns that are read.
+        (replace(files(40 * BYTES_A_TASK), share=0.1), 4),
     ],
 )
 def test_how_many_tasks_share_a_scan(scan: FileScan, tasks: int) -> None:
@@ -89,8 +91,8 @@ def test_small_files_are_read_by_every_task() -> None:
 @pytest.mark.parametrize(
     "small",
     [
-        files(2 * 2**20),
-        files(*[1] * 8),
+        files(3 * 2**20),
+        files(*[1] * 12),
         Limit(5, 0, False, files(10)),
         Limit(1, 0, True, files(10)),
     ],

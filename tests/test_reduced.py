@@ -33,7 +33,7 @@ from volley.plan.types import BOOLEAN, LONG
 from volley.stages.awaited import awaited
 from volley.stages.cut import make_stages
 from volley.stages.graph import Output, Stage
-from volley.stages.reduced import SCAN_RATIO, Finished, partners, reduced
+from volley.stages.reduced import Finished, partners, reduced
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 FK, FW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
@@ -146,7 +146,7 @@ LARGE, SMALL, OTHER = (
     StageInput(2, (Attribute(8, "o", LONG),)),
 )
 HASH = Output(Partitioning.HASH, WORKERS, (K,))
-FILE = DataFile("a.parquet", 40 * SCAN_RATIO * WORKERS, 0)
+FILE = DataFile("a.parquet", 40 * WORKERS, 0)
 SCAN = FileScan("parquet", (FILE,), (K, V), (), ())
 STAGE = Stage(0, SCAN, WORKERS, HASH)
 LIMIT = 40

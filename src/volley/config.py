@@ -199,7 +199,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "singleTaskSize",
         "size",
-        "24m",
+        "32m",
         "A query that reads no more than this of files (the columns that it needs, and 256k a file) is one task on one "
         "worker; 0: never.",
         lambda text: 0 if text == "0" else parse_bytes(text),

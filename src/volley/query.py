@@ -64,7 +64,7 @@ from volley.shuffle.base import SharedStore
 from volley.shuffle.choice import StoreChoice, driver_store, serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import NotPortable, portable_plan
-from volley.splits.little import is_little
+from volley.splits.measured import is_little, measured
 from volley.stages.cut import alone, kept, make_stages
 from volley.stages.graph import StageGraph
 from volley.support.check import check
@@ -446,7 +446,10 @@ class Query:
         if self.config.transport != "local":
             plan = portable_plan(plan)
         workers = _places(transport)
-        if workers > 1 and is_little(plan, self.config.single_task_size):
+        if workers == 1:
+            return make_stages(plan, 1)
+        plan = measured(plan)
+        if is_little(plan, self.config.single_task_size):
             return alone(make_stages(plan, 1))
         return make_stages(plan, workers)
 

@@ -41,8 +41,8 @@ class DataFile:
 class FileScan:
     """Files of one format. `filters` may prune but need not: a Filter above repeats what must hold.
 
-    `partition_columns` are those of `output` that come from the path, not from the file. Tasks share the files, unless
-    `whole` says that each reads all of them.
+    `partition_columns` are those of `output` that come from the path, not from the file. `share` is the part of the
+    files' bytes that the other columns are. Tasks share the files, unless `whole` says that each reads all of them.
     """
 
     format: str
@@ -52,6 +52,7 @@ class FileScan:
     filters: tuple[Expression, ...]
     options: tuple[tuple[str, str], ...] = ()
     unsupported: str | None = None
+    share: float = 1.0
     whole: bool = False
 
     children = ()

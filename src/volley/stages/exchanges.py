@@ -55,7 +55,7 @@ Placed = tuple[Node, Distribution]
 SINGLE = Distribution(1)
 
 # What every task had better read and compute for itself: a stage costs as much as to read this.
-WHOLE_BYTES = 8 * OPEN_BYTES
+WHOLE_BYTES = 12 * OPEN_BYTES
 
 # A broadcast side is seen whole by every task, so a join that also gives that side's unmatched rows would give them
 # once a task.

@@ -38,10 +38,9 @@ from volley.stages.scans import cost_bytes, scanned_bytes, scans_of
 from volley.stages.shrinking import conditions, may_shrink
 from volley.stages.subqueries import asked
 
-# What every task may read whole to find out which of its rows have a partner; and how much more all of them must have
-# to scan than that.
+# What every task may read whole to find out which of its rows have a partner, if it has to scan as much. Files are
+# packed, and what was exchanged is not: its own rows are several times that.
 REDUCING_BYTES = 64 * 2**20
-SCAN_RATIO = 4
 
 _DROPS_LEFT = {JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI}
 _DROPS_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
@@ -94,7 +93,7 @@ def reduced(
     `finished` are inputs of the reader. None where they are of no help.
     """
     read = {node.stage for node in stage.inputs}
-    limit_bytes = min(REDUCING_BYTES, scanned_bytes(stage.plan) // (SCAN_RATIO * stage.tasks))
+    limit_bytes = min(REDUCING_BYTES, scanned_bytes(stage.plan) // stage.tasks)
     useful = [
         partner
         for partner in partners(reader, stage.id)

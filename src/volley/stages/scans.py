@@ -16,7 +16,7 @@ from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceS
 # Tasks that finish at different times even out when each has several pieces to take.
 UNITS_A_TASK = 6
 # A second task saves less than it costs below that, where opening a file counts as reading so much.
-BYTES_A_TASK = 4 * 2**20
+BYTES_A_TASK = 2 * 2**20
 OPEN_BYTES = 256 * 2**10
 # Files are dealt to tasks before they start when the busiest then has no more than this of its fair share.
 UNEVEN = 1.1
@@ -36,7 +36,12 @@ def scan_tasks(scan: FileScan | SourceScan, workers: int) -> int:
 
 def cost_bytes(scan: FileScan) -> int:
     """What reading all of it costs, in bytes."""
-    return sum(OPEN_BYTES + file.size_bytes for file in scan.files)
+    return OPEN_BYTES * len(scan.files) + read_bytes(scan)
+
+
+def read_bytes(scan: FileScan) -> int:
+    """What its columns are of its files."""
+    return int(scan.share * sum(file.size_bytes for file in scan.files))
 
 
 def split_bytes(scan: FileScan, tasks: int) -> int:
@@ -54,7 +59,8 @@ def dealt(scan: FileScan, tasks: int) -> tuple[tuple[DataFile, ...], ...] | None
         shares[task].append(file)
         heapq.heappush(heap, (cost + OPEN_BYTES + file.size_bytes, task))
     busiest = max(heap)[0]
-    return tuple(map(tuple, shares)) if busiest * tasks <= UNEVEN * cost_bytes(scan) else None
+    total = sum(cost for cost, _ in heap)
+    return tuple(map(tuple, shares)) if busiest * tasks <= UNEVEN * total else None
 
 
 def informed(plan: Node) -> Node:
@@ -95,8 +101,8 @@ def scans_of(plan: Node) -> list[FileScan | SourceScan]:
 
 
 def scanned_bytes(plan: Node) -> int:
-    """The size of all that a plan scans. What a source will find is not known, so it counts as more than any."""
+    """How much a plan reads of files. What a source will find is not known, so it counts as more than any."""
     scans = scans_of(plan)
     if any(isinstance(scan, SourceScan) for scan in scans):
         return _UNKNOWN_BYTES
-    return sum(file.size_bytes for scan in scans if isinstance(scan, FileScan) for file in scan.files)
+    return sum(read_bytes(scan) for scan in scans if isinstance(scan, FileScan))

@@ -39,18 +39,20 @@ _MODULES: tuple[ModuleType, ...] = (
 )
 
 
+_VERSION = messages.PROTOCOL_VERSION
+
+
 def encode(message: Any) -> bytes:
     """The message, with its version in front."""
-    return json.dumps({"version": messages.PROTOCOL_VERSION, "message": _plain(message)}).encode()
+    return json.dumps({"version": _VERSION, "message": _plain(message)}).encode()
 
 
 def decode(payload: bytes) -> Any:
     """What `encode` was given; QueryError for another version and for anything that is not a message."""
     try:
-        envelope = json.loads(payload)
-        version = envelope["version"]
-        if version == messages.PROTOCOL_VERSION:
-            return _message(envelope["message"])
+        # Looked into only when its version is known to be this one; the quick way is to look how it begins.
+        if payload.startswith(_THIS_VERSION) or (version := json.loads(payload)["version"]) == _VERSION:
+            return _tuples(json.loads(payload, object_hook=_object)["message"])
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         # Whoever reads this has threads that live on messages: what a peer sends must not end them.
         raise QueryError(
@@ -58,45 +60,48 @@ def decode(payload: bytes) -> Any:
             hint="Install the same version of Volley on both sides.",
         ) from error
     raise QueryError(
-        f"a peer speaks protocol {version}, this side speaks {messages.PROTOCOL_VERSION}.",
+        f"a peer speaks protocol {version}, this side speaks {_VERSION}.",
         hint="Install the same version of Volley on both sides.",
     )
 
 
 def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind in _THEMSELVES:
+        return value
+    if kind is tuple:
+        return [_plain(item) for item in value]
+    if kind in _FIELDS:
+        return {"$": kind.__name__} | {name: _plain(getattr(value, name)) for name in _FIELDS[kind]}
     match value:
         case Enum():
-            return {"$enum": type(value).__name__, "value": value.value}
-        case None | bool() | int() | float() | str():
-            return value
+            return {"$enum": kind.__name__, "value": value.value}
         case bytes():
             return {"$bytes": base64.b64encode(value).decode()}
         case Decimal():
             return {"$decimal": str(value)}
-        case tuple():
-            return [_plain(item) for item in value]
-        case _ if _CLASSES.get(type(value).__name__) is type(value) and is_dataclass(value):
-            return {"$": type(value).__name__} | {
-                field.name: _plain(getattr(value, field.name)) for field in fields(value)
-            }
         case _:
-            raise TypeError(f"{type(value).__name__} is not part of any message")
+            raise TypeError(f"{kind.__name__} is not part of any message")
 
 
-def _message(value: Any) -> Any:
+def _object(value: dict[str, Any]) -> Any:
+    """A JSON object, of which those inside are made already."""
+    if "$" in value:
+        made = _class(value.pop("$"))
+        return made(**{name: _tuples(item) for name, item in value.items()})
     match value:
-        case list():
-            return tuple(_message(item) for item in value)
         case {"$bytes": text}:
             return base64.b64decode(text, validate=True)
         case {"$decimal": text}:
             return Decimal(text)
         case {"$enum": name, "value": member}:
             return _class(name)(member)
-        case {"$": name}:
-            return _class(name)(**{str(key): _message(value[key]) for key in value if key != "$"})
         case _:
             return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple([_tuples(item) for item in value]) if type(value) is list else value
 
 
 def _class(name: str) -> Any:
@@ -119,3 +124,8 @@ def _message_classes() -> dict[str, type]:
 
 
 _CLASSES = _message_classes()
+_FIELDS = {
+    kind: tuple(field.name for field in fields(kind)) for kind in _CLASSES.values() if is_dataclass(kind)
+}
+_THEMSELVES = frozenset({type(None), bool, int, float, str})
+_THIS_VERSION = b'{"version": %d, "message":' % _VERSION

@@ -1,28 +1,46 @@
-"""Whether a query reads so little that one task had better do all of it.
+"""What a query reads of its files: not how large they are counts, but how much of them its columns are.
 
-A stage costs its messages, its planning and an exchange, however little it has to do, and a query that is spread has
-several of them, one after the other. What counts is what is read of the files, not how large they are: a few columns of
-a wide table are little.
+A few columns of a wide table are little. One footer of each scan tells, that of its largest file.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from volley.plan.nodes import FileScan, HeldRows, Join, LocalRows, Node, Range, SourceScan, walk
-from volley.plan.subqueries import plans_in
-from volley.stages.scans import OPEN_BYTES
+from volley.plan.nodes import (
+    FileScan,
+    HeldRows,
+    Join,
+    LocalRows,
+    Node,
+    Range,
+    SourceScan,
+    transform,
+    walk,
+)
+from volley.plan.subqueries import plans_in, with_subqueries
+from volley.stages.scans import cost_bytes
 
 _NUMBER_BYTES = 8
 
 
+def measured(plan: Node) -> Node:
+    """The plan, and its subqueries, with the share of each scan of files."""
+
+    def look(node: Node) -> Node:
+        return replace(node, share=_share(node)) if isinstance(node, FileScan) and node.files else node
+
+    return with_subqueries(transform(plan, look), measured)
+
+
 def is_little(plan: Node, limit_bytes: int) -> bool:
-    """Whether the plan and its subqueries read no more than that, and multiply nothing."""
+    """Whether a measured plan and its subqueries read no more than that, and multiply nothing."""
     left = float(limit_bytes)
     for bytes_read in _reads(plan):
         left -= bytes_read
@@ -36,7 +54,7 @@ def _reads(plan: Node) -> Iterator[float]:
     for node in walk(plan):
         match node:
             case FileScan():
-                yield _read_bytes(node)
+                yield cost_bytes(node)
             case LocalRows():
                 yield len(node.ipc)
             case Range():
@@ -50,22 +68,16 @@ def _reads(plan: Node) -> Iterator[float]:
         yield from _reads(subquery)
 
 
-def _read_bytes(scan: FileScan) -> float:
-    size_bytes = sum(file.size_bytes for file in scan.files)
-    if not scan.files:
-        return 0
+def _share(scan: FileScan) -> float:
+    """By the first row group of one file; all of it if that cannot be seen from here."""
     largest = max(scan.files, key=lambda file: file.size_bytes)
-    from_path = {column.name for column in scan.partition_columns}
-    names = {column.name.lower() for column in scan.output if column.name not in from_path}
-    return len(scan.files) * OPEN_BYTES + size_bytes * _share(largest.path, names)
-
-
-def _share(path: str, names: set[str]) -> float:
-    """The part of a file that some columns are, by its first row group; all of it if that cannot be seen here."""
     try:
-        sizes = _column_bytes(path, os.stat(path).st_mtime_ns)  # noqa: PTH116  # a Path costs more than the call
+        modified_ns = os.stat(largest.path).st_mtime_ns  # noqa: PTH116  # a Path costs more than the call
+        sizes = _column_bytes(largest.path, modified_ns)
     except (OSError, pa.ArrowException):
         return 1.0
+    from_path = {column.id for column in scan.partition_columns}
+    names = {column.name.lower() for column in scan.output if column.id not in from_path}
     total = sum(sizes.values())
     return sum(sizes.get(name, 0) for name in names) / total if total else 0.0
 

@@ -24,7 +24,7 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG, STRING
-from volley.splits.little import is_little
+from volley.splits.measured import is_little, measured
 from volley.stages.scans import OPEN_BYTES
 from volley.testing.rows import assert_same_rows
 
@@ -58,7 +58,7 @@ def read_bytes(plan: Node) -> int:
     low, high = 0, 2**30
     while low + 1 < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_little(plan, middle) else (middle, high)
+        low, high = (low, middle) if is_little(measured(plan), middle) else (middle, high)
     return high
 
 
