@@ -14,7 +14,14 @@ from volley.cancellation import CancellationToken
 from volley.coordinator.attempts import Attempts
 from volley.coordinator.run import execute
 from volley.errors import BlockDamaged, BlockMissing, QueryError
-from volley.events import EventLog, StageAbsorbed, StageRolledBack, TaskFailed, TaskFinished
+from volley.events import (
+    EventLog,
+    StageAbsorbed,
+    StageRolledBack,
+    StageStarted,
+    TaskFailed,
+    TaskFinished,
+)
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
 from volley.plan.nodes import (
@@ -287,6 +294,28 @@ def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be(
     assert rows == list(range(3000))
     assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
     assert rolled_back(log) == [(3, 1)]
+
+
+def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stage 0 keeps rows with a partner in stage 2, which takes any of those that it reads: another time, others."""
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {0: frozenset({2})})
+    monkeypatch.setattr("volley.stages.reduced.limit_bytes", lambda stage: 2**30)
+    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
+    other = Attribute(2, "m", LONG, False)
+    some = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
+    small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Limit(5000, 0, False, some))
+    large = exchanged(Partitioning.HASH, numbers(3000))
+    joined = Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small)
+    plan = exchanged(Partitioning.SINGLE, joined)
+    rows, log = run(plan, Losses(stage=2, count=1))
+    assert rows == list(range(3000))
+    decisions = {
+        event.stage.stage: event.decisions for event in log.events if isinstance(event, StageStarted)
+    }
+    assert "with a partner" in decisions[0][0]
+    assert rolled_back(log) == [(0, 1)]
 
 
 def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from adaptive_plans import WORKERS, adapted_run, by, counted, decisions, less, table
+from adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 
 from volley.events import EventLog
 from volley.observe.stages import stage_reports
@@ -260,3 +260,83 @@ def test_a_partner_of_which_only_a_part_is_finished() -> None:
 def test_a_stage_waits_for_what_may_reduce_it(tmp_path: Path) -> None:
     plan = counted(AggregateMode.COMPLETE, K, join(JoinKind.INNER, plain(tmp_path), few(tmp_path), (K, FK)))
     assert awaited(make_stages(plan, WORKERS)) == {0: {1}}
+
+
+# ------------------------------------------------------------------------------- partners beyond the reader
+
+
+def sent(child: Node) -> Exchange:
+    return Exchange(Partitioning.BROADCAST, 1, (), (), child)
+
+
+X, Y = Attribute(6, "k", LONG), Attribute(7, "x", LONG)
+
+
+def grouped_then_joined(directory: Path) -> Node:
+    """Groups of the large side are joined by their counts first, and to the small side by their keys after that."""
+    counts = Exchange(Partitioning.HASH, WORKERS, (COUNT,), (), grouped(directory))
+    third = by(Y, table(directory, (X, Y), ROWS, seed=3))
+    few_keys = Filter(less(FK, 4), table(directory, (FK, FW), 60, seed=2))
+    first = join(JoinKind.INNER, counts, third, (COUNT, Y))
+    return join(JoinKind.INNER, first, sent(few_keys), (K, FK))
+
+
+def by_two_keys(directory: Path) -> Node:
+    """Of the large side only few keys are left; the other is not worth waiting for it, but has these keys, too."""
+    few_keys = Filter(less(FK, 4), table(directory, (FK, FW), 60, seed=2))
+    left = join(JoinKind.INNER, table(directory, (K, V), 20 * ROWS, seed=1), sent(few_keys), (K, FK))
+    right = table(directory, (X, Y), 400, seed=3)
+    hashed = [
+        Exchange(Partitioning.HASH, WORKERS, keys, (), child)
+        for keys, child in (((V, K), left), ((Y, X), right))
+    ]
+    return Join(JoinKind.INNER, (V, K), (Y, X), None, None, *hashed)
+
+
+@pytest.mark.parametrize("plan", [grouped_then_joined, by_two_keys])
+def test_the_partner_may_be_met_further_up(
+    tmp_path: Path, plan: Callable[[Path], Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = make_stages(plan(tmp_path), WORKERS)
+    (small,) = (stage.id for stage in graph.stages if stage.output and stage.output.partitions == 1)
+    waiting = awaited(graph)
+    assert any(others == {small} for others in waiting.values())
+    log = adapted_run(plan(tmp_path))
+    assert was_reduced(log)
+    rows = sum(exchanged_rows(log, stage) for stage in waiting)
+    monkeypatch.setattr("volley.stages.reduced.REDUCING_BYTES", -1)
+    whole = adapted_run(plan(tmp_path))
+    assert not was_reduced(whole)
+    assert rows < sum(exchanged_rows(whole, stage) for stage in waiting)
+
+
+def behind(plan: Node) -> dict[int, Node]:
+    """Stage 1 is `plan`; stages 2 and 5 cannot be looked into."""
+    return {1: plan, 3: StageInput(0, (K, V))}
+
+
+@pytest.mark.parametrize(
+    ("plan", "found"),
+    [
+        (Filter(less(FK, 3), StageInput(2, (FK, FW))), True),
+        (join(JoinKind.INNER, StageInput(5, (FK, FW)), StageInput(2, (X,)), (FK, X)), True),
+        (join(JoinKind.SEMI, StageInput(5, (FK, FW)), StageInput(2, (X,)), (FK, X)), True),
+        (join(JoinKind.INNER, StageInput(2, (X, Y)), StageInput(5, (FK, FW)), (X, FK)), True),
+        (counted(AggregateMode.PARTIAL, FK, StageInput(2, (FK, FW))), True),
+        (join(JoinKind.LEFT, StageInput(5, (FK, FW)), StageInput(2, (X,)), (FK, X)), False),
+        (join(JoinKind.ANTI, StageInput(5, (FK, FW)), StageInput(2, (X,)), (FK, X)), False),
+        (join(JoinKind.INNER, StageInput(5, (FK, FW)), StageInput(2, (X,)), (FW, X)), False),
+        (Union((FK, FW), (StageInput(2, (FK, FW)), StageInput(5, (FK, FW)))), False),
+    ],
+)
+def test_parts_of_the_other_side_that_have_all_its_keys(plan: Node, found: bool) -> None:
+    """Looked into: what stage 1, with which the rows are joined, is made of."""
+    there = partners(reader(on_key()), 0, behind(Project((FK, plan.output[1]), plan)).get)
+    assert any(partner.inputs == {2} for partner in there) == found
+    assert all(partner.keys == (replace(K, id=0),) for partner in there)
+
+
+def test_rows_that_are_read_in_two_places_further_up_are_all_of_use() -> None:
+    twice = on_key(right=join(JoinKind.INNER, SMALL, StageInput(3, (X, Y)), (FK, X)))
+    assert partners(reader(twice), 0)
+    assert not partners(reader(twice), 0, behind(StageInput(2, (FK, FW))).get)

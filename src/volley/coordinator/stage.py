@@ -37,11 +37,11 @@ from volley.events import (
     UnitProgress,
 )
 from volley.ids import AttemptId, StageId, TaskId
-from volley.plan.nodes import Partitioning
+from volley.plan.nodes import HeldRows, Node, Partitioning
 from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
 from volley.stages.graph import Stage
 from volley.stages.layout import Layout
-from volley.stages.reduced import Finished, reduced
+from volley.stages.reduced import Finished, limit_bytes, reduced
 from volley.stages.repeatable import is_repeatable
 from volley.stages.shrinking import may_shrink
 from volley.transport.base import RunningTask
@@ -186,20 +186,42 @@ class StageRun:
         producer.finished.set()
 
     def _reduce(self, reader: StageRun) -> None:
-        """Leave out rows that its reader has no use for, if that can be told from what is finished and small."""
+        """Leave out rows that its reader, or whoever reads that, has no use for, if small finished outputs tell so."""
         runs = {number: run for number, run in reader._producers.items() if run.finished.is_set()}
-        finished = {
-            number: Finished(run._election.size_bytes, run._may_have_shrunk()) for number, run in runs.items()
-        }
-        found = reduced(self.stage, reader.stage, finished)
+        found = reduced(self.stage, reader.stage, _sizes(runs))
+        if found is None:
+            top = reader._last_reader()
+            runs = {number: run for number, run in top._upstream().items() if run.finished.is_set()}
+            found = reduced(self.stage, top.stage, _sizes(runs), self._look_into(top))
         if found is None:
             return
         self.stage, partners = found
         for number in partners:
             self._producers[number] = runs[number]
             runs[number]._readers.append(self)
-        small = small_inputs({number: finished[number].size_bytes for number in partners})
+        small = small_inputs({number: runs[number]._election.size_bytes for number in partners})
         self._decisions += (f"{small}: only rows with a partner there are exchanged",)
+
+    def _last_reader(self) -> StageRun:
+        """Itself, or its only reader, or the only reader of that, and so on."""
+        return self._readers[0]._last_reader() if len(self._readers) == 1 else self
+
+    def _upstream(self) -> dict[int, StageRun]:
+        found: dict[int, StageRun] = {}
+        for number, run in self._producers.items():
+            found |= {number: run, **run._upstream()}
+        return found
+
+    def _look_into(self, top: StageRun) -> Callable[[int], Node | None]:
+        """The work of the stages below `top`, but for those that are finished and small."""
+        upstream, limit = top._upstream(), limit_bytes(self.stage)
+
+        def plan_of(number: int) -> Node | None:
+            run = upstream[number]
+            small = run.finished.is_set() and run._election.size_bytes <= limit
+            return None if small or isinstance(run.stage.plan, HeldRows) else run.stage.plan
+
+        return plan_of
 
     def _may_have_shrunk(self) -> bool:
         producers = self._producers.values()
@@ -399,6 +421,12 @@ class StageRun:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def _sizes(runs: Mapping[int, StageRun]) -> dict[int, Finished]:
+    return {
+        number: Finished(run._election.size_bytes, run._may_have_shrunk()) for number, run in runs.items()
+    }
 
 
 async def until(

@@ -14,7 +14,7 @@ scan passes only operators that treat rows with different keys apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from volley.plan.expressions import Alias, Attribute, Expression, attribute_of, references, transform
@@ -35,7 +35,7 @@ from volley.plan.nodes import (
 from volley.stages.graph import Stage
 from volley.stages.repeatable import gives_same_rows
 from volley.stages.scans import cost_bytes, scanned_bytes, scans_of
-from volley.stages.shrinking import conditions, may_shrink
+from volley.stages.shrinking import conditions, leaves_out
 from volley.stages.subqueries import asked
 
 # What every task may read whole to find out which of its rows have a partner, if it has to scan as much. Files are
@@ -78,28 +78,34 @@ class Finished:
     shrank: bool
 
 
-def partners(reader: Stage, number: int) -> list[Partner]:
-    """What the rows of an input must find a partner in, to be of use to the reader."""
+PlanOf = Callable[[int], Node | None]
+"""The work of a stage, to look into; None where its output is to be taken as it is."""
+
+
+def partners(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -> list[Partner]:
+    """What the rows of a stage must find a partner in, to be of use to `reader`, which need not read it itself."""
+    search = _Search(number, plan_of)
+    found = search.above(reader.plan)[1]
     # Read in two places, a row may be of use in either.
-    places = sum(node.stage == number for node in reader.inputs)
-    return [partner for partner, _ in _above(reader.plan, number)[1]] if places == 1 else []
+    return [partner for partner, _ in found] if search.places == 1 else []
 
 
 def reduced(
-    stage: Stage, reader: Stage, finished: Mapping[int, Finished]
+    stage: Stage, reader: Stage, finished: Mapping[int, Finished], plan_of: PlanOf = lambda stage: None
 ) -> tuple[Stage, frozenset[int]] | None:
-    """The stage without rows that `reader`, the only one to read it, has no use for, and the inputs that tell which.
+    """The stage without rows that `reader` has no use for, and the inputs that tell which.
 
-    `finished` are inputs of the reader. None where they are of no help.
+    `reader` is the only one to read it, or to read what only its reader reads, and so on; then `plan_of` gives the work
+    of these. None where those that are `finished` are of no help.
     """
     read = {node.stage for node in stage.inputs}
-    limit_bytes = min(REDUCING_BYTES, scanned_bytes(stage.plan) // stage.tasks)
+    limit = limit_bytes(stage)
     useful = [
         partner
-        for partner in partners(reader, stage.id)
+        for partner in partners(reader, stage.id, plan_of)
         if partner.inputs <= finished.keys() and not partner.inputs & read and not partner.asks
-        if _size_bytes(partner, finished) <= limit_bytes
-        if may_shrink(partner.plan) or any(finished[number].shrank for number in partner.inputs)
+        if _size_bytes(partner, finished) <= limit
+        if leaves_out(partner.plan) or any(finished[number].shrank for number in partner.inputs)
     ]
     if not useful:
         return None
@@ -111,6 +117,11 @@ def reduced(
     return replace(stage, plan=plan, whole=stage.whole | partner.inputs), partner.inputs
 
 
+def limit_bytes(stage: Stage) -> int:
+    """What a partner may have at most, to be of help to a stage."""
+    return min(REDUCING_BYTES, scanned_bytes(stage.plan) // stage.tasks)
+
+
 def _size_bytes(partner: Partner, finished: Mapping[int, Finished]) -> int:
     scans = [node for node in walk(partner.plan) if isinstance(node, FileScan)]
     return sum(map(cost_bytes, scans)) + sum(finished[number].size_bytes for number in partner.inputs)
@@ -120,24 +131,100 @@ _Found = tuple[Partner, _Columns]
 """A partner, and the columns of an operator above in terms of the partner's."""
 
 
-def _above(node: Node, number: int) -> tuple[_Columns, list[_Found]]:
-    """The columns of `node` in terms of those of the input, known by their places, and the partners up to here."""
-    if isinstance(node, StageInput):
-        return (_places(node.output), []) if node.stage == number else ({}, [])
-    below = [_above(child, number) for child in node.children]
-    found = [item for _, items in below for item in items]
-    if isinstance(node, Join):
-        (left, on_left), (right, _) = below
-        if left or on_left:
-            drops = node.kind in _DROPS_LEFT
-            side = _Side(node.left_keys, left, found, node.right, node.right_keys, drops)
-            return side.above(node, node.kind in _KEEPS_LEFT_APART)
-        drops = node.kind in _DROPS_RIGHT
-        side = _Side(node.right_keys, right, found, node.left, node.left_keys, drops)
-        return side.above(node, node.kind in _KEEPS_RIGHT_APART)
-    if len(below) != 1:
-        return {}, _forgotten(found)
-    return _columns(node, below[0][0]), [(partner, _columns(node, seen)) for partner, seen in found]
+class _Search:
+    """For partners of the rows of one stage, in the plan of another over it."""
+
+    def __init__(self, number: int, plan_of: PlanOf) -> None:
+        self.places = 0
+        self._number = number
+        self._plan_of = plan_of
+
+    def above(self, node: Node) -> tuple[_Columns, list[_Found]]:
+        """The columns of `node` in terms of those of the stage, known by their places, and the partners up to here."""
+        if isinstance(node, StageInput):
+            return self._above_input(node)
+        below = [self.above(child) for child in node.children]
+        found = [item for _, items in below for item in items]
+        if isinstance(node, Join):
+            (left, on_left), (right, _) = below
+            if left or on_left:
+                drops, keeps_apart = node.kind in _DROPS_LEFT, node.kind in _KEEPS_LEFT_APART
+                side = _Side(node.left_keys, left, found, node.right, node.right_keys)
+            else:
+                drops, keeps_apart = node.kind in _DROPS_RIGHT, node.kind in _KEEPS_RIGHT_APART
+                side = _Side(node.right_keys, right, found, node.left, node.left_keys)
+            if drops and node.left_keys and not node.null_aware:
+                found += self._new(node, side)
+            return (side.columns, found) if keeps_apart else ({}, _forgotten(found))
+        if len(below) != 1:
+            return {}, _forgotten(found)
+        return _columns(node, below[0][0]), [(partner, _columns(node, seen)) for partner, seen in found]
+
+    def _above_input(self, node: StageInput) -> tuple[_Columns, list[_Found]]:
+        if node.stage == self._number:
+            self.places += 1
+            return _places(node.output), []
+        work = self._plan_of(node.stage)
+        if work is None:
+            return {}, []
+        columns, found = self.above(work)
+        if not columns and not found:
+            return {}, []
+        read = {column.id: read.id for read, column in zip(node.output, work.output, strict=True)}
+        return _renamed(columns, read), [(partner, _renamed(seen, read)) for partner, seen in found]
+
+    def _new(self, join: Join, side: _Side) -> list[_Found]:
+        pairs = [
+            (*said, other)
+            for key, other in zip(side.keys, side.other_keys, strict=True)
+            if (said := _said((key,), side.columns)) is not None
+        ]
+        if pairs:
+            shown = {attribute.id for attribute in join.output}
+            # Who has no partner by one of the keys has none by all of them.
+            choices = [pairs, *([pair] for pair in pairs if len(pairs) > 1)]
+            return [
+                (Partner(said, plan, keys), {a.id: a for a in plan.output if a.id in shown})
+                for said, other in (zip(*choice, strict=True) for choice in choices)
+                for plan, keys in self._supersets(side.other, other)
+                if _can_be_partner(plan)
+            ]
+        # Not its own columns decide, but those of a partner: of that one, too, only rows with a partner count.
+        return [
+            (replace(partner, plan=_semi(partner.plan, keys, side.other, side.other_keys)), seen)
+            for partner, seen in side.found
+            if (keys := _said(side.keys, seen)) is not None and _can_be_partner(side.other)
+        ]
+
+    def _supersets(
+        self, node: Node, keys: tuple[Expression, ...]
+    ) -> Iterator[tuple[Node, tuple[Expression, ...]]]:
+        """Plans with at least the keys that `node` has: itself, and parts of it in which only more rows are left.
+
+        They may be finished, or small, when the whole is not.
+        """
+        yield node, keys
+        if isinstance(node, StageInput):
+            work = None if node.stage == self._number else self._plan_of(node.stage)
+            if work is not None:
+                read = {read.id: column for read, column in zip(node.output, work.output, strict=True)}
+                below = _said(keys, read)
+                if below is not None:
+                    yield from self._supersets(work, below)
+            return
+        for place, child in enumerate(node.children):
+            below = _said(keys, _columns_of(node, place))
+            if below is not None:
+                yield from self._supersets(child, below)
+        if isinstance(node, Join):
+            for side, theirs, ours in _equal_keys(node):
+                equal = {
+                    key.id: our for key, our in zip(theirs, ours, strict=True) if isinstance(key, Attribute)
+                }
+                if all(isinstance(key, Attribute) and key.id in equal for key in keys):
+                    said = _said(keys, equal)
+                    assert said is not None
+                    yield from self._supersets(side, said)
 
 
 def _forgotten(found: list[_Found]) -> list[_Found]:
@@ -145,57 +232,32 @@ def _forgotten(found: list[_Found]) -> list[_Found]:
     return [(partner, {}) for partner, _ in found]
 
 
+def _renamed(columns: _Columns, read: Mapping[int, int]) -> _Columns:
+    return {read[id]: value for id, value in columns.items() if id in read}
+
+
 @dataclass(frozen=True)
 class _Side:
-    """The side of a join that has the input, with `columns` and `found` of it, and what it is joined to."""
+    """The side of a join that has the stage's rows, with `columns` and `found` of it, and what it is joined to."""
 
     keys: tuple[Expression, ...]
     columns: _Columns
     found: list[_Found]
     other: Node
     other_keys: tuple[Expression, ...]
-    drops: bool
-
-    def above(self, join: Join, keeps_apart: bool) -> tuple[_Columns, list[_Found]]:
-        found = list(self.found)
-        # Every task of the stage computes the partner anew: they must not come to different rows.
-        can_be_partner = not scans_of(self.other) and gives_same_rows(self.other)
-        if self.drops and join.left_keys and not join.null_aware and can_be_partner:
-            found += self._new(join)
-        return (self.columns, found) if keeps_apart else ({}, _forgotten(found))
-
-    def _new(self, join: Join) -> list[_Found]:
-        said = _said(self.keys, self.columns)
-        if said is not None:
-            shown = {attribute.id for attribute in join.output}
-            return [
-                (Partner(said, plan, keys), {a.id: a for a in plan.output if a.id in shown})
-                for plan, keys in _supersets(self.other, self.other_keys)
-            ]
-        # Not its own columns decide, but those of a partner: of that one, too, only rows with a partner count.
-        return [
-            (replace(partner, plan=_semi(partner.plan, keys, self.other, self.other_keys)), seen)
-            for partner, seen in self.found
-            if (keys := _said(self.keys, seen)) is not None
-        ]
 
 
-def _supersets(node: Node, keys: tuple[Expression, ...]) -> Iterator[tuple[Node, tuple[Expression, ...]]]:
-    """Plans with at least the keys that `node` has: itself, and sides of joins that only leave out some.
+def _can_be_partner(plan: Node) -> bool:
+    """Every task of the stage computes it anew: they must not come to different rows."""
+    return not scans_of(plan) and gives_same_rows(plan)
 
-    They may be finished when the whole is not.
-    """
-    yield node, keys
-    match node:
-        case Project():
-            below = _said(keys, _columns_of(node, 0))
-            if below is not None:
-                yield from _supersets(node.child, below)
-        case Join():
-            for side, kinds in ((node.left, _KEEPS_LEFT_APART), (node.right, _KEEPS_RIGHT_APART)):
-                columns = {attribute.id: attribute for attribute in side.output}
-                if node.kind in kinds and _said(keys, columns) is not None:
-                    yield from _supersets(side, keys)
+
+def _equal_keys(join: Join) -> Iterator[tuple[Node, tuple[Expression, ...], tuple[Expression, ...]]]:
+    """Sides of a join, and keys of the other side that equal keys of this one in all rows that are left."""
+    if join.kind in (JoinKind.INNER, JoinKind.SEMI) and not join.null_aware:
+        yield join.right, join.left_keys, join.right_keys
+    if join.kind is JoinKind.INNER:
+        yield join.left, join.right_keys, join.left_keys
 
 
 def _semi(

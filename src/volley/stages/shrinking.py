@@ -11,6 +11,14 @@ def may_shrink(plan: Node) -> bool:
     return any(isinstance(node, Aggregate) or _is_condition(node) for node in walk(plan))
 
 
+def leaves_out(plan: Node) -> bool:
+    """Whether the plan itself may give far fewer rows than its inputs have. A semi join leaves out as much as these."""
+    return any(
+        not isinstance(node, Join) and (isinstance(node, Aggregate) or _is_condition(node))
+        for node in walk(plan)
+    )
+
+
 def conditions(plan: Node) -> int:
     """How many of its operators leave rows out; each may leave out most."""
     return sum(map(_is_condition, walk(plan)))
