@@ -14,12 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from volley.bench.data import TABLES, GenerationFailed, cache_directory, tpch_data
-from volley.bench.engines import DataFusion, Run, Spark, Volley, cores_of
+from volley.bench.engines import DataFusion, Embedded, Run, Spark, Volley, cores_of
 from volley.bench.queries import QUERIES, parse_queries, query_text
 from volley.bench.run import Result, Results, run_queries
 from volley.bench.shuffle import SPARK, measure_spark
 from volley.bench.table import results_table
 from volley.errors import ConfigError, VolleyError
+from volley.testing.session import conf
 
 
 def nothing(*_: object) -> None:
@@ -158,6 +159,15 @@ class TestRun:
             == record
         )
 
+    def test_volley_in_this_process_beside_volley_on_workers(self, tpch: SparkSession) -> None:
+        """With nobody to reach there, only the one in this process can answer natively."""
+        nowhere = {"spark.volley.transport": "flight", "spark.volley.workers": "127.0.0.1:1"}
+        with conf(tpch, nowhere), pytest.warns(UserWarning, match="NO_WORKERS"):
+            both = run_queries(tpch, [Volley(tpch), Embedded(tpch)], ["q06"], 1, True, nothing)
+            found = {result.engine: result.best.native for result in both}
+            assert tpch.conf.get("spark.volley.transport") == "flight"
+        assert found == {"volley": False, "embedded": True}
+
     def test_a_missing_row_is_found(self, tpch: SparkSession) -> None:
         results = Results(0.01, {})
         results.results.extend(run_queries(tpch, [Wrong(Spark(tpch))], ["q01"], 1, True, nothing))
@@ -183,9 +193,11 @@ class TestFigures:
                 result("q01", "volley", 1.5, planning=0.5),
                 result("q01", "spark", 6.0),
                 result("q01", "datafusion", 0.5),
+                result("q01", "embedded", 1.0, planning=0.6),
                 result("q02", "volley", 1.0, planning=0.5),
                 result("q02", "spark", 1.0),
                 result("q02", "datafusion", 1.0),
+                result("q02", "embedded", 1.7, planning=0.45),
             ],
         )
 
@@ -195,6 +207,8 @@ class TestFigures:
         assert results.ratio_to_datafusion("q01") == 2.0
         assert results.geometric_mean(results.ratio_to_spark) == pytest.approx(2.0)
         assert results.geometric_mean(results.ratio_to_datafusion) == pytest.approx(1.0)
+        assert results.ratio_to_embedded("q01") == pytest.approx(2.5)
+        assert results.geometric_mean(results.ratio_to_embedded) == pytest.approx(1.0)
 
     def test_an_engine_that_did_not_run_has_no_ratio(self) -> None:
         results = self.results()

@@ -94,6 +94,23 @@ class Volley:
         )
 
 
+class Embedded(Volley):
+    """Volley in this process, where the session has it on workers: what a cluster costs."""
+
+    name = "embedded"
+
+    def run(self, sql: str) -> Run:
+        settings = {"spark.volley.transport": "local", "spark.volley.shuffle.store": "memory"}
+        before = {key: self._spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
+            self._spark.conf.set(key, value)
+        try:
+            return super().run(sql)
+        finally:
+            for key, text in before.items():
+                self._spark.conf.unset(key) if text is None else self._spark.conf.set(key, text)
+
+
 class DataFusion:
     """Plain DataFusion SQL: what the native side could reach if Spark planned nothing and semantics did not matter."""
 

@@ -89,6 +89,11 @@ class Results:
         ours, theirs = self.of(query, "volley"), self.of(query, "datafusion")
         return ours.own_seconds / theirs.seconds if ours and theirs else None
 
+    def ratio_to_embedded(self, query: str) -> float | None:
+        """The seconds of Volley on workers by those of Volley in one process, Spark's planning subtracted from both."""
+        ours, theirs = self.of(query, "volley"), self.of(query, "embedded")
+        return ours.own_seconds / theirs.own_seconds if ours and theirs else None
+
     def geometric_mean(self, ratio: Callable[[str], float | None]) -> float | None:
         values = [value for query in self.queries if (value := ratio(query)) is not None]
         return exp(sum(map(log, values)) / len(values)) if values else None
@@ -105,6 +110,7 @@ class Results:
                 },
                 "times_faster_than_spark": self.geometric_mean(self.ratio_to_spark),
                 "ratio_to_datafusion_without_planning": self.geometric_mean(self.ratio_to_datafusion),
+                "ratio_to_embedded_without_planning": self.geometric_mean(self.ratio_to_embedded),
                 "native": sum(bool(r.best.native) for r in self.results if r.engine == "volley"),
                 "differing": [result.query for result in self.differing],
             },

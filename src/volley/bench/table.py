@@ -31,6 +31,9 @@ def results_table(results: Results) -> Table:
         if "datafusion" in results.engines:
             mean = results.geometric_mean(results.ratio_to_datafusion)
             table.add_column("to DataFusion", justify="right", footer=_number(mean))
+        if "embedded" in results.engines:
+            mean = results.geometric_mean(results.ratio_to_embedded)
+            table.add_column("to embedded", justify="right", footer=_number(mean))
         table.add_column("native")
         table.add_column("Spark tasks", justify="right")
         if any(result.rows_match is not None for result in results.results):
@@ -52,6 +55,8 @@ def _cells(results: Results, query: str) -> list[str]:
         cells.append(_times(results.ratio_to_spark(query)))
     if "datafusion" in results.engines:
         cells.append(_number(results.ratio_to_datafusion(query)))
+    if "embedded" in results.engines:
+        cells.append(_number(results.ratio_to_embedded(query)))
     cells.append("yes" if best.native else "[red]no[/]")
     cells.append(str(best.spark_tasks))
     if ours.rows_match is not None:
@@ -68,6 +73,11 @@ def _caption(results: Results) -> str:
     if {"volley", "datafusion"} <= set(results.engines):
         lines.append(
             "to DataFusion: Volley's seconds without Spark's planning, divided by plain DataFusion's; geometric mean."
+        )
+    if {"volley", "embedded"} <= set(results.engines):
+        lines.append(
+            "to embedded: seconds on the workers divided by those in one process, both without Spark's planning;"
+            " geometric mean."
         )
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from volley.bench.engines import DataFusion, Engine, Spark, Volley, cores_of, session
+from volley.bench.engines import DataFusion, Embedded, Engine, Spark, Volley, cores_of, session
 from volley.bench.environment import environment
 from volley.bench.queries import parse_queries
 from volley.bench.run import Results, run_queries
@@ -29,7 +29,7 @@ from volley.machine import available_cores, available_memory_bytes
 
 # Options of workers rather than of sessions.
 SHUFFLE = "spark.volley.shuffle."
-ENGINES = ("volley", "spark", "datafusion")
+ENGINES = ("volley", "spark", "datafusion", "embedded")
 
 
 @click.group()
@@ -62,10 +62,10 @@ def _engine_names(context: click.Context, parameter: click.Parameter, value: str
 )
 @click.option(
     "--engines",
-    default=",".join(ENGINES),
+    default="volley,spark,datafusion",
     show_default=True,
     callback=_engine_names,
-    help="Which engines, in this order.",
+    help="Which engines, in this order; embedded, beside --cluster, is Volley in this process.",
 )
 @runs_option("runs of each query on each engine")
 @click.option("--queries", default="", help="Only these, such as q01,q05; otherwise all 22.")
@@ -121,7 +121,7 @@ def tpch(
     Examples:
       volley bench tpch --scale 1 --check --json results.json
       volley bench tpch --scale 0.1 --queries q01,q05 --set spark.volley.local.workers=3
-      volley bench tpch --scale 1 --cluster 2
+      volley bench tpch --scale 1 --cluster 2 --engines volley,embedded
       volley bench tpch --scale 0.1 --cluster 3 --services 3
     """
     if check and "volley" not in engines:
@@ -130,6 +130,8 @@ def tpch(
         )
     if services and not workers:
         raise click.BadParameter("shuffle servers need workers: give --cluster", param_hint="--services")
+    if "embedded" in engines and not workers:
+        raise click.BadParameter("without --cluster volley is embedded itself", param_hint="--engines")
     console = new_console()
     chosen = parse_queries(queries)
     cores = cores_of(master)
@@ -156,6 +158,8 @@ def tpch(
                     sides[name] = Volley(spark)
                 case "spark":
                     sides[name] = Spark(spark)
+                case "embedded":
+                    sides[name] = Embedded(spark)
                 case _:
                     sides[name] = DataFusion(directory, cores)
     results = Results(scale, environment(spark, master, cores, chosen_settings))
