@@ -340,3 +340,19 @@ def test_rows_that_are_read_in_two_places_further_up_are_all_of_use() -> None:
     twice = on_key(right=join(JoinKind.INNER, SMALL, StageInput(3, (X, Y)), (FK, X)))
     assert partners(reader(twice), 0)
     assert not partners(reader(twice), 0, behind(StageInput(2, (FK, FW))).get)
+
+
+def test_columns_of_another_stage_are_not_those_that_have_the_same_ids_here() -> None:
+    """Inside stage 1, which gives X and Y, FW is a column that the reader never sees."""
+    inside = Project((X, Y), StageInput(2, (X, Y, FW)))
+    further = join(JoinKind.INNER, on_key(), StageInput(5, (OTHER.output[0],)), (FW, OTHER.output[0]))
+    found = partners(reader(further), 0, behind(inside).get)
+    assert {1, 5} in [partner.inputs for partner in found]
+    assert {2} in [partner.inputs for partner in found]
+    assert {2, 5} not in [partner.inputs for partner in found]
+
+
+def test_not_by_a_partner_whose_columns_have_ids_of_the_stage() -> None:
+    clash = on_key(right=StageInput(1, (FK, V)))
+    assert partners(reader(clash), 0)
+    assert reduced(STAGE, reader(clash), {1: TINY}) is None

@@ -208,8 +208,11 @@ class StageRun:
 
     def _upstream(self) -> dict[int, StageRun]:
         found: dict[int, StageRun] = {}
-        for number, run in self._producers.items():
-            found |= {number: run, **run._upstream()}
+        ahead = [self]
+        while ahead:
+            new = {number: run for number, run in ahead.pop()._producers.items() if number not in found}
+            found |= new
+            ahead += new.values()
         return found
 
     def _look_into(self, top: StageRun) -> Callable[[int], Node | None]:

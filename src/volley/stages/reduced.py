@@ -99,11 +99,12 @@ def reduced(
     of these. None where those that are `finished` are of no help.
     """
     read = {node.stage for node in stage.inputs}
-    limit = limit_bytes(stage)
+    limit, ids = limit_bytes(stage), _ids(stage.plan)
     useful = [
         partner
         for partner in partners(reader, stage.id, plan_of)
         if partner.inputs <= finished.keys() and not partner.inputs & read and not partner.asks
+        if not ids & _ids(partner.plan)
         if _size_bytes(partner, finished) <= limit
         if leaves_out(partner.plan) or any(finished[number].shrank for number in partner.inputs)
     ]
@@ -122,6 +123,10 @@ def limit_bytes(stage: Stage) -> int:
     return min(REDUCING_BYTES, scanned_bytes(stage.plan) // stage.tasks)
 
 
+def _ids(plan: Node) -> frozenset[int]:
+    return frozenset(column.id for node in walk(plan) for column in node.output)
+
+
 def _size_bytes(partner: Partner, finished: Mapping[int, Finished]) -> int:
     scans = [node for node in walk(partner.plan) if isinstance(node, FileScan)]
     return sum(map(cost_bytes, scans)) + sum(finished[number].size_bytes for number in partner.inputs)
@@ -138,6 +143,8 @@ class _Search:
         self.places = 0
         self._number = number
         self._plan_of = plan_of
+        # By stage: what is known above its work, and how often the rows are in it. Several may read one.
+        self._known: dict[int, tuple[_Columns, list[_Found], int]] = {}
 
     def above(self, node: Node) -> tuple[_Columns, list[_Found]]:
         """The columns of `node` in terms of those of the stage, known by their places, and the partners up to here."""
@@ -167,7 +174,13 @@ class _Search:
         work = self._plan_of(node.stage)
         if work is None:
             return {}, []
-        columns, found = self.above(work)
+        if node.stage in self._known:
+            columns, found, places = self._known[node.stage]
+            self.places += places
+        else:
+            before = self.places
+            columns, found = self.above(work)
+            self._known[node.stage] = columns, found, self.places - before
         if not columns and not found:
             return {}, []
         read = {column.id: read.id for read, column in zip(node.output, work.output, strict=True)}
@@ -184,9 +197,9 @@ class _Search:
             # Who has no partner by one of the keys has none by all of them.
             choices = [pairs, *([pair] for pair in pairs if len(pairs) > 1)]
             return [
-                (Partner(said, plan, keys), {a.id: a for a in plan.output if a.id in shown})
+                (Partner(said, plan, keys), {a.id: a for a in plan.output if is_here and a.id in shown})
                 for said, other in (zip(*choice, strict=True) for choice in choices)
-                for plan, keys in self._supersets(side.other, other)
+                for plan, keys, is_here in self._supersets(side.other, other)
                 if _can_be_partner(plan)
             ]
         # Not its own columns decide, but those of a partner: of that one, too, only rows with a partner count.
@@ -197,25 +210,26 @@ class _Search:
         ]
 
     def _supersets(
-        self, node: Node, keys: tuple[Expression, ...]
-    ) -> Iterator[tuple[Node, tuple[Expression, ...]]]:
+        self, node: Node, keys: tuple[Expression, ...], is_here: bool = True
+    ) -> Iterator[tuple[Node, tuple[Expression, ...], bool]]:
         """Plans with at least the keys that `node` has: itself, and parts of it in which only more rows are left.
 
-        They may be finished, or small, when the whole is not.
+        They may be finished, or small, when the whole is not. Inside of another stage, where it `is_here` no more,
+        columns may have the ids of others.
         """
-        yield node, keys
+        yield node, keys, is_here
         if isinstance(node, StageInput):
             work = None if node.stage == self._number else self._plan_of(node.stage)
             if work is not None:
                 read = {read.id: column for read, column in zip(node.output, work.output, strict=True)}
                 below = _said(keys, read)
                 if below is not None:
-                    yield from self._supersets(work, below)
+                    yield from self._supersets(work, below, False)
             return
         for place, child in enumerate(node.children):
             below = _said(keys, _columns_of(node, place))
             if below is not None:
-                yield from self._supersets(child, below)
+                yield from self._supersets(child, below, is_here)
         if isinstance(node, Join):
             for side, theirs, ours in _equal_keys(node):
                 equal = {
@@ -224,7 +238,7 @@ class _Search:
                 if all(isinstance(key, Attribute) and key.id in equal for key in keys):
                     said = _said(keys, equal)
                     assert said is not None
-                    yield from self._supersets(side, said)
+                    yield from self._supersets(side, said, is_here)
 
 
 def _forgotten(found: list[_Found]) -> list[_Found]:
