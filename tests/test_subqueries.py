@@ -10,9 +10,11 @@ from test_recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers,
 from volley import last_query
 from volley.errors import BlockMissing, DataError
 from volley.plan.expressions import Call, Expression, InSubquery, Literal, ScalarSubquery
-from volley.plan.nodes import Filter, Node, Partitioning
+from volley.plan.nodes import Filter, Node, Partitioning, StageInput
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.cut import cut, make_stages
+from volley.stages.graph import Output, Stage, StageGraph
+from volley.stages.reuse import merge_equal_stages
 from volley.stages.subqueries import asked
 from volley.testing.rows import assert_same_rows
 
@@ -56,6 +58,16 @@ def test_what_query_and_subquery_have_in_common_is_computed_once(tpch: SparkSess
     # The scan with its partial sums, and the exchange of these.
     read = [node.stage for stage in graph.stages for node in stage.inputs]
     assert read.count(0) == 2
+
+
+def test_a_result_is_not_merged_with_what_another_stage_reads() -> None:
+    """Its reader might have rows left out of it, or do its work itself."""
+    plan = numbers(3)
+    stages = tuple(Stage(number, plan, 1, Output(Partitioning.SINGLE)) for number in (0, 1))
+    reads = Stage(2, StageInput(1, (NUMBER,)), 1)
+    assert len(merge_equal_stages(StageGraph((*stages, reads))).stages) == 2
+    assert merge_equal_stages(StageGraph((*stages, reads), frozenset({0}))).subqueries == {0}
+    assert len(merge_equal_stages(StageGraph((*stages, reads), frozenset({0}))).stages) == 3
 
 
 def over(value: Node) -> Node:

@@ -74,6 +74,10 @@ def parse_bytes(text: str) -> int:
     return size
 
 
+def _bytes_or_zero(text: str) -> int:
+    return 0 if text == "0" else parse_bytes(text)
+
+
 def _share_or_all(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
@@ -202,14 +206,14 @@ OPTIONS: tuple[Option, ...] = (
         "32m",
         "A query that reads no more than this of files (the columns that it needs, and 256k a file) is one task on one "
         "worker; 0: never.",
-        lambda text: 0 if text == "0" else parse_bytes(text),
+        _bytes_or_zero,
     ),
     Option(
         "executor.memory",
         "size",
         "0",
         "Transport spark: what the sidecar of an executor may use; 0 takes the executor's overhead memory.",
-        lambda text: 0 if text == "0" else parse_bytes(text),
+        _bytes_or_zero,
     ),
     Option(
         "executor.insecure",

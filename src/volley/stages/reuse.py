@@ -27,7 +27,11 @@ def merge_equal_stages(graph: StageGraph) -> StageGraph:
             plan = with_subqueries(plan, lambda subquery: _renumbered(subquery, number))
         renumbered = replace(stage, id=len(kept), plan=plan)
         if stage is not graph.result:
-            form = normal_form((renumbered.plan, renumbered.output, renumbered.tasks, renumbered.ordered))
+            # Rows that only its readers have no use for are left out of a stage, but not of the result of a subquery.
+            asked = stage.id in graph.subqueries
+            form = normal_form(
+                (renumbered.plan, renumbered.output, renumbered.tasks, renumbered.ordered, asked)
+            )
             if form in seen:
                 number[stage.id] = seen[form]
                 continue
