@@ -26,6 +26,7 @@ ORDER = [
     "cancellation",
     "gate",
     "loop",
+    "batches",
     "foreground",
     "listening",
     "plan",

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from pyspark import TaskContext
 
+from volley.batches import make_batch
 from volley.bridge.reading import Access
 from volley.errors import CrossingError, VolleyError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
@@ -43,7 +44,7 @@ def pusher(
 
     def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [batch.column(place).cast(field.type) for place, field in zip(places, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return make_batch(columns, schema, batch.num_rows)
 
     def push(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)
