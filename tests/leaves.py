@@ -79,7 +79,7 @@ def _frames(spark: SparkSession, directory: Path) -> dict[str, DataFrame]:
     computed = ", ".join(_computed(name) for name in COLUMNS)
     frames["numbers"] = spark.sql(f"select {computed} from range(12)")
     frames["one"] = spark.sql(f"select {computed} from (select 4L id)")
-    found = spark.read.format("numbers").options(units="3", rows="5").load()
+    found = spark.read.format("numbers").options(splits="3", rows="5").load()
     frames["source"] = found.selectExpr(*(_computed(name) for name in COLUMNS))
     return {name: frame.select(*COLUMNS) for name, frame in frames.items()}
 

@@ -47,7 +47,7 @@ def leaves(tables: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
         tables.sql("select id, id % 3 k from range(20)").write.partitionBy("k").parquet(f"{folder}/p")
     tables.read.schema("id bigint, k bigint").parquet(f"{folder}/p").createOrReplaceTempView("p")
     tables.dataSource.register(Numbers)
-    tables.read.format("numbers").options(units="3", rows="4").load().createOrReplaceTempView("n")
+    tables.read.format("numbers").options(splits="3", rows="4").load().createOrReplaceTempView("n")
     return tables
 
 
