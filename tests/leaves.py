@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves of every kind for random plans, all with the columns of `tables.py`: few rows, NULLs, duplicates, none at all."""
+"""Leaves of every kind for random plans, all with the columns of `tables.py`: few rows, NULLs, duplicates, no rows."""
 
 from __future__ import annotations
 

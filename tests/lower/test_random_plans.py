@@ -94,7 +94,8 @@ def sources(draw: st.DrawFn, leaves: st.SearchStrategy[str]) -> str:
             return f"select * from ({joined}) where {condition}"
         case "semi":
             word = draw(st.sampled_from(["exists", "not exists"]))
-            return f"select {LIST} from {leaf} x where {word} (select 1 from {draw(leaves)} y where y.k = x.k and y.id > 5)"
+            other = f"select 1 from {draw(leaves)} y where y.k = x.k and y.id > 5"
+            return f"select {LIST} from {leaf} x where {word} ({other})"
         case "union":
             return f"select {LIST} from {leaf} where {condition} union all select {LIST} from {draw(leaves)}"
         case "spread":
@@ -132,11 +133,15 @@ def columnless(draw: st.DrawFn, leaves: st.SearchStrategy[str]) -> str:
         case "exists":
             return f"select {constants} from ({source}) where {word} (select 1 from {other})"
         case "scalar":
-            return f"select (select count(*) from {other}), {constants} from ({source}) where (select {totals.split(', ')[0]} from {other}) is not null"
+            asked = f"(select {totals.split(', ')[0]} from {other})"
+            return f"select (select count(*) from {other}), {constants} from ({source}) where {asked} is not null"
         case "window":
             return f"select count(*) over (), count(null) over (partition by 1), {constants} from ({source})"
         case _:
-            return f"select {totals} from (select 1 from ({source}) union all select 2 from {other} union all select 3 from {other})"
+            branches = (
+                f"select {number} from {one}" for number, one in enumerate((f"({source})", other, other))
+            )
+            return f"select {totals} from ({' union all '.join(branches)})"
 
 
 @st.composite
@@ -239,4 +244,5 @@ def test_worker_daemons(leaves: SparkSession) -> None:
             engines = compare(leaves, queries(st.sampled_from(names)), 150, native=False)
         finally:
             close_fleets()
-    assert engines["native"] >= 60 and engines["mixed"], engines
+    assert engines["native"] >= 60, engines
+    assert engines["mixed"], engines
