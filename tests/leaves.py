@@ -117,7 +117,7 @@ def _computed(name: str) -> str:
         "g": "id / 2",
         "b": "if(id % 3 = 1, null, id % 2 = 0)",
         "dt": "date_add(date'2020-01-01', cast(id % 15 as int))",
-        "ts": "timestamp_seconds(1577836800 + id % 7)",
+        "ts": "date_add(date'2020-01-01', cast(id % 7 as int))",
     }[name]
     return f"cast({text} as {DDL[name]}) {name}"
 
