@@ -116,10 +116,9 @@ class SparkPart:
         """The same as a query that Spark runs, under names that do not repeat; with `ROW` if it has no columns."""
         datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
         rows = datasets.ofRows(self._spark._jsparkSession, self.logical(boundary))
-        frame = ClassicDataFrame(rows, self._spark)
-        if not self.output:
-            frame = frame.select(lit(True))
-        return frame.toDF(*column_names(self.carried))
+        frame: DataFrame = ClassicDataFrame(rows, self._spark)
+        carried = frame if self.output else frame.select(lit(True))
+        return carried.toDF(*column_names(self.carried))
 
     def batches(self, boundary: EngineBoundary) -> list[pa.RecordBatch]:
         """All its rows, in this process, in the types that the native side knows."""
