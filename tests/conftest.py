@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from answers import Answers
 from hypothesis import settings
+from leaves import leaf_frames
 from pyspark.sql import DataFrame, SparkSession
 from tables import frames
 
@@ -135,4 +136,21 @@ def tables(spark: SparkSession, table_frames: dict[str, DataFrame]) -> SparkSess
     """`spark` with the views of `tables.py`."""
     for name, frame in table_frames.items():
         frame.createOrReplaceTempView(name)
+    return spark
+
+
+@pytest.fixture(scope="session")
+def leaf_views(
+    spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, DataFrame]]:
+    with leaf_frames(spark_session, tmp_path_factory.mktemp("leaves")) as frames:
+        yield frames
+
+
+@pytest.fixture
+def leaves(spark: SparkSession, leaf_views: dict[str, DataFrame]) -> SparkSession:
+    """`spark` with the views of `leaves.py`; no query is small enough for a single task."""
+    for name, frame in leaf_views.items():
+        frame.createOrReplaceTempView(name)
+    spark.conf.set("spark.volley.singleTaskSize", "0")
     return spark

@@ -8,14 +8,13 @@ the same one twice. What only Spark can read is handed over: such plans are mixe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from leaves import COLUMNS, NATIVE, SPARKS, leaf_frames
-from pyspark.sql import DataFrame, SparkSession
+from leaves import COLUMNS, NATIVE, SPARKS
+from pyspark.sql import SparkSession
 
 import volley
 from volley.cluster import LocalCluster
@@ -173,22 +172,6 @@ def queries(draw: st.DrawFn, leaves: st.SearchStrategy[str]) -> str:
             return f"select id, {call} over (partition by {keys} order by {draw(NUMBERS)}) w from ({source})"
         case _:
             return draw(columnless(leaves))
-
-
-@pytest.fixture(scope="module")
-def leaf_views(
-    spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, DataFrame]]:
-    with leaf_frames(spark_session, tmp_path_factory.mktemp("leaves")) as frames:
-        yield frames
-
-
-@pytest.fixture
-def leaves(spark: SparkSession, leaf_views: dict[str, DataFrame]) -> SparkSession:
-    for name, frame in leaf_views.items():
-        frame.createOrReplaceTempView(name)
-    spark.conf.set("spark.volley.singleTaskSize", "0")
-    return spark
 
 
 def compare(spark: SparkSession, plans: st.SearchStrategy[str], examples: int, native: bool) -> Counter[str]:
