@@ -468,11 +468,9 @@ def walk(node: Node) -> Iterator[Node]:
 
 def with_children(node: Node, children: tuple[Node, ...]) -> Node:
     """The same node over other children."""
+    if not node.children:
+        return node
     match node:
-        case FileScan() | SourceScan() | FeedInput() | StageInput():
-            return node
-        case LocalRows() | MaterializedInput() | Range() | OneRow():
-            return node
         case Join():
             return replace(node, left=children[0], right=children[1])
         case Union() | Unknown():

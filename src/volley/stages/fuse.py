@@ -24,21 +24,20 @@ from volley.plan.expressions import (
 from volley.plan.nodes import (
     Aggregate,
     Exchange,
-    Join,
     Node,
     Project,
     Sort,
-    Window,
     transform,
     with_children,
 )
+from volley.plan.traits import traits_of
 
 
 def drop_idle_sorts(plan: Node) -> Node:
     """Without the local sorts under joins, aggregates and windows, which order their input as they need it."""
 
     def change(node: Node) -> Node:
-        if isinstance(node, Join | Aggregate | Window):
+        if traits_of(node).sorts_input:
             return with_children(node, tuple(_unsorted(child) for child in node.children))
         return node
 

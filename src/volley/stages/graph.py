@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from volley.plan.expressions import Attribute, Expression
-from volley.plan.nodes import Filter, Limit, Node, Partitioning, Project, Sort, StageInput, TopN, walk
+from volley.plan.nodes import Node, Partitioning, Sort, StageInput, TopN, walk
+from volley.plan.traits import traits_of
 from volley.plan.types import to_arrow
 
 
@@ -69,8 +70,8 @@ class StageGraph:
 
 def is_ordered(node: Node) -> bool:
     """Whether the rows of a plan have an order that was asked for."""
-    while isinstance(node, Project | Filter | Limit):
-        node = node.child
+    while traits_of(node).keeps_order:
+        (node,) = node.children
     return isinstance(node, TopN) or (isinstance(node, Sort) and node.whole)
 
 
