@@ -30,6 +30,7 @@ ORDER = [
     "foreground",
     "listening",
     "plan",
+    "formats",
     "support",
     "stages",
     "lower",

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 
 from volley.errors import DataError, QueryError
-from volley.worker.parquet import Written
+from volley.worker.files import Written
 
 _SUCCESS = "_SUCCESS"
 _STAGING = ".volley-"

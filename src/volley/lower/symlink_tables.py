@@ -29,7 +29,7 @@ PART = "part"
 # More links than this are not kept beyond their use.
 MAX_KEPT_LINKS = 20_000
 
-_Key = tuple[tuple[str, int, int, tuple[Scalar, ...]], ...]
+_Key = tuple[str, tuple[tuple[str, int, int, tuple[Scalar, ...]], ...]]
 
 
 @dataclass
@@ -51,9 +51,9 @@ class LinkDirectories:
         self._directories: OrderedDict[_Key, _Directory] = OrderedDict()
 
     @contextmanager
-    def linked(self, files: Sequence[DataFile]) -> Iterator[str]:
-        """A directory with these files. It stays as it is for as long as the context is open."""
-        key = tuple(_identity(file) for file in files)
+    def linked(self, files: Sequence[DataFile], suffix: str = ".parquet") -> Iterator[str]:
+        """A directory with these files, all with this suffix. It stays as it is for as long as the context is open."""
+        key = (suffix, tuple(_identity(file) for file in files))
         with self._lock:
             directory = self._directories.get(key) or self._make(key, files)
             self._directories.move_to_end(key)
@@ -71,7 +71,7 @@ class LinkDirectories:
             self._home = tempfile.TemporaryDirectory(prefix="volley-scan-", ignore_cleanup_errors=True)
         path = Path(self._home.name) / str(self._made)
         self._made += 1
-        _link(path, files)
+        _link(path, files, key[0])
         self._directories[key] = directory = _Directory(path, len(files))
         return directory
 
@@ -96,7 +96,7 @@ def _identity(file: DataFile) -> tuple[str, int, int, tuple[Scalar, ...]]:
     return (file.path, status.st_size, status.st_mtime_ns, file.partition)
 
 
-def _link(directory: Path, files: Sequence[DataFile]) -> None:
+def _link(directory: Path, files: Sequence[DataFile], suffix: str) -> None:
     directory.mkdir()
     partitions = partitions_of(files)
     folders = dict.fromkeys(partitions, directory)
@@ -105,7 +105,7 @@ def _link(directory: Path, files: Sequence[DataFile]) -> None:
             folders[values] = directory / f"{PART}={number}"
             folders[values].mkdir()
     for number, file in enumerate(files):
-        (folders[file.partition] / f"{number:06}.parquet").symlink_to(Path(file.path).absolute())
+        (folders[file.partition] / f"{number:06}{suffix}").symlink_to(Path(file.path).absolute())
 
 
 directories = LinkDirectories()

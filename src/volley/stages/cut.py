@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from volley.plan import own_ids
 from volley.plan.expressions import Alias, Literal
 from volley.plan.nodes import (
     Exchange,
@@ -41,9 +42,6 @@ from volley.stages.limits import PlannerLimits
 from volley.stages.reuse import merge_equal_stages
 from volley.stages.scans import scan_tasks, scans_of
 from volley.support.operators import UNSPLITTABLE
-
-# Ids of columns that no plan of Spark's has: Catalyst counts its own up from zero.
-_OWN_IDS = 2**62
 
 
 def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
@@ -144,4 +142,4 @@ def _output(exchange: Exchange, child: Node) -> Output:
 
 def _with_a_column(child: Node) -> Node:
     """Batches without columns lose their row count on the way; one constant column keeps it."""
-    return Project((Alias(_OWN_IDS, "row", Literal(True, BOOLEAN)),), child)
+    return Project((Alias(own_ids.ROW, "row", Literal(True, BOOLEAN)),), child)

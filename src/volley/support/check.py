@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from volley.formats import FORMATS
 from volley.plan.expressions import Attribute, Expression, InSubquery, ScalarSubquery
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
@@ -139,7 +140,7 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
 
 
 def _check_scan(node: FileScan) -> Iterator[Unsupported]:
-    if node.format != "parquet":
+    if node.format not in FORMATS:
         yield Unsupported(Reason.FILE_FORMAT, "FileScan", node.format)
     elif node.unsupported is not None:
         yield Unsupported(Reason.FILE_OPTION, "FileScan", node.unsupported)
