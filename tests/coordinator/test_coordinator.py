@@ -57,6 +57,7 @@ from volley.plan.types import BOOLEAN, LONG
 from volley.shuffle.base import Block
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import cut
+from volley.stages.layout import Read
 from volley.testing.contracts import attempt_id
 from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
@@ -420,6 +421,32 @@ def test_the_first_committed_attempt_wins_for_good() -> None:
     assert election.commit(other)
     assert election.rows == 12
     assert [blocks[0].attempt for blocks in election.manifest().blocks] == [first.attempt, other.attempt]
+
+
+def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
+    """An output that is lost and one that is not needed must never look alike."""
+    election = Election(StageId(QueryId("q"), 0), 3)
+    dones = [
+        TaskDone(attempt, (Block(attempt, 0, "here", 5, 8),), 5, 8, 0.0, ())
+        for attempt in (attempt_id(0, 0), attempt_id(1, 0))
+    ]
+    for done in dones:
+        election.commit(done)
+    everything = [Read(0, 0), Read(1, 0), Read(2, 0)]
+    with pytest.raises(BlockMissing, match="s0/t2"):
+        election.manifest().take(everything)
+    with pytest.raises(BlockMissing, match="s0/t2"):
+        assert election.manifest().blocks
+    assert election.manifest().take(everything[:2]) == (*dones[0].blocks, *dones[1].blocks)
+
+    election.skip_the_rest()
+    assert election.missing() == []
+    assert election.manifest().take(everything) == (*dones[0].blocks, *dones[1].blocks)
+
+    election.forget({dones[0].attempt})
+    assert election.missing() == [0, 2]
+    with pytest.raises(BlockMissing, match="s0/t0"):
+        election.manifest().take(everything)
 
 
 def test_a_commit_of_another_epoch_is_refused() -> None:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,12 +17,14 @@ from volley.coordinator.attempts import Attempts
 from volley.coordinator.run import execute
 from volley.errors import BlockDamaged, BlockMissing, QueryError
 from volley.events import (
+    Event,
     EventLog,
     StageAbsorbed,
     StageRolledBack,
     StageStarted,
     TaskFailed,
     TaskFinished,
+    TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
@@ -46,7 +49,8 @@ from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
 from volley.transport.local import LocalTransport
-from volley.transport.messages import Failure, TaskFailure
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
+from volley.worker.slots import Attempt
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
@@ -337,6 +341,78 @@ def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPa
     (lost,) = losses.lost
     assert finished(log)[(2, lost.task.task)] == 2
     assert rolled_back(log) == []
+
+
+class OneHolder(LocalTransport):
+    """Several workers run tasks; one of them holds all output. An attempt starts when its `gate` is open."""
+
+    def __init__(self, losses: Losses, gate: Callable[[AttemptId], asyncio.Event | None]) -> None:
+        super().__init__(2 * WORKERS, 6, lambda location: LossyStore(location, losses))
+        self._gate = gate
+
+    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+        if gate := self._gate(task.attempt):
+            await gate.wait()
+        attempt = await super().start(worker, task)
+        done = attempt.done
+
+        async def held_by_one() -> TaskDone | TaskFailure:
+            outcome = await done()
+            return replace(outcome, made_by="local-0") if isinstance(outcome, TaskDone) else outcome
+
+        attempt.done = held_by_one  # type: ignore[method-assign]
+        return attempt
+
+
+@dataclass
+class FirstOutputs(Losses):
+    """The outputs of all first attempts at tasks of `stage` are gone."""
+
+    def strike(self, block: Block) -> None:
+        if block.attempt.task.stage.stage == self.stage and block.attempt.attempt == 0:
+            raise BlockMissing(f"{block} is gone.", attempt=block.attempt)
+
+
+def test_a_late_report_of_a_loss_does_not_take_a_fresh_output_out_of_a_readers_input() -> None:
+    """Reader 0 has the new output of task 0 and waits for that of task 1 when the others report the same loss."""
+    fresh, reported, went_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def gate(attempt: AttemptId) -> asyncio.Event | None:
+        match (attempt.task.stage.stage, attempt.task.task, attempt.attempt):
+            case (2, task, 0) if task > 0:
+                return fresh
+            case (1, 1, 1):
+                return reported
+            case (1, 0, 2):
+                return went_on
+            case _:
+                return None
+
+    def listen(event: Event) -> None:
+        match event:
+            case TaskFinished(attempt=AttemptId(TaskId(StageId(_, 1), 0), 1)):
+                fresh.set()
+            case TaskFailed(attempt=AttemptId(TaskId(StageId(_, 2), task), 0)) if task > 0:
+                reported.set()
+            case TaskStarted(attempt=AttemptId(TaskId(StageId(_, 2), 0), 1)):
+                went_on.set()
+
+    log = EventLog(listen)
+    below = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(Partitioning.HASH, numbers(3000)))
+    stream = execute(
+        cut(three_stages(Partitioning.HASH, below), WORKERS),
+        OneHolder(FirstOutputs(stage=1, count=0), gate),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=3,
+        events=log,
+    )
+    rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
+    assert reported.is_set()
+    assert rows == list(range(3000))
+    # The fresh output counts: nobody computes it a third time.
+    assert finished(log)[(1, 0)] == 2
 
 
 FRACTION = Attribute(8, "f", DOUBLE)

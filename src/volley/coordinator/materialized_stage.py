@@ -37,8 +37,13 @@ class MaterializedStage(StageRun):
     def made(self, attempt: AttemptId) -> bool:
         return attempt in self._made_by
 
-    def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
-        lost = self._lost(attempts, worker)
+    def lose(
+        self,
+        attempts: Set[AttemptId] = frozenset(),
+        worker: str | None = None,
+        known: Set[AttemptId] = frozenset(),
+    ) -> None:
+        lost = self._lost(attempts, worker, known)
         if lost:
             raise BlockMissing(
                 f"{self._id}: rows that Spark had handed over are lost with their holder.",
