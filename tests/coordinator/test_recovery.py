@@ -47,7 +47,9 @@ from volley.shuffle.memory import MemoryStore
 from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
+from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.worker.slots import Attempt
@@ -86,12 +88,6 @@ class LossyStore(MemoryStore):
         return super().read(block)
 
 
-@pytest.fixture(autouse=True)
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-
-
 def numbers(count: int) -> Node:
     return Range(0, count, 1, (NUMBER,))
 
@@ -107,17 +103,24 @@ def three_stages(first: Partitioning = Partitioning.HASH, child: Node | None = N
     return exchanged(Partitioning.SINGLE, distinct)
 
 
-def run(plan: Node, losses: Losses, attempts: int = 3, workers: int = WORKERS) -> tuple[list[int], EventLog]:
+def run(
+    plan: Node,
+    losses: Losses,
+    attempts: int = 3,
+    workers: int = WORKERS,
+    limits: PlannerLimits = UNMERGED,
+) -> tuple[list[int], EventLog]:
     transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
     log = EventLog()
     stream = execute(
-        cut(plan, WORKERS),
+        cut(plan, WORKERS, limits),
         transport,
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=attempts,
         events=log,
+        limits=limits,
     )
     rows = [value for batch in stream for value in batch.column(0).to_pylist()]
     assert transport.held_bytes == 0
@@ -163,13 +166,14 @@ def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_agai
     store = LossyFolder(tmp_path, losses)
     # One worker makes all outputs: if they were its own, all would be given up.
     stream = execute(
-        cut(three_stages(), WORKERS),
+        cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=store),
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=3,
         events=log,
+        limits=UNMERGED,
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
     (lost,) = losses.lost
@@ -189,13 +193,14 @@ class StuckFolder(LossyFolder):
 
 def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path) -> None:
     stream = execute(
-        cut(three_stages(), WORKERS),
+        cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=1,
         events=EventLog(),
+        limits=UNMERGED,
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
 
@@ -279,7 +284,7 @@ def test_readers_of_readers_begin_again_too() -> None:
 
 def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Stage 3 joins stage 2, which is small, and does the work of stage 1, which reads stage 0, in its own tasks."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {1: frozenset({2})})
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {1: frozenset({2})})
     other = Attribute(2, "m", LONG, False)
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     large = exchanged(Partitioning.HASH, below)
@@ -305,16 +310,15 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Stage 0 keeps rows with a partner in stage 2, which takes any of those that it reads: another time, others."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {0: frozenset({2})})
-    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage: 2**30)
-    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {0: frozenset({2})})
+    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage, limits: 2**30)
     other = Attribute(2, "m", LONG, False)
     some = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Limit(5000, 0, False, some))
     large = exchanged(Partitioning.HASH, numbers(3000))
     joined = Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small)
     plan = exchanged(Partitioning.SINGLE, joined)
-    rows, log = run(plan, Losses(stage=2, count=1))
+    rows, log = run(plan, Losses(stage=2, count=1), limits=replace(UNMERGED, broadcast_bytes=0))
     assert rows == list(range(3000))
     decisions = {
         event.stage.stage: event.decisions for event in log.events if isinstance(event, StageStarted)

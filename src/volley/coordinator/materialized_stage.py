@@ -12,6 +12,7 @@ from volley.errors import BlockMissing
 from volley.events import EventLog, StageFinished, StageStarted
 from volley.ids import AttemptId, StageId
 from volley.stages.graph import Stage
+from volley.stages.limits import PlannerLimits
 from volley.transport.messages import TaskDone
 
 
@@ -19,9 +20,15 @@ class MaterializedStage(StageRun):
     """`outputs` are finished; what is lost of them ends the query with `BlockMissing`."""
 
     def __init__(
-        self, stage: Stage, id: StageId, outputs: Sequence[TaskDone], launcher: Launcher, events: EventLog
+        self,
+        stage: Stage,
+        id: StageId,
+        outputs: Sequence[TaskDone],
+        launcher: Launcher,
+        events: EventLog,
+        limits: PlannerLimits,
     ) -> None:
-        super().__init__(stage, id, {}, launcher, events, attempts_limit=1)
+        super().__init__(stage, id, {}, launcher, events, attempts_limit=1, limits=limits)
         self._election = Given(id, outputs)
         for output in outputs:
             self._made_by[output.attempt] = output.made_by

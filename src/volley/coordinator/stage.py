@@ -43,6 +43,7 @@ from volley.shuffle.base import Block
 from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
 from volley.stages.graph import Stage
 from volley.stages.layout import Layout, Read
+from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
 from volley.stages.runtime_filters import Finished, limit_bytes, reduced
 from volley.stages.selectivity import may_shrink
@@ -61,6 +62,7 @@ class StageRun:
         launcher: Launcher,
         events: EventLog,
         attempts_limit: int,
+        limits: PlannerLimits,
     ) -> None:
         self.awaits: list[StageRun] = []
         self.answers: Answers | None = None
@@ -71,6 +73,7 @@ class StageRun:
         self._launcher = launcher
         self._events = events
         self._attempts_limit = attempts_limit
+        self._limits = limits
         self._made_by: dict[AttemptId, str] = {}
         self._outlive: set[AttemptId] = set()
         self._running: dict[int, asyncio.Task[TaskDone]] = {}
@@ -135,7 +138,7 @@ class StageRun:
     def _adapt(self) -> None:
         """Let the sizes of its inputs, which are known now, decide how many tasks there are and what each reads."""
         inputs = {number: producer.produced() for number, producer in self._producers.items()}
-        new = adapted(self.stage, inputs)
+        new = adapted(self.stage, inputs, self._limits)
         self._decisions += new.decisions
         self._plan_for(new.stage, new.layout)
 
@@ -153,7 +156,7 @@ class StageRun:
         others = {number: run for number, run in self._producers.items() if run is not producer}
         outputs = {number: run.stage.output for number, run in self._producers.items() if run.stage.output}
         sizes = {number: run._election.size_bytes for number, run in others.items() if run.finished.is_set()}
-        stage = absorbed(self.stage, producer.stage, outputs, sizes)
+        stage = absorbed(self.stage, producer.stage, outputs, sizes, self._limits)
         if stage is None:
             return False
         small = {number: sizes[number] for number in stage.whole & sizes.keys()}
@@ -169,7 +172,8 @@ class StageRun:
         others = [run for run in self._producers.values() if run is not producer]
         if not all(run.finished.is_set() for run in others):
             return False
-        stage = continued(self.stage, producer.stage, sum(run._election.size_bytes for run in others))
+        other_bytes = sum(run._election.size_bytes for run in others)
+        stage = continued(self.stage, producer.stage, other_bytes, self._limits)
         if stage is None:
             return False
         said = f"the task of stage {producer.stage.id} is the only one and goes on with this stage itself"
@@ -192,11 +196,11 @@ class StageRun:
     def _reduce(self, reader: StageRun) -> None:
         """Leave out rows that its reader, or whoever reads that, has no use for, if small finished outputs tell so."""
         runs = {number: run for number, run in reader._producers.items() if run.finished.is_set()}
-        found = reduced(self.stage, reader.stage, _sizes(runs))
+        found = reduced(self.stage, reader.stage, _sizes(runs), self._limits)
         if found is None:
             top = reader._last_reader()
             runs = {number: run for number, run in top._upstream().items() if run.finished.is_set()}
-            found = reduced(self.stage, top.stage, _sizes(runs), self._look_into(top))
+            found = reduced(self.stage, top.stage, _sizes(runs), self._limits, self._look_into(top))
         if found is None:
             return
         self.stage, partners = found
@@ -221,7 +225,7 @@ class StageRun:
 
     def _look_into(self, top: StageRun) -> Callable[[int], Node | None]:
         """The work of the stages below `top`, but for those that are finished and small."""
-        upstream, limit = top._upstream(), limit_bytes(self.stage)
+        upstream, limit = top._upstream(), limit_bytes(self.stage, self._limits)
 
         def plan_of(number: int) -> Node | None:
             run = upstream[number]
@@ -239,7 +243,7 @@ class StageRun:
         `_grow` adds more as work is found.
         """
         feeding = self._feeding = Feeding(
-            self.stage, str(self._id), self._reads_alike(), self._launcher.equal_workers
+            self.stage, str(self._id), self._reads_alike(), self._launcher.equal_workers, self._limits
         )
         sure = max(1, min(feeding.known_splits(), self.stage.tasks))
         feeding.start()
