@@ -23,10 +23,10 @@ import pyarrow.flight as flight
 
 from volley.errors import VolleyError
 from volley.machine import available_cores
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Ack, AskHealth, Drain, Health
+from volley.rpc.service import ServiceHealth
 from volley.security import Security
-from volley.shuffle.service.messages import ServiceHealth
-from volley.transport.codec import decode, encode
-from volley.transport.control import Ack, AskHealth, Drain, Health
 from volley.worker.scratch import Scratch
 
 _START_SECONDS = 60.0

@@ -16,15 +16,15 @@ from service_calls import MANY, QUERY, code_of, eventually, numbers, open_keeper
 from volley.cli.main import cli
 from volley.errors import ConfigError, ShuffleRefused
 from volley.ids import QueryId, StageId
+from volley.rpc.control import AskHealth
+from volley.rpc.service import KeepAlive
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
-from volley.shuffle.service.messages import KeepAlive
 from volley.shuffle.service.placement import ranked
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import PATIENCE, served, service_store
-from volley.transport.control import AskHealth
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from volley.errors import QueryError
 from volley.plan.expressions import Alias, Call, EvalMode, Literal
 from volley.plan.nodes import LocalRows, Project
 from volley.plan.types import BINARY, LONG, ArrayType, DecimalType, StructField, StructType
+from volley.rpc.codec import decode, encode
 from volley.shuffle.memory import MemoryStore
 from volley.testing.contracts import NUMBER, TransportContract, numbers, result_task
 from volley.transport.base import Transport
-from volley.transport.codec import decode, encode
 from volley.transport.local import LocalTransport
 
 

@@ -20,12 +20,12 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import Partitioning, StageInput
 from volley.plan.types import DATE, DOUBLE, LONG, STRING, DecimalType, to_arrow
+from volley.rpc.messages import InputBlocks, TaskSpec
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.shuffle.worker_store import WorkerStore
 from volley.stages.graph import Output
-from volley.transport.messages import InputBlocks, TaskSpec
 from volley.worker.task import run_task
 
 COLUMNS = (

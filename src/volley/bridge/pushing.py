@@ -21,9 +21,9 @@ from pyspark import TaskContext
 from volley.bridge.reading import Access
 from volley.errors import CrossingError, VolleyError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import AskHealth, Push, Pushed, RegisterWorker
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import AskHealth, Push, Pushed, RegisterWorker
 from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_task import own_sidecar
 

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 from volley.config import Config
 from volley.errors import VolleyError
-from volley.listening import address_of, listen
+from volley.rpc.server import address_of, listen
 from volley.security import Security, is_loopback
 from volley.shuffle.location import Location
 from volley.transport.spark_control import driver_hosts

@@ -20,6 +20,7 @@ import pyarrow.flight as flight
 
 from volley.errors import BlockDamaged, BlockMissing, QueryError
 from volley.ids import AttemptId, QueryId
+from volley.rpc.codec import decode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunk_builder import CHUNK_BYTES
@@ -30,7 +31,6 @@ from volley.shuffle.local_blocks import open_peer
 from volley.shuffle.location import Location
 from volley.shuffle.released import Released
 from volley.shuffle.worker_sink import WorkerSink
-from volley.transport.codec import decode
 
 # Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
 _BUDGET_BYTES = 16 * 2**20

@@ -21,11 +21,11 @@ import pyarrow.flight as flight
 
 from volley.errors import HandshakeRefused, NoWorkers, QueryError
 from volley.ids import AttemptId, QueryId
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Bye, News, Refused, Watch
+from volley.rpc.handshake import Hello, Identity, process_name, to_json, welcome_of
+from volley.rpc.messages import Failure, SplitRequest, TaskDone, TaskFailure, WorkerInfo
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import Bye, News, Refused, Watch
-from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
-from volley.transport.messages import Failure, SplitRequest, TaskDone, TaskFailure, WorkerInfo
 
 HEARTBEAT_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2

@@ -26,16 +26,9 @@ import pyarrow.flight as flight
 from volley.byte_semaphore import ByteSemaphore
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
-from volley.security import Clients, Security
-from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.location import Location
-from volley.shuffle.shared import QueryLease
-from volley.shuffle.worker_store import WorkerStore
-from volley.transport.codec import encode
-from volley.transport.control import RESULT_TICKET, Ack, Reserve
-from volley.transport.fleet import Fleet, Peer, PeerLost
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import (
+from volley.rpc.codec import encode
+from volley.rpc.control import RESULT_TICKET, Ack, Reserve
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -44,6 +37,13 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.security import Clients, Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.location import Location
+from volley.shuffle.shared import QueryLease
+from volley.shuffle.worker_store import WorkerStore
+from volley.transport.fleet import Fleet, Peer, PeerLost
+from volley.transport.ingest import IngestEndpoint
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 _MESSAGE_BYTES = 64 * 2**20

@@ -34,15 +34,9 @@ from pyspark.errors import PySparkException
 
 from volley.config import PREFIX, Config, parse_bytes
 from volley.ids import AttemptId, QueryId, StageId
-from volley.security import Security
-from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.shared import QueryLease
-from volley.transport.codec import decode, encode
-from volley.transport.executor import SidecarSettings
-from volley.transport.flight import store_reader
-from volley.transport.handshake import Identity, process_name
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import (
+from volley.rpc.codec import decode, encode
+from volley.rpc.handshake import Identity, process_name
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -51,6 +45,12 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.security import Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.shared import QueryLease
+from volley.transport.executor import SidecarSettings
+from volley.transport.flight import store_reader
+from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_control import Channel, Control, driver_hosts
 from volley.transport.spark_task import perform
 

@@ -25,11 +25,11 @@ from pyspark import SparkContext
 
 from volley.errors import QueryError, VolleyError
 from volley.ids import AttemptId
-from volley.listening import address_of, listen
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Ack, Pull, Refused, RegisterWorker
+from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
+from volley.rpc.server import address_of, listen
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import Ack, Pull, Refused, RegisterWorker
-from volley.transport.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
 from volley.transport.spark_task import ours
 
 _log = logging.getLogger(__name__)

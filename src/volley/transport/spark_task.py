@@ -19,12 +19,12 @@ from pyspark import Broadcast, TaskContext
 
 from volley.errors import HandshakeRefused, QueryError
 from volley.ids import AttemptId
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import RESULT_TICKET, Ack, Await, Refused
+from volley.rpc.handshake import Hello, Identity, process_name, to_json, welcome_of
+from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import RESULT_TICKET, Ack, Await, Refused
 from volley.transport.executor import Executor, SidecarSettings, sidecar_address
-from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
 
 ATTEMPTS_OF_SPARK = 100
 """Spark may try a task again, or twice at once, under one attempt of ours: these are told apart by numbers below."""

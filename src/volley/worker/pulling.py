@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow.flight as flight
 
 from volley.errors import QueryError
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Pull, Refused
+from volley.rpc.messages import SplitBatch, SplitRequest
 from volley.security import Clients, Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import Pull, Refused
-from volley.transport.messages import SplitBatch, SplitRequest
 from volley.worker.slots import Attempt
 
 _WAIT_SECONDS = 2.0

@@ -21,9 +21,8 @@ import pyarrow.flight as flight
 from volley.errors import HandshakeRefused, QueryError, VolleyError
 from volley.ids import AttemptId, QueryId
 from volley.loop import LoopThread
-from volley.shuffle.base import ShuffleStore
-from volley.transport.codec import decode, encode
-from volley.transport.control import (
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import (
     RESULT_TICKET,
     Ack,
     AskHealth,
@@ -37,8 +36,9 @@ from volley.transport.control import (
     Reserve,
     Watch,
 )
-from volley.transport.handshake import Identity, Welcome, hello_of, to_json
-from volley.transport.messages import SplitBatch, TaskSpec
+from volley.rpc.handshake import Identity, Welcome, hello_of, to_json
+from volley.rpc.messages import SplitBatch, TaskSpec
+from volley.shuffle.base import ShuffleStore
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import Drivers
 from volley.worker.external_attempts import ExternalAttempts

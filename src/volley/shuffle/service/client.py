@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Refused
+from volley.rpc.service import LEASE_EXPIRED, QUERY_OVER
 from volley.security import Security
 from volley.shuffle.fetch import FINAL, RetryPolicy
-from volley.shuffle.service.messages import LEASE_EXPIRED, QUERY_OVER
-from volley.transport.codec import decode, encode
-from volley.transport.control import Refused
 
 # A server that did not answer is left alone for a while, each time for longer.
 _FIRST_REST_SECONDS = 5.0

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from volley.listening import address_of, listen, reachable_name
+from volley.rpc.server import address_of, listen, reachable_name
 from volley.security import Security
 from volley.shuffle.service.metrics import MetricsServer
 from volley.shuffle.service.server import ShuffleServer

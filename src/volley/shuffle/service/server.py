@@ -17,12 +17,12 @@ import pyarrow.flight as flight
 
 from volley.errors import QueryError, VolleyError
 from volley.ids import AttemptId, QueryId
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Ack, AskHealth, Drain, Refused
+from volley.rpc.service import CommitAttempt, Granted, KeepAlive, PushChunks, ReserveBytes
 from volley.shuffle.base import BlockRequest
 from volley.shuffle.frames import SCHEMA
-from volley.shuffle.service.messages import CommitAttempt, Granted, KeepAlive, PushChunks, ReserveBytes
 from volley.shuffle.service.server_state import ShuffleServerState
-from volley.transport.codec import decode, encode
-from volley.transport.control import Ack, AskHealth, Drain, Refused
 
 _log = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<I")

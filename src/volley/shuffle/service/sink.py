@@ -21,13 +21,7 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
 from volley.ids import AttemptId
-from volley.shuffle.base import Block
-from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunk_builder import Gathering
-from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
-from volley.shuffle.service.client import ServerLost, ServiceClient
-from volley.shuffle.service.location import ServiceLocation
-from volley.shuffle.service.messages import (
+from volley.rpc.service import (
     DAMAGED_ON_WAY,
     ELSEWHERE,
     FULL,
@@ -38,6 +32,12 @@ from volley.shuffle.service.messages import (
     PushedChunk,
     ReserveBytes,
 )
+from volley.shuffle.base import Block
+from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunk_builder import Gathering
+from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.service.client import ServerLost, ServiceClient
+from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.placement import ranked
 from volley.shuffle.service.server import push_body
 

@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing, ConfigError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
+from volley.rpc.control import AskHealth
+from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
@@ -25,9 +27,7 @@ from volley.shuffle.fetch import Fetch, RetryPolicy
 from volley.shuffle.released import Released
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
-from volley.shuffle.service.messages import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.shuffle.service.sink import ServiceSink
-from volley.transport.control import AskHealth
 
 _log = logging.getLogger(__name__)
 

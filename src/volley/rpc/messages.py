@@ -9,7 +9,7 @@ from enum import StrEnum
 from volley.events import OperatorMetrics
 from volley.ids import AttemptId
 from volley.plan.nodes import Node
-from volley.shuffle.base import Block
+from volley.rpc.blocks import Block
 from volley.stages.graph import Output
 
 PROTOCOL_VERSION = 1

@@ -25,7 +25,7 @@ from volley.lower.partition import partitioned_plan
 from volley.lower.sessions import hashing_context
 from volley.plan.expressions import Attribute
 from volley.plan.types import DOUBLE, LONG, STRING, DecimalType
-from volley.transport.messages import PROTOCOL_VERSION
+from volley.rpc.messages import PROTOCOL_VERSION
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from volley.ids import AttemptId
-from volley.shuffle.base import Block
-from volley.transport.messages import SplitRequest, TaskDone, TaskFailure
+from volley.rpc.blocks import Block
+from volley.rpc.messages import SplitRequest, TaskDone, TaskFailure
 
 
 @dataclass(frozen=True)

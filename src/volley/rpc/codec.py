@@ -21,10 +21,8 @@ from typing import Any
 from volley import events, ids
 from volley.errors import QueryError
 from volley.plan import expressions, nodes, types
-from volley.shuffle import base as shuffle
-from volley.shuffle.service import messages as service
+from volley.rpc import blocks, control, messages, service
 from volley.stages import graph
-from volley.transport import control, messages
 
 _MODULES: tuple[ModuleType, ...] = (
     ids,
@@ -32,7 +30,7 @@ _MODULES: tuple[ModuleType, ...] = (
     expressions,
     nodes,
     graph,
-    shuffle,
+    blocks,
     service,
     events,
     messages,
