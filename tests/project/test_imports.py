@@ -17,6 +17,7 @@ ROOT = Path(volley.__file__).parent
 
 # Each package, and each module beside them, may import itself and what stands before it.
 ORDER = [
+    "fields",
     "ids",
     "errors",
     "config",

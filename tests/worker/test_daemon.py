@@ -42,7 +42,7 @@ from volley.rpc.control import (
     Reserve,
     Watch,
 )
-from volley.rpc.handshake import Hello, Identity, hash_fingerprint, to_json, welcome_of
+from volley.rpc.handshake import Hello, Identity, hash_fingerprint, read_welcome, to_json
 from volley.rpc.messages import TaskDone, TaskFailure
 from volley.security import Security
 from volley.shuffle.factory import ShuffleSettings
@@ -75,7 +75,9 @@ class Caller:
 
     def hello(self, *queries: str) -> None:
         words = Hello(Identity.of_this_process(self.name), self.name, queries)
-        assert welcome_of(self.raw("hello", to_json(words))).refusal == ""
+        welcome = read_welcome(self.raw("hello", to_json(words)))
+        assert welcome is not None
+        assert welcome.refusal == ""
 
     def run(self, task: Any) -> None:
         assert self.ask("reserve", Reserve(self.name, task.attempt)) == Ack(True)

@@ -176,7 +176,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__("grpc+tcp://127.0.0.1:0")
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        return self.store.serve(ticket.ticket)
+        return flight.GeneratorStream(*self.store.serve(ticket.ticket))
 
 
 def _worker_store(location: Location, way: Way, directory: Path) -> WorkerStore:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from volley.fields import Checksum, Count, Matches
 from volley.ids import AttemptId
 
 
@@ -19,13 +21,13 @@ class Block:
     """
 
     attempt: AttemptId
-    partition: int
+    partition: Count
     location: str
-    rows: int
-    size_bytes: int
-    checksum: int = 0
+    rows: Count
+    size_bytes: Count
+    checksum: Checksum = 0
     handle: str = ""
-    spilled_bytes: int = 0
+    spilled_bytes: Count = 0
     outlives_worker: bool = False
 
     def __str__(self) -> str:
@@ -41,5 +43,5 @@ class BlockRequest:
     """
 
     blocks: tuple[Block, ...]
-    skip_chunks: int = 0
-    codec: str = "none"
+    skip_chunks: Count = 0
+    codec: Annotated[str, Matches("none|lz4|zstd")] = "none"

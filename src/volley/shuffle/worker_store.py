@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
-from volley.errors import BlockDamaged, BlockMissing, QueryError
+from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode
 from volley.shuffle.base import Block, BlockRequest
@@ -235,12 +234,9 @@ class WorkerStore:
 
     # -------------------------------------------------------------------------------------------------- serving
 
-    def serve(self, ticket: bytes) -> flight.FlightDataStream:
+    def serve(self, ticket: bytes) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
         """What `do_get` answers to another worker. QueryError for a ticket that is none of a store."""
-        request = decode(ticket)
-        if not isinstance(request, BlockRequest):
-            raise QueryError(f"{type(request).__name__} is not a request for blocks.")
-        return flight.GeneratorStream(SCHEMA, self.frames(request))
+        return SCHEMA, self.frames(decode(ticket, BlockRequest))
 
     def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """What `serve` sends; made as it is taken, so that a slow reader costs nothing."""

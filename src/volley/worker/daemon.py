@@ -111,7 +111,7 @@ class Daemon:
         self._pulls = Pulls(self.address, security)
         self.scratch = Scratch(settings.directories)
         self._worker: Worker = self._loop.submit(self._made()).result()
-        self._server.open(self._worker)
+        self._server.serve(self._worker)
         self._leases: list[Future[None]] = [
             self._loop.submit(self._worker.drivers.expire_leases()),
             self._loop.submit(self._worker.external_attempts.end_the_forgotten()),

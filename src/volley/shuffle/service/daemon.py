@@ -59,7 +59,7 @@ class ServiceDaemon:
             if settings.metrics_port is None
             else MetricsServer(settings.host, settings.metrics_port, self.server_state)
         )
-        self._server.open(self.server_state)
+        self._server.serve(self.server_state)
 
     @property
     def metrics_port(self) -> int | None:

@@ -28,6 +28,7 @@ from volley.rpc.service import (
     UNAVAILABLE,
     CommitAttempt,
     CommittedBlock,
+    Granted,
     PushChunks,
     PushedChunk,
     ReserveBytes,
@@ -211,7 +212,7 @@ class ServiceSink:
         while True:
             message = ReserveBytes(self._attempt, size_bytes)
             if self._client.call(
-                address, "reserve", message, tries=_TRIES, stopped=self._closed.is_set
+                address, "reserve", message, Granted, tries=_TRIES, stopped=self._closed.is_set
             ).size_bytes:
                 return
             if time.monotonic() > deadline:
