@@ -41,6 +41,7 @@ from volley.plan.nodes import (
     Window,
 )
 from volley.plan.types import DOUBLE, LONG
+from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block
 from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.memory import MemoryStore
@@ -51,7 +52,6 @@ from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
 from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.worker.slots import Attempt
 
 NUMBER = Attribute(1, "n", LONG, False)

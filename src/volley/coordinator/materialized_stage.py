@@ -11,9 +11,9 @@ from volley.coordinator.stage import StageRun
 from volley.errors import BlockMissing
 from volley.events import EventLog, StageFinished, StageStarted
 from volley.ids import AttemptId, StageId
+from volley.rpc.messages import TaskDone
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits
-from volley.transport.messages import TaskDone
 
 
 class MaterializedStage(StageRun):
