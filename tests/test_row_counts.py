@@ -31,11 +31,11 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
-    HeldRows,
     Join,
     JoinKind,
     Limit,
     LocalRows,
+    MaterializedInput,
     Node,
     OneRow,
     Partitioning,
@@ -111,7 +111,7 @@ def leaves(draw: st.DrawFn, ids: _Ids) -> Node:
         case "range":
             return Range(0, 9, 1, (ids.column(),))
         case "held":
-            return HeldRows(0, 1, 1, output)
+            return MaterializedInput(0, 1, 1, output)
         case "input":
             return StageInput(0, output)
         case _:
