@@ -27,6 +27,7 @@ ORDER = [
     "cancellation",
     "byte_semaphore",
     "loop",
+    "batches",
     "foreground",
     "plan",
     "support",

@@ -351,8 +351,12 @@ def _can_be_shared(node: Node) -> bool:
 
 
 def _partition_by(node: Window) -> Keys:
-    """All calls of one node have the same partitions; a call may stand inside a larger expression."""
-    return next(part.partition_by for part in walk_expression(node.calls[0]) if isinstance(part, WindowCall))
+    """All calls of one node have the same partitions; a call may stand inside a larger expression.
+
+    None may be left: Spark replaces `count(NULL) OVER (...)` with a constant.
+    """
+    parts = (part for call in node.calls for part in walk_expression(call))
+    return next((part.partition_by for part in parts if isinstance(part, WindowCall)), ())
 
 
 def _value(expression: Expression) -> Expression:

@@ -17,6 +17,7 @@ from functools import partial
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan
 
+from volley.batches import make_batch
 from volley.errors import (
     BlockDamaged,
     BlockMissing,
@@ -124,7 +125,7 @@ async def _stream(
     async def pass_on(_: int, batch: pa.RecordBatch) -> None:
         count.add(batch)
         # The exact types or an error; nullability, which DataFusion derives for itself, is not part of them.
-        await give(pa.RecordBatch.from_arrays(batch.columns, schema=schema) if schema else batch)
+        await give(make_batch(batch.columns, schema, batch.num_rows))
 
     await running.run(pass_on)
     seconds = time.perf_counter() - started
@@ -263,7 +264,7 @@ def _read(
     try:
         for batch in store.read_many(blocks):
             # Columns correspond by position: a stage that serves several readers has one set of names.
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            yield make_batch(batch.columns, schema, batch.num_rows)
     except (VolleyError, OSError) as error:
         errors.append(error)
         raise
