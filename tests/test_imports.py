@@ -22,6 +22,7 @@ ORDER = [
     "config",
     "security",
     "machine",
+    "runtime",
     "events",
     "cancellation",
     "gate",

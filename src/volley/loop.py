@@ -9,12 +9,12 @@ pool beside it.
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from volley.runtime import Phase, Shared
 
 Value = TypeVar("Value")
 
@@ -58,25 +58,9 @@ async def _cancel_all() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-_lock = threading.Lock()
-_shared: LoopThread | None = None
+_loops: Shared[None, LoopThread] = Shared(Phase.QUERIES, close=LoopThread.close)
 
 
 def shared_loop() -> LoopThread:
-    """The loop of this process, started by the first query."""
-    global _shared
-    with _lock:
-        if _shared is None:
-            _shared = LoopThread()
-            atexit.register(_shared.close)
-        return _shared
-
-
-def _forget_after_fork() -> None:
-    # Threads do not survive a fork; a child that queries gets a loop of its own.
-    global _shared, _lock
-    _lock = threading.Lock()
-    _shared = None
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+    """The loop of this process, started by the first query. A forked child that queries gets one of its own."""
+    return _loops.get(None, LoopThread)

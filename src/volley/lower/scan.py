@@ -27,7 +27,7 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     fields = _fields(node.files, columns)
     partitions = links.partitions_of(node.files)
     try:
-        directory = scope.resources.enter_context(links.directories.linked(node.files))
+        directory = scope.resources.enter_context(links.shared_directories().linked(node.files))
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
     frame = scope.context.read_parquet(
