@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Parquet file holds, read from its footer, and whether Spark would read it as the plan expects.
 
 DataFusion casts what it finds to what is asked; Spark refuses much of that, and its reader has its own rules for
@@ -126,7 +127,7 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
     if wanted == TIMESTAMP:
         # Every INT96 value is an instant; an annotated INT64 is one only when it says so.
         return pa.types.is_timestamp(found) and (
-            int96 or (found.tz is not None and found.unit in ("us", "ms"))
+            int96 or (found.tz is not None and found.split in ("us", "ms"))
         )
     if int96:
         return False
