@@ -3,8 +3,8 @@
 
 DataFusion's streams are awaitable, and only an awaited stream can be stopped in the middle of an operator: a
 thread that blocks in one cannot. So everything that waits for native work waits on one event loop, in a thread
-that this module owns and ends with the interpreter. Planning, which computes instead of waiting, runs on a small
-pool beside it.
+that this module owns and ends with the interpreter. What blocks runs on threads beside it, on a pool for each kind of
+`Work`, so that writers who wait for room keep nobody from planning a task or from reading an answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from volley.runtime import Phase, Shared
@@ -20,13 +23,39 @@ from volley.runtime import Phase, Shared
 Value = TypeVar("Value")
 
 
+class Work(Enum):
+    """Kinds of blocking work. Each has threads of its own, which are named after it."""
+
+    PLAN = "plan"
+    """Making plans: computes."""
+    SINK = "sink"
+    """Writing exchanged data: may wait a minute for room."""
+    STORE = "store"
+    """Telling a shared store that a query begins or ends."""
+    FETCH = "fetch"
+    """Reading exchanged data in the driver, such as the results of subqueries."""
+
+
+# Threads start when they are needed. An attempt has one sink, and a worker rarely more attempts than this.
+_THREADS = {Work.PLAN: 4, Work.SINK: 256, Work.STORE: 16, Work.FETCH: 16}
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop with its threads for blocking work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pools = {
+            work: ThreadPoolExecutor(threads, thread_name_prefix=f"volley-{work.value}")
+            for work, threads in _THREADS.items()
+        }
+
+
 class LoopThread:
     """An event loop in a thread of its own. `close` cancels what still runs and ends the thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._planners = ThreadPoolExecutor(max_workers=4, thread_name_prefix="volley-plan")
-        self._loop.set_default_executor(self._planners)
+        self._loop = _Loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="volley-loop", daemon=True)
         self._thread.start()
 
@@ -47,8 +76,45 @@ class LoopThread:
             self.submit(_cancel_all()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._planners.shutdown()
+            for pool in self._loop.pools.values():
+                pool.shutdown()
             self._loop.close()
+
+
+async def run_blocking(
+    where: Work | Executor,
+    function: Callable[..., Value],
+    *arguments: Any,
+    on_cancel: Callable[[], object] | None = None,
+) -> Value:
+    """Call `function` on a thread and wait for it.
+
+    A thread cannot be stopped, and what it uses must outlive it: when this is cancelled, it ends after the function
+    has. `on_cancel` may make the function return early; it is called on another thread.
+    """
+    work = _start(where, function, *arguments)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        under_way: list[asyncio.Future[Any]] = [work]
+        if on_cancel is not None and not work.done():
+            under_way.append(_start(where, on_cancel))
+        while any(not future.done() for future in under_way):
+            # Cancelled once more, it still waits.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait(under_way)
+        for future in under_way:
+            future.exception()  # nobody wants to know
+        raise
+
+
+def _start(where: Work | Executor, function: Callable[..., Value], *arguments: Any) -> asyncio.Future[Value]:
+    loop = asyncio.get_running_loop()
+    if isinstance(where, Executor):
+        return loop.run_in_executor(where, partial(function, *arguments))
+    # A loop that is not ours has one pool for everything.
+    pool = loop.pools[where] if isinstance(loop, _Loop) else None
+    return loop.run_in_executor(pool, partial(function, *arguments))
 
 
 async def _cancel_all() -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from volley.coordinator.manifest import Manifest
 from volley.errors import BlockMissing
 from volley.ids import AttemptId
+from volley.loop import Work, run_blocking
 from volley.stages.graph import Stage, result_schema
 from volley.stages.subqueries import asked, with_results
 from volley.transport.base import Transport
@@ -58,7 +59,7 @@ class Answers:
         for _ in range(self._attempts):
             manifest = await run.whole()
             try:
-                batches = await asyncio.get_running_loop().run_in_executor(None, self._fetched, manifest)
+                batches = await run_blocking(Work.FETCH, self._fetched, manifest)
             except BlockMissing as error:
                 missing = error
                 # Computed again by the next look at the whole.

@@ -7,7 +7,6 @@ in the middle of an operator. Dropping a stream and its plan is what stops DataF
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from volley.errors import (
     VolleyError,
 )
 from volley.ids import AttemptId
+from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
 from volley.lower.operators import lower, root
 from volley.lower.partition import partitioned_plan
@@ -89,15 +89,7 @@ async def _run_once(
     with ExitStack() as resources:
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
-        planning = asyncio.get_running_loop().run_in_executor(
-            None, _plan, task, store, cores, memory, resources, scans, errors
-        )
-        try:
-            running = await asyncio.shield(planning)
-        except asyncio.CancelledError:
-            # The thread cannot be stopped; what it uses must outlive it, and nobody wants its outcome.
-            await asyncio.gather(planning, return_exceptions=True)
-            raise
+        running = await run_blocking(Work.PLAN, _plan, task, store, cores, memory, resources, scans, errors)
         try:
             if isinstance(task.plan, WriteFiles):
                 return await _write(task, task.plan, running, give, started)
