@@ -120,8 +120,7 @@ class Daemon:
 
     async def _made(self, store: WorkerStore) -> Worker:
         settings = self._settings
-        # A share for each, so that what one task can do does not depend on its neighbours.
-        memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self.scratch.directories)
+        memory = OperatorMemory(self.budget.operators_bytes, self.scratch.directories, tasks=settings.slots)
         # Its own store then holds nothing, and nobody has to wait for it to be empty.
         used = WorkerView(self._shared) if self._shared else store
         slots = Slots(self.address, settings.slots, settings.cores, used, memory=memory)

@@ -34,7 +34,7 @@ _REMEMBERED_QUERIES = 1024
 
 
 class Slots:
-    """Runs up to `limit` attempts at a time, each as wide as `cores` and with `memory` for its operators."""
+    """Runs up to `limit` attempts at a time, each as wide as `cores`; their operators share `memory`."""
 
     def __init__(
         self,
