@@ -8,6 +8,7 @@ VolleyError                      code, what happened, what to do next
 +-- CaptureError                 Spark's plan could not be read without guessing
 +-- QueryError                   a native query failed
     +-- TaskError                in a task of a stage, with its attempt
+    +-- EngineError              the native engine failed, and not because of the data: a defect
     +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
     +-- NoWorkers                none of the worker daemons can be used
     +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
@@ -68,6 +69,12 @@ class TaskError(QueryError):
     def __init__(self, attempt: AttemptId, message: str, *, hint: str = "") -> None:
         self.attempt = attempt
         super().__init__(f"{attempt}: {message}", hint=hint)
+
+
+class EngineError(QueryError):
+    """The native engine failed where data cannot be the cause. Spark may run the query, and a warning says so."""
+
+    code = "ENGINE_ERROR"
 
 
 class NoWorkers(QueryError):

@@ -53,11 +53,6 @@ class OperatorMemory:
         return found
 
 
-def is_exhausted(error: BaseException) -> bool:
-    """Whether DataFusion gave up because the memory of the task was used up."""
-    return type(error) is Exception and "Resources exhausted" in str(error)
-
-
 def can_merge(plan: Node) -> bool:
     """Whether the plan has joins that may be run by sorting and merging instead."""
     return any(isinstance(node, Join) and node.left_keys for node in walk(plan))
