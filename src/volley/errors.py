@@ -18,6 +18,7 @@ VolleyError                      code, what happened, what to do next
     +-- ShuffleRefused           a shared shuffle store does not take exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
     +-- SourceError              a source failed to find out what there is to read
+    +-- CommitError              files of a write may be in the table in part; it is not tried again
     +-- CrossingError            rows could not be handed from one engine to the other
     +-- DataError                the data or an input file is at fault; Spark is asked for its own error
     +-- QueryCancelled           somebody cancelled it
@@ -105,6 +106,12 @@ class DataError(QueryError):
     """The native engine met data that Spark may answer with an error (overflow, bad cast, broken file)."""
 
     code = "DATA_ERROR"
+
+
+class CommitError(QueryError):
+    """Files were being moved into the table when it failed. Writing again could double rows."""
+
+    code = "COMMIT_FAILED"
 
 
 class CrossingError(QueryError):
