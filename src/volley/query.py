@@ -38,6 +38,7 @@ from volley.coordinator.result import ResultStream
 from volley.coordinator.run import NOTHING_GIVEN, execute, keep
 from volley.errors import (
     CaptureError,
+    CommitError,
     ConfigError,
     CrossingError,
     DataError,
@@ -389,7 +390,10 @@ class Query:
         Spark's own error is then the one the user sees, with its class, parameters and place in the SQL text. Where
         Spark does not fail (it may not evaluate what we did), its rows are the right ones.
         """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError):
+        if isinstance(
+            error,
+            QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError | CommitError,
+        ):
             raise error
         if not isinstance(error, DataError):
             if self.config.fallback == "error":

@@ -23,6 +23,7 @@ ORDER = [
     "config",
     "security",
     "machine",
+    "runtime",
     "events",
     "cancellation",
     "byte_semaphore",
