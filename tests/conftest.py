@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from answers import Answers
 from hypothesis import settings
 from pyspark.sql import DataFrame, SparkSession
-from tables import frames
 
 import volley
+from helpers.answers import Answers
+from helpers.tables import frames
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.splits.measure import fits_one_task

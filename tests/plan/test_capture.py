@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from captured import parts, plan_of
 from pyspark.sql import DataFrame, SparkSession
 
+from helpers.captured import parts, plan_of
 from volley.bench.queries import QUERIES, query_text
 from volley.plan import nodes
 from volley.plan.expressions import (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from service_calls import MANY, holders, numbers, values
 
+from helpers.service_calls import MANY, holders, numbers, values
 from volley.cluster import LocalCluster
 from volley.errors import BlockMissing
 from volley.ids import QueryId

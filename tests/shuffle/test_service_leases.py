@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from service_calls import QUERY, Calls, code_of, eventually, holders, logs, numbers, values, written
 
+from helpers.service_calls import QUERY, Calls, code_of, holders, logs, numbers, values, written
+from helpers.waiting import eventually
 from volley.errors import BlockMissing, LeaseExpired, ShuffleRefused
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 
+from helpers.adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 from volley.events import EventLog
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import AggregateMode, Alias, Attribute, Call

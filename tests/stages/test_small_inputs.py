@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
 
+from helpers.adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import (
     AggregateMode,

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from standalone_program import session
 
 import volley
+from helpers.standalone_program import session
 from volley.testing.sources import Numbers
 
 SPLITS, ROWS, HELD_FROM = 120, 20, 30
