@@ -184,7 +184,8 @@ def test_windows_and_frames(numbers: SparkSession) -> None:
     )
     (window,) = [part for part in parts(plan) if isinstance(part, WindowCall)]
     assert window.frame.rows
-    assert window.frame.lower == Literal(-2, window.frame.lower.type if window.frame.lower else None)  # type: ignore[arg-type]
+    assert isinstance(window.frame.lower, Literal)
+    assert window.frame.lower.value == -2
     assert isinstance(window.frame.upper, Literal)
     assert window.frame.upper.value == 1
     assert [key.ascending for key in window.order_by] == [True]

@@ -83,7 +83,12 @@ class TestLeases:
             "keeper", ShuffleServerSettings((tmp_path,), 2**26, lease_seconds=1e-9)
         )
         server_state.keep_alive(KeepAlive("application", (QUERY,)))
-        eventually(lambda: server_state.expire() is None and server_state.empty)
+
+        def is_empty() -> bool:
+            server_state.expire()
+            return server_state.empty
+
+        eventually(is_empty)
         server_state.close()
         again = ShuffleServerState("keeper", ShuffleServerSettings((tmp_path,), 2**26))
         assert again.keep_alive(KeepAlive("application", (QUERY,))).expired == (QUERY,)
