@@ -41,6 +41,7 @@ def test_rows_are_sparks(tpch: SparkSession, query: str, workers: str) -> None:
     assert_same_rows(tpch, query)
 
 
+@pytest.mark.embedded
 def test_its_stages_are_in_the_report(tpch: SparkSession) -> None:
     tpch.conf.set("spark.volley.local.workers", "1")
     tpch.sql(QUERIES["in a filter"]).collect()
