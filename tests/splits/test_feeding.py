@@ -253,9 +253,12 @@ class TestIntake:
     def test_an_error_wakes_who_waits(self) -> None:
         asked = threading.Event()
         split_queue = SplitQueue(lambda after, credits, read: asked.set())
-        threading.Thread(
-            target=lambda: asked.wait(10) and split_queue.fail(ConnectionError("silent"))
-        ).start()
+
+        def fail() -> None:
+            assert asked.wait(10)
+            split_queue.fail(ConnectionError("silent"))
+
+        threading.Thread(target=fail).start()
         with pytest.raises(ConnectionError, match="silent"):
             split_queue.take()
 
