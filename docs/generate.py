@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what is made from tables in the code and from measurements: `make docs`.
 
     python docs/generate.py            write the pages
@@ -75,12 +76,12 @@ def readme() -> str:
     )
 
 
-def figures(measured: Mapping[str, Any]) -> str:
+def figures(measure: Mapping[str, Any]) -> str:
     seconds: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for record in measured["results"]:
+    for record in measure["results"]:
         seconds.setdefault(record["query"], {})[record["engine"]] = record
     rows = [_figure_row(query, engines) for query, engines in seconds.items()]
-    summary, where = measured["summary"], measured["environment"]
+    summary, where = measure["summary"], measure["environment"]
     totals = summary["seconds"]
     native = sum(bool(engines["volley"]["native"]) for engines in seconds.values())
     same = sum(bool(engines["volley"]["rows_match"]) for engines in seconds.values())
@@ -102,7 +103,7 @@ def figures(measured: Mapping[str, Any]) -> str:
     )
     headings = ("query", "Volley s", "of it Spark's planning", "Spark s", "DataFusion s")
     return (
-        f"TPC-H at scale {measured['scale']:g}, embedded, {where['master']}, on {where['processor']} with\n"
+        f"TPC-H at scale {measure['scale']:g}, embedded, {where['master']}, on {where['processor']} with\n"
         f"{where['memory_bytes'] / (1 << 30):.0f} GiB ({versions}, Java {where['java']}). "
         f"{native} of {len(seconds)} queries native, {same} of {len(seconds)} with Spark's rows, {tasks} Spark tasks. "
         + (f"Slower than Spark: {', '.join(slower)}. " if slower else "Ahead of Spark on every query. ")

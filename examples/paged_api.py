@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A source in two steps, in forty lines: an HTTP API whose listing has to be paged through before all of it is known.
 
     GET /listing?from=0   ->  {"pages": ["/pages/0", "/pages/1"], "next": "/listing?from=2"}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pipeline as they are: read, clean, join, a Python function, aggregate, rank, write partitioned, read back.
 
 python examples/pipeline.py                                   # on Spark

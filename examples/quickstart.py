@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Volley in one page: an ordinary PySpark program, one more line, and a look at what happened.
 
 python examples/quickstart.py

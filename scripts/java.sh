@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checks that Spark will find Java 17 or newer. Installs Debian's package when it may, otherwise says what to do.
 set -euo pipefail
 

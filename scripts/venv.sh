@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Creates the virtual environment in $1 and installs Volley into it, editable, with everything for development.
 set -euo pipefail
 

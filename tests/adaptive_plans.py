@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans over files with few keys, and their runs with stages that change: the rows must be those of one task."""
 
 from __future__ import annotations

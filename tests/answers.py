@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's answers to the TPC-H queries, asked once a run: settings change Spark's plans and not its answers."""
 
 from __future__ import annotations

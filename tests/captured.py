@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captured plans, and what is in them."""
 
 from __future__ import annotations

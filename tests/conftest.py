@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One Spark session for the whole run: starting Java costs seconds, and most tests need only a fresh configuration."""
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tables import frames
 import volley
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
-from volley.splits.measured import is_little
+from volley.splits.measure import fits_one_task
 from volley.testing.session import restored
 
 # The same cases every time: a build must not fail because of what chance drew.
@@ -35,7 +36,7 @@ def _little_data_counts_as_much() -> Iterator[None]:
         patch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
         patch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
         patch.setattr("volley.stages.adapt.CONTINUED_BYTES", -1)
-        patch.setattr("volley.query.is_little", lambda plan, limit_bytes: False)
+        patch.setattr("volley.query.fits_one_task", lambda plan, limit_bytes: False)
         yield
 
 
@@ -45,7 +46,7 @@ def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 2 * 2**20)
     monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 3 * 2**20)
     monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
-    monkeypatch.setattr("volley.query.is_little", is_little)
+    monkeypatch.setattr("volley.query.fits_one_task", fits_one_task)
 
 
 @pytest.fixture(scope="session")

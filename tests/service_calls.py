@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls to a shuffle server, and what they are to find, as the tests of the service need them."""
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
 from volley.shuffle.frames import Kind, unframe
-from volley.shuffle.service.keeper import Keeper, KeeperSettings
 from volley.shuffle.service.ledger import Refusal
 from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.messages import CommitAttempt, CommittedBlock, KeepAlive, PushChunks, PushedChunk
+from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import Served
@@ -56,8 +57,8 @@ def holders(block: Block) -> tuple[str, ...]:
 class Calls:
     """Every call of an attempt, made directly to a keeper."""
 
-    def __init__(self, keeper: Keeper, attempt: AttemptId, value: int = 1) -> None:
-        self.keeper = keeper
+    def __init__(self, server_state: ShuffleServerState, attempt: AttemptId, value: int = 1) -> None:
+        self.server_state = server_state
         self.attempt = attempt
         batch = batch_of(value)
         self.data = seal(batch, "none")
@@ -67,14 +68,14 @@ class Calls:
         self._commit = CommitAttempt(attempt, (CommittedBlock(0, index),))
 
     def reserve(self) -> None:
-        assert self.keeper.reserve(self.attempt, self.data.data.size)
+        assert self.server_state.reserve(self.attempt, self.data.data.size)
 
     def push(self, sequence: int = 0) -> None:
         chunk = PushedChunk(0, sequence, self.data.data.size, self.data.checksum)
-        self.keeper.push(PushChunks(self.attempt, (chunk,)), self.data.data)
+        self.server_state.push(PushChunks(self.attempt, (chunk,)), self.data.data)
 
     def commit(self) -> None:
-        self.keeper.commit(self._commit)
+        self.server_state.commit(self._commit)
 
     def all(self) -> None:
         self.reserve()
@@ -83,15 +84,15 @@ class Calls:
 
     def read(self) -> str:
         """The kind of the first frame, and what it says when it is an error."""
-        batch, header = next(self.keeper.frames(BlockRequest((self.block,))))
+        batch, header = next(self.server_state.frames(BlockRequest((self.block,))))
         kind, data = unframe(batch, pa.py_buffer(header))
         return "" if kind.kind is Kind.INDEX else data.to_pybytes().decode()
 
 
 @contextmanager
-def open_keeper(directory: Path) -> Iterator[Keeper]:
+def open_keeper(directory: Path) -> Iterator[ShuffleServerState]:
     """In which the query has begun."""
-    found = Keeper("keeper", KeeperSettings((directory,), 2**26))
+    found = ShuffleServerState("keeper", ShuffleServerSettings((directory,), 2**26))
     found.keep_alive(KeepAlive("application", (QUERY,)))
     try:
         yield found
@@ -109,8 +110,8 @@ def code_of(call: Callable[[], object]) -> str:
     return caught.value.code
 
 
-def kept_value(keeper: Keeper, calls: Calls) -> int:
-    frames = list(keeper.frames(BlockRequest((calls.block,))))
+def kept_value(server_state: ShuffleServerState, calls: Calls) -> int:
+    frames = list(server_state.frames(BlockRequest((calls.block,))))
     (_, index), (_, data) = (unframe(batch, pa.py_buffer(header)) for batch, header in frames)
     schema = Index.unpack(index, calls.block).schema
     return int(pa.ipc.read_record_batch(data, schema).column(0)[0].as_py())
@@ -128,6 +129,6 @@ def logs(directory: Path) -> list[Path]:
 
 def drop_memory(server: Served) -> None:
     """As under pressure: what is in a file is no longer in memory."""
-    storage = server.keeper._storage
+    storage = server.server_state._storage
     with storage._lock:
         storage._make_room(0)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Spark standalone cluster on loopback, in processes of its own: one master, some workers of one core each."""
 
 from __future__ import annotations

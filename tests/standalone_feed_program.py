@@ -1,4 +1,5 @@
-"""Run by test_spark_feed_faults.py against a standalone cluster: executors are killed while units flow to them."""
+# SPDX-License-Identifier: Apache-2.0
+"""Run by test_spark_feed_faults.py against a standalone cluster: executors are killed while splits flow to them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from standalone_program import session
 import volley
 from volley.testing.sources import Numbers
 
-UNITS, ROWS, HELD_FROM = 120, 20, 30
+SPLITS, ROWS, HELD_FROM = 120, 20, 30
 EXCHANGED = "select /*+ repartition(4, id) */ id from numbers"
 
 
@@ -36,7 +37,7 @@ def main(master: str, scratch: str, *seeds: str) -> None:
 def limited(spark: SparkSession, calls: Path) -> dict[str, object]:
     """An endless source under a limit."""
     calls.mkdir()
-    load(spark, units="endless", calls=calls)
+    load(spark, splits="endless", calls=calls)
     rows = spark.sql("select id from numbers").take(50)
     return {
         "name": "limit",
@@ -46,14 +47,14 @@ def limited(spark: SparkSession, calls: Path) -> dict[str, object]:
 
 
 def held(spark: SparkSession, calls: Path) -> dict[str, object]:
-    """The victim has begun with units that nobody can read to their end before it is dead."""
+    """The victim has begun with splits that nobody can read to their end before it is dead."""
     calls.mkdir()
     gate = calls / "gate"
-    load(spark, units=UNITS, rows=ROWS, wait_for=gate, wait_from=HELD_FROM, calls=calls)
+    load(spark, splits=SPLITS, rows=ROWS, wait_for=gate, wait_from=HELD_FROM, calls=calls)
 
     def strike() -> None:
         reading: set[int] = set()
-        # Both executors hold units: one of them loses some, the other does not.
+        # Both executors hold splits: one of them loses some, the other does not.
         wait_for(lambda: len(reading.update(readers(calls)) or reading) == 2)
         kill_the_executor_of(min(reading))
         gate.touch()
@@ -62,16 +63,16 @@ def held(spark: SparkSession, calls: Path) -> dict[str, object]:
     striker.start()
     rows = spark.sql(EXCHANGED).collect()
     striker.join()
-    found = described(spark, "held", [row.id for row in rows], UNITS)
+    found = described(spark, "held", [row.id for row in rows], SPLITS)
     begun = [path.name.split("-")[1:] for path in calls.glob("reading-*")]
-    again = {unit for unit, _ in begun if sum(unit == other for other, _ in begun) > 1}
+    again = {split for split, _ in begun if sum(split == other for other, _ in begun) > 1}
     return found | {"read again": len(again)}
 
 
 def at_any_moment(spark: SparkSession, calls: Path, chance: random.Random) -> dict[str, object]:
     calls.mkdir()
-    load(spark, units=UNITS, rows=ROWS, pause=0.01, row_pause=0.02, calls=calls)
-    moment = chance.randrange(UNITS)
+    load(spark, splits=SPLITS, rows=ROWS, pause=0.01, row_pause=0.02, calls=calls)
+    moment = chance.randrange(SPLITS)
 
     def strike() -> None:
         wait_for(lambda: len(list(calls.glob("reading-*"))) > moment)
@@ -83,7 +84,7 @@ def at_any_moment(spark: SparkSession, calls: Path, chance: random.Random) -> di
     text = EXCHANGED if chance.random() < 0.5 else "select id from numbers"
     rows = spark.sql(text).collect()
     striker.join()
-    return described(spark, f"killed after {moment} units", [row.id for row in rows], UNITS)
+    return described(spark, f"killed after {moment} splits", [row.id for row in rows], SPLITS)
 
 
 def load(spark: SparkSession, **options: object) -> None:
@@ -94,7 +95,7 @@ def load(spark: SparkSession, **options: object) -> None:
 
 
 def readers(calls: Path) -> set[int]:
-    """The sidecars that have begun to read a unit and live."""
+    """The sidecars that have begun to read a split and live."""
     pids = {int(path.name.rpartition("-")[2]) for path in calls.glob("reading-*")}
     return {pid for pid in pids if Path(f"/proc/{pid}/cmdline").exists()}
 
@@ -120,15 +121,15 @@ def engine(spark: SparkSession) -> str:
     return report.engine
 
 
-def described(spark: SparkSession, name: str, ids: list[int], units: int) -> dict[str, object]:
+def described(spark: SparkSession, name: str, ids: list[int], splits: int) -> dict[str, object]:
     report = volley.last_query(spark)
     assert report is not None
     feeds = [feed for stage in report.stages for feed in stage.feeds]
     return {
         "name": name,
         "engine": report.engine,
-        "right": sorted(ids) == list(range(units * ROWS)),
-        "units": [(feed.found, feed.done) for feed in feeds],
+        "right": sorted(ids) == list(range(splits * ROWS)),
+        "splits": [(feed.found, feed.done) for feed in feeds],
     }
 
 

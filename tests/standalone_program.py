@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_spark_cluster.py against a standalone cluster: TPC-H in its executors, and what goes wrong with them.
 
     standalone_program.py MASTER DATA SETTINGS tpch q01 q02 ...     each query natively, compared with Spark
@@ -51,7 +52,7 @@ MIXED = {
 }
 WAIT_SECONDS = 120.0
 
-Answer = dict[str, Any]
+Ack = dict[str, Any]
 
 
 def main(master: str, data: str, settings: str, what: str, *arguments: str) -> None:
@@ -84,14 +85,14 @@ def session(master: str, settings: dict[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def tpch(spark: SparkSession, *queries: str) -> list[Answer]:
+def tpch(spark: SparkSession, *queries: str) -> list[Ack]:
     texts = {name: query_text(name) for name in queries}
     plain = {name: spark.sql(text).toArrow() for name, text in texts.items()}
     volley.enable(spark)
     return [answered(spark, name, text, plain[name]) for name, text in texts.items()]
 
 
-def kill(spark: SparkSession, *moments: str) -> list[Answer]:
+def kill(spark: SparkSession, *moments: str) -> list[Ack]:
     """The first job is `running`, or it is `over` and what it made is still to be read."""
     expected = spark.sql(SHUFFLED).toArrow()
     volley.enable(spark)
@@ -103,7 +104,7 @@ def kill(spark: SparkSession, *moments: str) -> list[Answer]:
     return answers
 
 
-def stop(spark: SparkSession) -> list[Answer]:
+def stop(spark: SparkSession) -> list[Ack]:
     """A sidecar does nothing until other attempts have taken the place of its own, and then goes on."""
     expected = spark.sql(SHUFFLED).toArrow()
     volley.enable(spark)
@@ -119,7 +120,7 @@ def stop(spark: SparkSession) -> list[Answer]:
     return [answer, answered(spark, "afterwards", SHUFFLED, expected)]
 
 
-def mixed(spark: SparkSession) -> list[Answer]:
+def mixed(spark: SparkSession) -> list[Ack]:
     """Some tasks of Spark's take so long that others do their work as well: each row counts once."""
     waited: list[bool] = []
 
@@ -150,7 +151,7 @@ def both_run(spark: SparkSession) -> None:
         spark.sql(SHUFFLED).toArrow()
 
 
-def answered(spark: SparkSession, name: str, text: str, expected: pa.Table) -> Answer:
+def answered(spark: SparkSession, name: str, text: str, expected: pa.Table) -> Ack:
     found = difference(expected, spark.sql(text).toArrow(), None)
     report = volley.last_query(spark)
     assert report is not None

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small tables of awkward values, written to Parquet once a run: NULLs, duplicates, NaN, both zeros, empty text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Volley: Spark plans, Arrow runs, Flight shuffles.
 
 `volley.enable(spark)` is all a program needs; the rest is for looking at what happened.

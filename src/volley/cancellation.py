@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One token a query: whoever ends the query fires it, and everything that runs for the query hangs on it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster of worker daemons on this machine, in processes of their own, that ends with whoever started it."""
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from volley.machine import available_cores
 from volley.security import Security
 from volley.shuffle.service.messages import ServiceHealth
 from volley.transport.codec import decode, encode
-from volley.transport.control import Answer, AskHealth, Drain, Health
+from volley.transport.control import Ack, AskHealth, Drain, Health
 from volley.worker.scratch import Scratch
 
 _START_SECONDS = 60.0
@@ -251,7 +252,7 @@ def health_of(
 
 def drain(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> bool:
     """Tell the daemon at `address` to take nothing new; whether it heard."""
-    return isinstance(_ask(address, security, "drain", Drain(), timeout_seconds), Answer)
+    return isinstance(_ask(address, security, "drain", Drain(), timeout_seconds), Ack)
 
 
 def _ask(address: str, security: Security, action: str, message: Any, timeout_seconds: float) -> Any:

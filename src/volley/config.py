@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every option of Volley, declared once: its type, default and meaning. The reference in docs/ is made from here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A local cluster that is as large as its work: idle workers are let go, and come back when the others are busy.
 
 Only for clusters whose exchanged data is kept beside the workers; otherwise what a worker computed would go with it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything Volley raises.
 
 VolleyError                      code, what happened, what to do next
@@ -90,7 +91,7 @@ class SourceError(QueryError):
 
     def __init__(self, source: str, cause: BaseException) -> None:
         self.source = source
-        super().__init__(f"source {source} could not find its units: {type(cause).__name__}: {cause}")
+        super().__init__(f"source {source} could not find its splits: {type(cause).__name__}: {cause}")
 
 
 class DataError(QueryError):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything observable is an event: progress, reports, metrics and history are views of this one stream.
 
 Events are plain data with a version; a reader that meets a newer one can still show its name and time.
@@ -104,8 +105,8 @@ class StageFinished(Event):
 
 
 @dataclass(frozen=True)
-class UnitCounts:
-    """Where the units of a stage's scans are. They may be told often, so they are few and small."""
+class SplitCounts:
+    """Where the splits of a stage's scans are. They may be told often, so they are few and small."""
 
     found: int
     queued: int
@@ -114,18 +115,18 @@ class UnitCounts:
 
 
 @dataclass(frozen=True)
-class UnitProgress(Event):
+class SplitProgress(Event):
     """Told every second in which something changes while a stage with scans that are fed runs, and at its end."""
 
     stage: StageId
-    units: UnitCounts
+    splits: SplitCounts
 
 
 @dataclass(frozen=True)
 class FeedFinished(Event):
-    """Where the units of a scan went. `queued` were found and not wanted; `final` is whether discovery came to its end.
+    """Where the splits of a scan went. `queued` were found and not wanted; `final`: discovery has ended.
 
-    `by_task` and `bytes_by_task` are what each task was given; `done` are the units that were read, `running` those
+    `by_task` and `bytes_by_task` are what each task was given; `done` are the splits that were read, `running` those
     that tasks were given and did not read, because there were rows enough.
     """
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon in the foreground of its process: from the moment it is ready until a signal, or its parent's end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the sessions of this process are running, and what their last queries did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who did what: every message, block and error carries these, from the query down to the attempt."""
 
 from __future__ import annotations

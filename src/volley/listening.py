@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a daemon listens, and what others call that place."""
 
 from __future__ import annotations

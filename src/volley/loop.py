@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The thread on which native queries wait.
 
 DataFusion's streams are awaitable, and only an awaited stream can be stopped in the middle of an operator: a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this process may use of the machine."""
 
 from __future__ import annotations

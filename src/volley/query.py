@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of a query: from an action on a DataFrame to its rows, natively or on Spark.
 
     settings -> Spark's plan -> capture -> check -> stages -> coordinator -> rows
@@ -21,18 +22,18 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from volley import history
+from volley.bridge.boundary import EngineBoundary
 from volley.bridge.commit import Staging
-from volley.bridge.crossing import Crossing
-from volley.bridge.handover import HandedOver, Landing, hand_overs
-from volley.bridge.islands import SparkPart, SparkRows, spark_part
+from volley.bridge.native_to_spark import SparkPart, SparkRows, spark_part
 from volley.bridge.reading import Access
 from volley.bridge.result import NativeResult
 from volley.bridge.served import Served, can_be_read
+from volley.bridge.spark_to_native import IngestTarget, SparkInputs, find_spark_inputs
 from volley.bridge.write import commit, files_of, laid_out, write_plan
 from volley.bridge.write_command import WriteCommand, analyzed, read_command, rows_of, run_over, tell_spark
 from volley.cancellation import CancellationToken
 from volley.config import Config
-from volley.coordinator.kept import KeptOutput
+from volley.coordinator.materialized_result import MaterializedResult
 from volley.coordinator.result import ResultStream
 from volley.coordinator.run import NOTHING_GIVEN, execute, keep
 from volley.errors import (
@@ -61,10 +62,10 @@ from volley.plan.nodes import Node
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
-from volley.shuffle.choice import StoreChoice, driver_store, serving_store
+from volley.shuffle.factory import StoreSettings, driver_store, serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import NotPortable, portable_plan
-from volley.splits.measured import is_little, measured
+from volley.splits.measure import fits_one_task, measure
 from volley.stages.cut import alone, kept, make_stages
 from volley.stages.graph import StageGraph
 from volley.support.check import check
@@ -125,7 +126,7 @@ def stream(
     query = Query(frame.sparkSession, action)
     # Rows are taken between other work of this thread, so its jobs cannot be told apart: count the application's.
     before = spark_tasks(query.spark)
-    plan = query.native_plan(frame._jdf.queryExecution(), islands=False)
+    plan = query.native_plan(frame._jdf.queryExecution(), subplans=False)
     if plan is None:
         return query.passed_on(spark(), before)
     try:
@@ -207,10 +208,10 @@ class Query:
         self.id = QueryId.new()
         self.config = Config.read(settings(spark))
         self.reasons: tuple[Unsupported, ...] = ()
-        self._crossing = Crossing(self._kept)
-        self._handed: HandedOver | None = None
+        self._boundary = EngineBoundary(self._kept)
+        self._handed: SparkInputs | None = None
         self._mixed = False
-        self._islands: list[KeptOutput] = []
+        self._subplans: list[MaterializedResult] = []
         self._top: ResultStream | None = None
         self._logs: list[EventLog] = []
         self._tag = f"volley-{self.id}"
@@ -222,11 +223,11 @@ class Query:
         self,
         execution: Java,
         finish: Callable[[Node], Node] = lambda plan: plan,
-        islands: bool = True,
+        subplans: bool = True,
     ) -> Node | SparkPart | None:
         """The plan of a QueryExecution, when all of it can run natively; otherwise None, and the reasons are kept.
 
-        What Spark has to run at the top, over native islands, is a SparkPart; without `islands` there are none.
+        What Spark has to run at the top, over native subplans, is a SparkPart; without `subplans` there are none.
         `finish` adds what Spark's own plan does not have.
         """
         # Spark plans lazily; an error of its own (a view that vanished, say) is raised here as Spark raises it.
@@ -242,7 +243,7 @@ class Query:
         verdict = check(plan)
         if verdict.native:
             return self._portable(plan)
-        found = self._mixed_plan(plan, origins, execution, islands) if self.config.mixed else None
+        found = self._mixed_plan(plan, origins, execution, subplans) if self.config.mixed else None
         refusal = (found,) if isinstance(found, Unsupported) else ()
         self._fall_back((*verdict.reasons, *refusal))
         if found is None or isinstance(found, Unsupported):
@@ -251,16 +252,16 @@ class Query:
         return self._portable_part(found) if isinstance(found, SparkPart) else self._portable(found)
 
     def _mixed_plan(
-        self, plan: Node, origins: Origins, execution: Java, islands: bool
+        self, plan: Node, origins: Origins, execution: Java, subplans: bool
     ) -> Node | SparkPart | Unsupported | None:
         """The plan, when its top can run natively over rows that Spark gives, or what Spark runs over native rows."""
-        islands = islands and can_be_read(self.spark.sparkContext, self.config)
-        handed = hand_overs(self.spark, plan, origins, islands)
+        subplans = subplans and can_be_read(self.spark.sparkContext, self.config)
+        handed = find_spark_inputs(self.spark, plan, origins, subplans)
         if isinstance(handed, tuple):
-            land = self._landing if self.config.transport != "local" else None
-            self._handed = HandedOver(handed, self._crossing, land)
+            land = self._ingest_target if self.config.transport != "local" else None
+            self._handed = SparkInputs(handed, self._boundary, land)
             return plan
-        part = spark_part(self.spark, execution.optimizedPlan(), plan, origins) if islands else None
+        part = spark_part(self.spark, execution.optimizedPlan(), plan, origins) if subplans else None
         return part or handed
 
     def _portable(self, plan: Node) -> Node | None:
@@ -274,7 +275,7 @@ class Query:
             return None
 
     def _portable_part(self, part: SparkPart) -> SparkPart | None:
-        return part if all(self._portable(island.node) for island in part.islands) else None
+        return part if all(self._portable(subplan.node) for subplan in part.subplans) else None
 
     def native_write(self, command: Java) -> tuple[WriteCommand | None, Node | SparkPart | None]:
         """What a write does and the plan of its rows, when Volley can do both; otherwise the reasons are kept.
@@ -319,37 +320,37 @@ class Query:
     def executed(self, plan: Node | SparkPart) -> ResultStream | SparkRows:
         """Start the plan; what the other engine runs below its top has run when this returns."""
         if isinstance(plan, SparkPart):
-            self._islands.clear()
-            return SparkRows(plan.batches(self._crossing))
+            self._subplans.clear()
+            return SparkRows(plan.batches(self._boundary))
         filled = self._handed.filled(plan) if self._handed else plan
         given = self._handed.given if self._handed else NOTHING_GIVEN
         self._top = self._start(filled, given)
         return self._top
 
-    def _landing(self) -> Landing:
+    def _ingest_target(self) -> IngestTarget:
         """Where Spark's tasks put the rows that the native side reads."""
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
         assert isinstance(transport, FlightTransport | SparkTransport), "its workers are other processes"
         query = QueryId.new()
         loop = shared_loop()
-        shore = loop.submit(transport.take_in(query)).result(_BEGIN_SECONDS)
-        return Landing(
+        ingest_endpoint = loop.submit(transport.take_in(query)).result(_BEGIN_SECONDS)
+        return IngestTarget(
             query,
             _places(transport),
             _access(self.config, self.spark),
-            shore,
+            ingest_endpoint,
             lambda: loop.submit(transport.release(query)),
         )
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
-        """Let Spark's writer write the rows of its part, whose islands are computed now."""
-        self._islands.clear()
-        with self._crossing.read_by_spark():
-            run_over(self.spark, command, part.logical(self._crossing))
+        """Let Spark's writer write the rows of its part, whose subplans are computed now."""
+        self._subplans.clear()
+        with self._boundary.read_by_spark():
+            run_over(self.spark, command, part.logical(self._boundary))
 
-    def _kept(self, island: Node, resources: ExitStack) -> tuple[KeptOutput, Access]:
-        """Run an island; its rows stay in the stores of its workers, or of this process, which then serves them."""
+    def _kept(self, subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
+        """Run a subplan; its rows stay in the stores of its workers, or of this process, which then serves them."""
         config = self.config
         shared = _shared_store(config)
         serving: ServingStore | None = None
@@ -361,10 +362,10 @@ class Query:
             resources.callback(served.close)
             serving = served.store
         transport = _transport(config, shared, self.spark, serving)
-        graph = kept(self._graph(island, transport), self.spark.sparkContext.defaultParallelism)
+        graph = kept(self._graph(subplan, transport), self.spark.sparkContext.defaultParallelism)
         output = self._begun(keep, graph, transport, shared)
         output.on_cancel(partial(_stop_jobs, self.spark.sparkContext, self._tag))
-        self._islands.append(output)
+        self._subplans.append(output)
         return output, access
 
     @property
@@ -377,7 +378,7 @@ class Query:
         return TaggedJobs(self.spark, self._tag)
 
     def close(self) -> None:
-        self._crossing.close()
+        self._boundary.close()
         if self._handed:
             self._handed.close()
 
@@ -408,7 +409,7 @@ class Query:
 
     def finished(self, engine: Engine, rows: int, tasks: int) -> None:
         ended = time.perf_counter()
-        logs = [island.events for island in self._islands] if engine != "spark" else []
+        logs = [subplan.events for subplan in self._subplans] if engine != "spark" else []
         if self._top is not None and engine != "spark":
             logs.append(self._top.events)
         stages = tuple(stage for events in logs for stage in stage_reports(events))
@@ -448,8 +449,8 @@ class Query:
         workers = _places(transport)
         if workers == 1:
             return make_stages(plan, 1)
-        plan = measured(plan)
-        if is_little(plan, self.config.single_task_size):
+        plan = measure(plan)
+        if fits_one_task(plan, self.config.single_task_size):
             return alone(make_stages(plan, 1))
         return make_stages(plan, workers)
 
@@ -516,7 +517,7 @@ def _shared_store(config: Config) -> SharedStore | None:
     """The store beside the workers; None when exchanged data lives with them."""
     if config.shuffle_store == "memory":
         return None
-    return driver_store(StoreChoice.of(config), _security(config))
+    return driver_store(StoreSettings.of(config), _security(config))
 
 
 def _security(config: Config) -> Security:
@@ -536,7 +537,7 @@ def _access(config: Config, spark: SparkSession) -> Access:
         files = ("", "", "") if on_this_machine(spark.sparkContext) else files
     else:
         token = _security(config).token
-    return Access(token, files, StoreChoice.of(config))
+    return Access(token, files, StoreSettings.of(config))
 
 
 def _transport(

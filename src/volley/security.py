@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may talk to a daemon: a shared token on every call, TLS and mutual TLS around it.
 
 Secrets come from files or the environment and go into headers and TLS contexts; they are in no command line, no

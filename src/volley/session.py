@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The seam with PySpark: which actions of a DataFrame Volley answers, and how it gets to see them.
 
 Every action of a classic DataFrame ends in one of a few methods; those are wrapped once for the whole process.

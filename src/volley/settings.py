@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options as a Spark session has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Volley beside Spark and plain DataFusion, on the same queries, files and cores.
 
 Query texts and engines enter; timed runs, compared rows and a table leave. A figure is never shown without the run

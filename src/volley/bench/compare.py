@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether two results are the same rows: Spark's on one side, ours on the other, and where they part."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TPC-H data as Parquet, generated once per machine and scale, several files a table."""
 
 from __future__ import annotations

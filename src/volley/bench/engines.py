@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engines that a benchmark compares: each answers the same SQL text over the same files with an Arrow table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On what a benchmark ran: figures without it cannot be compared."""
 
 from __future__ import annotations

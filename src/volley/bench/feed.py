@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 """A source that takes its time to find out what there is, read by Volley while it looks and by Spark after it has.
 
     first row   from the action to the first row in the client's hands
-    after unit  from the first unit that is found to the first row in the client's hands
+    after split  from the first split that is found to the first row in the client's hands
     total       all rows in the client's hands
     at best     the longer of discovery and reading: what one would have if they overlapped perfectly
     in turn     their sum, in which nothing overlaps
@@ -30,9 +31,9 @@ from volley.observe.report import FeedReport
 
 @dataclass(frozen=True)
 class Pace:
-    """So many units of so many rows, found evenly over `discovery_seconds`, each of which takes `read_seconds`."""
+    """So many splits of so many rows, found evenly over `discovery_seconds`, each of which takes `read_seconds`."""
 
-    units: int
+    splits: int
     rows: int
     discovery_seconds: float
     read_seconds: float
@@ -41,11 +42,11 @@ class Pace:
         return max(self.discovery_seconds, self.reading(readers))
 
     def reading(self, readers: int) -> float:
-        return self.units * self.read_seconds / readers
+        return self.splits * self.read_seconds / readers
 
 
 class Paced(DataSource):
-    """The source; its options are the fields of a `Pace`, and `mark`, a file that comes to be with the first unit."""
+    """The source; its options are the fields of a `Pace`, and `mark`, a file that comes to be with the first split."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,7 +59,7 @@ class Paced(DataSource):
         options = self.options
         return PacedReader(
             Pace(
-                int(options["units"]),
+                int(options["splits"]),
                 int(options["rows"]),
                 float(options["discovery_seconds"]),
                 float(options["read_seconds"]),
@@ -74,12 +75,12 @@ class PacedReader(DataSourceReader):
 
     def discover(self) -> Iterator[InputPartition]:
         started = time.monotonic()
-        for unit in range(self._pace.units):
-            if unit == 0 and not Path(self._mark).exists():
+        for split in range(self._pace.splits):
+            if split == 0 and not Path(self._mark).exists():
                 # A file, because Spark discovers in another process.
                 Path(self._mark).touch()
-            yield InputPartition(unit)
-            due = started + self._pace.discovery_seconds * (unit + 1) / self._pace.units
+            yield InputPartition(split)
+            due = started + self._pace.discovery_seconds * (split + 1) / self._pace.splits
             time.sleep(max(0.0, due - time.monotonic()))
 
     def partitions(self) -> list[InputPartition]:
@@ -94,13 +95,13 @@ class PacedReader(DataSourceReader):
 
 @dataclass(frozen=True)
 class FeedRun:
-    """What one engine did. `first_unit_seconds` is from the first unit found to the first row; `by_task` are the units
-    of each task, where the engine says so."""
+    """What one engine did. `first_split_seconds` is from the first split found to the first row; `by_task` counts
+    the splits of each task, where the engine reports them."""
 
     engine: str
     rows: int
     first_row_seconds: float
-    first_unit_seconds: float
+    first_split_seconds: float
     total_seconds: float
     by_task: tuple[int, ...] = ()
 
@@ -119,15 +120,15 @@ def measure(
         told(f"{engine}: warm-up")
         _frame(spark, Pace(2, 1, 0.0, 0.0)).collect()
         told(f"{engine}: first row")
-        first, after_unit = _first_row(spark, pace)
+        first, after_split = _first_row(spark, pace)
         told(f"{engine}: all rows")
         started = time.perf_counter()
         rows = len(_frame(spark, pace).collect())
         total = time.perf_counter() - started
-        if rows != pace.units * pace.rows:
-            raise AssertionError(f"{engine} gave {rows} rows of {pace.units * pace.rows}")
+        if rows != pace.splits * pace.rows:
+            raise AssertionError(f"{engine} gave {rows} rows of {pace.splits * pace.rows}")
         runs.append(
-            FeedRun(engine, rows, first, after_unit, total, _by_task(spark) if engine == "volley" else ())
+            FeedRun(engine, rows, first, after_split, total, _by_task(spark) if engine == "volley" else ())
         )
     return runs
 
@@ -135,18 +136,18 @@ def measure(
 def feed_table(pace: Pace, readers: int, runs: Sequence[FeedRun]) -> Table:
     in_turn = pace.discovery_seconds + pace.reading(readers)
     table = Table(
-        title=f"{pace.units:,} units found in {pace.discovery_seconds:g} s, {pace.reading(readers):.1f} s to read",
+        title=f"{pace.splits:,} splits found in {pace.discovery_seconds:g} s, {pace.reading(readers):.1f} s to read",
         caption=f"At best {pace.at_best(readers):.1f} s in all, {in_turn:.1f} s with one step after the other.",
         caption_justify="left",
     )
     table.add_column("engine")
-    for name in ("first row s", "after unit s", "total s", "of the best", "units by task"):
+    for name in ("first row s", "after split s", "total s", "of the best", "splits by task"):
         table.add_column(name, justify="right")
     for run in runs:
         table.add_row(
             run.engine,
             f"{run.first_row_seconds:.2f}",
-            f"{run.first_unit_seconds:.2f}",
+            f"{run.first_split_seconds:.2f}",
             f"{run.total_seconds:.2f}",
             f"{run.total_seconds / pace.at_best(readers):.2f}",
             " ".join(map(str, run.by_task)),
@@ -162,7 +163,7 @@ def _frame(spark: SparkSession, pace: Pace, mark: Path | None = None) -> DataFra
 
 
 def _first_row(spark: SparkSession, pace: Pace) -> tuple[float, float]:
-    """From the action, and from the first unit that was found, to the first row."""
+    """From the action, and from the first split that was found, to the first row."""
     with tempfile.TemporaryDirectory() as directory:
         mark = Path(directory) / "first"
         frame = _frame(spark, pace, mark)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which columns of a result a query sorts by, as Spark understood it."""
 
 from __future__ import annotations

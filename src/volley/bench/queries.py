@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The 22 TPC-H queries: one text each, which Spark and DataFusion both read unchanged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs queries on several engines side by side, so that each meets the machine in the same mood."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hash exchange, measured: rows are partitioned, written to a store, and read back by whoever is how far away.
 
     in-process    handed over as references                         the writer is this process

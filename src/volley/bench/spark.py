@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark sessions for commands: local, quiet, listening on loopback only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who writes a measured exchange, for each way that it can go."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from volley.bench.writers import QUERY, Here, MapTask, There, Way, Writer, Writt
 from volley.cluster import LocalCluster
 from volley.ids import QueryId
 from volley.shuffle.base import SharedStore, ShuffleStore
-from volley.shuffle.fetch import Patience
+from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.objectstore import ObjectStore
 from volley.shuffle.service.store import ServiceStore
 
@@ -75,7 +76,7 @@ class _Folder(_Beside):
             f"file://{directory}" if way.medium == HERE else way.medium,
             memory_limit_bytes=_STORE_MEMORY_BYTES,
             compression=way.compression,
-            patience=Patience(0, 0, _STALL_SECONDS),
+            retry_policy=RetryPolicy(0, 0, _STALL_SECONDS),
         )
 
 
@@ -93,5 +94,5 @@ class _Service(_Beside):
             security=self._cluster.security,
             memory_limit_bytes=_STORE_MEMORY_BYTES,
             compression=way.compression,
-            patience=Patience(0, 0, _STALL_SECONDS),
+            retry_policy=RetryPolicy(0, 0, _STALL_SECONDS),
         )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two ends of a measured exchange: a writer near or far, and a store to read it with."""
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from volley.plan.expressions import Attribute
 from volley.plan.nodes import Partitioning, StageInput
 from volley.plan.types import DATE, DOUBLE, LONG, STRING, DecimalType, to_arrow
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
-from volley.shuffle.flight import WorkerStore
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
+from volley.shuffle.worker_store import WorkerStore
 from volley.stages.graph import Output
 from volley.transport.messages import InputBlocks, TaskSpec
 from volley.worker.task import run_task
@@ -199,7 +200,7 @@ class _Between:
     def __init__(self, source: ShuffleStore, target: ShuffleStore) -> None:
         self._source = source
         self._target = target
-        self.waits = target.waits
+        self.is_blocking = target.is_blocking
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         return self._target.sink(attempt, partitions)

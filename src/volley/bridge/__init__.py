@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between the native side and Spark.
 
 Native batches enter, and leave as what PySpark's callers expect: tables under Spark's column names and types.

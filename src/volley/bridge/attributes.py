@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's operators and their attributes, as far as rows cross between the engines there."""
 
 from __future__ import annotations

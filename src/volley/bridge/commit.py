@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From files that nobody sees to a table that is whole: staging, and the commit of a write.
 
     new table, or all of it replaced       <parent>/.volley-<name>-<id>/data   becomes  <parent>/<name>

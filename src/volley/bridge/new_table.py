@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table that a write makes: `saveAsTable`, and CREATE TABLE ... AS SELECT.
 
 Spark's command is two things: a write of files, which Spark's own data source plans and Volley does like any other, and

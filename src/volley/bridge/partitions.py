@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The partitions of a table as Spark's catalog knows them: a catalog that keeps a list must hear of new folders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs in Spark's Python workers to hand rows over: Arrow batches, into the store of a worker.
 
     Spark's task      its rows, batch by batch   ->   a worker daemon, or the sidecar of its executor
@@ -22,8 +23,8 @@ from volley.errors import CrossingError, VolleyError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.security import Security
 from volley.transport.codec import decode, encode
-from volley.transport.control import AskHealth, Meet, Push, Pushed
-from volley.transport.shore import Shore
+from volley.transport.control import AskHealth, Push, Pushed, RegisterWorker
+from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_task import own_sidecar
 
 SCHEMA = "pushed binary"
@@ -32,7 +33,7 @@ _CALL_SECONDS = 5.0
 
 def pusher(
     access: Access,
-    shore: Shore,
+    ingest_endpoint: IngestEndpoint,
     query: QueryId,
     partitions: int,
     places: Sequence[int],
@@ -50,7 +51,9 @@ def pusher(
         if first is None:
             return
         try:
-            pushed = _pushed(access, shore, query, partitions, schema, map(typed, chain([first], batches)))
+            pushed = _pushed(
+                access, ingest_endpoint, query, partitions, schema, map(typed, chain([first], batches))
+            )
         except (VolleyError, OSError, pa.ArrowException) as error:
             raise CrossingError(f"rows of Spark cannot be handed over: {error}") from error
         yield pa.record_batch({"pushed": pa.array([encode(pushed)], pa.binary())})
@@ -65,7 +68,7 @@ def pushed_of(batches: list[pa.RecordBatch]) -> list[Pushed]:
 
 def _pushed(
     access: Access,
-    shore: Shore,
+    ingest_endpoint: IngestEndpoint,
     query: QueryId,
     partitions: int,
     schema: pa.Schema,
@@ -76,11 +79,11 @@ def _pushed(
     # Spark numbers all attempts of all its tasks. None of ours is tried again, so that a store never has to choose.
     attempt = AttemptId(TaskId(StageId(query, 0), context.taskAttemptId()), 0)
     security = access.security
-    address = _address(security, shore, context.partitionId() + context.attemptNumber())
+    address = _address(security, ingest_endpoint, context.partitionId() + context.attemptNumber())
     client = security.connect(address, hang_seconds=access.store.timeout_seconds)
     rows = 0
     try:
-        command = encode(Push(shore.driver, attempt, partitions))
+        command = encode(Push(ingest_endpoint.driver, attempt, partitions))
         writer, reader = client.do_put(flight.FlightDescriptor.for_command(command), schema)
         with writer:
             for batch in batches:
@@ -95,23 +98,23 @@ def _pushed(
     return pushed
 
 
-def _address(security: Security, shore: Shore, turn: int) -> str:
+def _address(security: Security, ingest_endpoint: IngestEndpoint, turn: int) -> str:
     """The sidecar beside this task, or the next of the workers that answers."""
-    if shore.sidecars is not None:
-        address = own_sidecar(shore.sidecars)
+    if ingest_endpoint.sidecars is not None:
+        address = own_sidecar(ingest_endpoint.sidecars)
         # Otherwise it is met when it runs something, and until then nobody tells it that a query is over.
         with suppress(flight.FlightError, OSError):
-            _call(security, shore.control, "meet", Meet(address))
+            _call(security, ingest_endpoint.control, "register", RegisterWorker(address))
         return address
     problem = ""
-    for number in range(len(shore.addresses)):
-        address = shore.addresses[(turn + number) % len(shore.addresses)]
+    for number in range(len(ingest_endpoint.addresses)):
+        address = ingest_endpoint.addresses[(turn + number) % len(ingest_endpoint.addresses)]
         try:
             _call(security, address, "health", AskHealth())
             return address
         except (flight.FlightError, OSError) as error:
             problem = str(error).partition("\n")[0]
-    raise CrossingError(f"none of {', '.join(shore.addresses)} answers: {problem}.")
+    raise CrossingError(f"none of {', '.join(ingest_endpoint.addresses)} answers: {problem}.")
 
 
 def _call(security: Security, address: str, action: str, message: object) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs in Spark's Python workers to read native rows: blocks, from whoever holds them, as Arrow batches."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import pyarrow as pa
 from volley.errors import CrossingError, VolleyError
 from volley.security import Security
 from volley.shuffle.base import Block
-from volley.shuffle.choice import StoreChoice, reading_store
+from volley.shuffle.factory import StoreSettings, reading_store
 from volley.transport.codec import decode, encode
 
 
@@ -23,7 +24,7 @@ class Access:
 
     token: str | None = field(repr=False)
     files: tuple[str, str, str]
-    store: StoreChoice
+    store: StoreSettings
 
     @property
     def security(self) -> Security:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of a native query on their way to PySpark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store in the driver's process whose blocks Spark's tasks read: mapped on this machine, over Flight elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows that Python makes in Spark's tasks, as a relation of Spark's whose size is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan of a write: the query's rows, laid out for files, under the node that writes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a write is to do, read from the command that Spark planned for it.
 
 Spark resolves the table, checks the columns, adds the casts of an INSERT and decides between its modes; here its

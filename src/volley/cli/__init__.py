@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `volley`.
 
 Words from a terminal enter; text for people, or JSON for programs, and an exit status leave. A command only

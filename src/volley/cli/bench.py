@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley bench`: the same queries on several engines, side by side."""
 
 from __future__ import annotations

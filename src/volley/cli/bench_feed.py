@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley bench feed`: a source that is read while it is found."""
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from volley.machine import available_cores
 
 
 @click.command()
-@click.option("--units", type=click.IntRange(min=1), default=1000, show_default=True, help="Pieces of work.")
+@click.option("--splits", type=click.IntRange(min=1), default=1000, show_default=True, help="Pieces of work.")
 @click.option("--rows", type=click.IntRange(min=1), default=100, show_default=True, help="Rows of each.")
 @click.option(
     "--discovery",
@@ -39,7 +40,7 @@ from volley.machine import available_cores
 @click.option("--spark/--no-spark", "with_spark", default=True, help="Plain Spark with the same source too.")
 @json_option
 def feed(
-    units: int,
+    splits: int,
     rows: int,
     discovery: float,
     read: float,
@@ -51,10 +52,10 @@ def feed(
 
     \b
     Example:
-      volley bench feed --units 1000 --discovery 10 --json feed.json
+      volley bench feed --splits 1000 --discovery 10 --json feed.json
     """
     console = new_console()
-    pace = Pace(units, rows, discovery, read)
+    pace = Pace(splits, rows, discovery, read)
     master = f"local[{workers}]"
     settings = {"spark.volley.local.workers": str(workers), "spark.volley.local.cores": str(workers)}
     with step(console, "Starting Spark ..."):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley bench shuffle`: one exchange in every way there is."""
 
 from __future__ import annotations

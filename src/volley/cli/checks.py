@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `volley doctor` looks at: one function a check, each giving what it found and how to mend it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley cluster`: worker daemons on this machine, for trying out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley config`: the option reference, from the same declarations that are read at run time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What several commands share: options, progress bars, and where results go."""
 
 from __future__ import annotations

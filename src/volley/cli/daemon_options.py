@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands that start a daemon share: where it listens, whom it answers, how it ends, what it says of itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley demo` and `make run`: a short pipeline, its results, and Volley next to Spark."""
 
 from __future__ import annotations

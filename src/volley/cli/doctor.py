@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley doctor`: is this machine fit for Volley, and if not, what to do about it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The health of daemons as tables."""
 
 from __future__ import annotations

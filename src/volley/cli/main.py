@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `volley`. Each subcommand lives in a file of its own and is imported only when it is asked for."""
 
 from __future__ import annotations

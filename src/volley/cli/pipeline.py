@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demonstration's pipeline: ordinary PySpark code that knows nothing of Volley."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley shuffle-service`: a daemon that keeps exchanged data after the workers have gone."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from volley.cli.daemon_options import Listening, bytes_option, listening_options
 from volley.foreground import serve
 from volley.machine import available_memory_bytes
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
-from volley.shuffle.service.keeper import LEASE_SECONDS, KeeperSettings
+from volley.shuffle.service.server_state import LEASE_SECONDS, ShuffleServerSettings
 from volley.worker.budget import size
 from volley.worker.daemon import check_directories
 
@@ -76,7 +77,7 @@ def shuffle_service(
         ServiceSettings(
             host=listening.host,
             port=listening.port or 0,
-            keeper=KeeperSettings(
+            server_state=ShuffleServerSettings(
                 tuple(directory.resolve() for directory in directories),
                 budget,
                 quota_bytes=quota or 0,
@@ -93,7 +94,7 @@ def shuffle_service(
     )
 
     def announce() -> None:
-        health = daemon.keeper.health()
+        health = daemon.server_state.health()
         words = [f"shuffle server {daemon.address}: memory {size(budget)}"]
         if health.committed:
             words.append(f"found {health.committed} committed attempts, {size(health.held_bytes)}")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley status`: how worker daemons and shuffle servers are, and the word to drain them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley worker`: a daemon that runs tasks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the subqueries of a query gave, for the stages whose plans ask for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often a task is tried, and what its last failure becomes."""
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The scans of a running stage: what each task is told of them, and who answers when it wants units.
+# SPDX-License-Identifier: Apache-2.0
+"""The scans of a running stage: what each task is told of them, and who answers when it wants splits.
 
 one task       reads files that are all known itself, in one DataFusion scan
 several        do the same, each with files of its own, where these can be dealt evenly to workers of one size
-otherwise      they are fed: the scan in the task's plan is a `FeedInput`, and units come while it runs
+otherwise      they are fed: the scan in the task's plan is a `FeedInput`, and splits come while it runs
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from dataclasses import replace
 from typing import Any
 
 from volley.errors import VolleyError
-from volley.events import UnitCounts
+from volley.events import SplitCounts
+from volley.plan.fed_scans import fed_scan, over_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
-from volley.plan.units import fed_scan, over_files
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
-from volley.stages.scans import dealt, informed, scans_of
+from volley.stages.scans import dealt, push_down, scans_of
 from volley.transport.base import RunningTask
-from volley.transport.messages import Units, Want
+from volley.transport.messages import SplitBatch, SplitRequest
 
-# How often the progress of a query is told: its events are kept, so not at every unit.
+# How often the progress of a query is told: its events are kept, so not at every split.
 _TELL_SECONDS = 1.0
 
 
@@ -57,7 +58,7 @@ class Feeding:
             self._feeds.append(Feed(label, source_of(scan, stage.tasks)))
             return FeedInput(len(self._feeds) - 1, over_files(node, ()))
 
-        return replaced(informed(stage.plan))
+        return replaced(push_down(stage.plan))
 
     def plan_of(self, task: int) -> Node:
         """The plan as a task gets it."""
@@ -73,10 +74,10 @@ class Feeding:
     def __bool__(self) -> bool:
         return bool(self._feeds or self._dealt)
 
-    def known_units(self) -> int:
-        """How many units there are at least, as far as that is certain before anybody looks for them."""
+    def known_splits(self) -> int:
+        """How many splits there are at least, as far as that is certain before anybody looks for them."""
         estimates = [feed.estimate() for feed in self._feeds]
-        return max((estimate.units for estimate in estimates if estimate.final), default=0)
+        return max((estimate.splits for estimate in estimates if estimate.final), default=0)
 
     def start(self) -> None:
         for feed in self._feeds:
@@ -87,7 +88,7 @@ class Feeding:
         await _all(feed.over() for feed in self._feeds)
 
     async def surplus(self, tasks: int) -> bool:
-        """Waits until some feed has more units than the tasks there are take; False when none will."""
+        """Waits until some feed has more splits than the tasks there are take; False when none will."""
         waits = [asyncio.create_task(feed.surplus(tasks)) for feed in self._feeds]
         try:
             for done in asyncio.as_completed(waits):
@@ -103,7 +104,7 @@ class Feeding:
         """Answer everything that an attempt wants, until it ends."""
         answers: set[asyncio.Task[None]] = set()
         try:
-            async for want in running.wants():
+            async for want in running.split_requests():
                 # Each by itself: a feed that has nothing now must not hold up another.
                 answer = asyncio.create_task(self._answer(running, want, worker, tasks()))
                 answers.add(answer)
@@ -113,7 +114,7 @@ class Feeding:
                 answer.cancel()
             await asyncio.gather(*answers, return_exceptions=True)
 
-    async def _answer(self, running: RunningTask, want: Want, worker: str, tasks: int) -> None:
+    async def _answer(self, running: RunningTask, want: SplitRequest, worker: str, tasks: int) -> None:
         host = want.host or worker.rpartition(":")[0]
         try:
             feed = self._feeds[want.feed]
@@ -121,21 +122,23 @@ class Feeding:
             share = await feed.take(want.attempt.task.task, want.after, want.credits, host, tasks)
         except VolleyError:
             return  # `watch` has raised it, and the attempt will be stopped
-        await running.give(Units(want.attempt, want.feed, want.after, share.units, share.after, share.over))
+        await running.give(
+            SplitBatch(want.attempt, want.feed, want.after, share.splits, share.after, share.over)
+        )
 
-    async def tell(self, tell: Callable[[UnitCounts], None]) -> None:
+    async def tell(self, tell: Callable[[SplitCounts], None]) -> None:
         """Again and again, until it is cancelled, what has changed."""
-        told: UnitCounts | None = None
+        told: SplitCounts | None = None
         while True:
             await asyncio.sleep(_TELL_SECONDS)
             if (counts := self.counts()) != told:
                 told = counts
                 tell(counts)
 
-    def counts(self) -> UnitCounts:
-        """Where the units of all its scans are."""
+    def counts(self) -> SplitCounts:
+        """Where the splits of all its scans are."""
         found = [status for _, status in self.status()]
-        return UnitCounts(
+        return SplitCounts(
             sum(status.found for status in found),
             sum(status.queued for status in found),
             sum(status.running for status in found),
@@ -163,7 +166,7 @@ class Feeding:
 
 
 class _Dealt:
-    """A scan whose files were dealt to the tasks, each file a unit."""
+    """A scan whose files were dealt to the tasks, each file a split."""
 
     def __init__(self, name: str, shares: tuple[tuple[DataFile, ...], ...]) -> None:
         self.name = name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One attempt from its placement to its end."""
 
 from __future__ import annotations

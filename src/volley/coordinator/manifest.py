@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which attempts count: of several at one task, the first that committed, for as long as its output is there."""
 
 from __future__ import annotations

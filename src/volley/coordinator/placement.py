@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which worker runs an attempt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client's end of a query: an iterator of batches that stops the query when it is let go."""
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from volley.byte_semaphore import ByteSemaphore
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Manifest
 from volley.errors import DeadlineExceeded, QueryError
 from volley.events import Event, EventLog
-from volley.gate import ByteGate
 from volley.ids import QueryId
 from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
@@ -34,7 +35,7 @@ class ResultQueue:
 
     def __init__(self, loop: LoopThread, limit_bytes: int) -> None:
         self._loop = loop
-        self._gate = ByteGate(limit_bytes)
+        self._gate = ByteSemaphore(limit_bytes)
         self._items: queue.SimpleQueue[pa.RecordBatch | Manifest | QueryError | None] = queue.SimpleQueue()
 
     async def put(self, batch: pa.RecordBatch) -> None:

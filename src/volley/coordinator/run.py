@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run of a query, top to bottom.
 
 each stage, when the stages that it reads are finished:
@@ -15,17 +16,17 @@ from collections.abc import Mapping, Sequence
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.answers import Answers
-from volley.coordinator.given import GivenStage
-from volley.coordinator.kept import KeptOutput
 from volley.coordinator.launch import Launcher
+from volley.coordinator.materialized_result import MaterializedResult
+from volley.coordinator.materialized_stage import MaterializedStage
 from volley.coordinator.result import ResultQueue, ResultStream
 from volley.coordinator.stage import StageRun, until
 from volley.errors import DeadlineExceeded, QueryError
 from volley.events import EventLog, QueryFinished, QueryStarted
 from volley.ids import QueryId, StageId
 from volley.loop import LoopThread, shared_loop
-from volley.plan.nodes import HeldRows
-from volley.stages.awaited import awaited
+from volley.plan.nodes import MaterializedInput
+from volley.stages.deferral import awaited
 from volley.stages.graph import StageGraph
 from volley.transport.base import Transport
 from volley.transport.messages import TaskDone
@@ -49,7 +50,7 @@ def execute(
 ) -> ResultStream:
     """Start a query; its rows come from the stream that is returned, its failure is raised there.
 
-    `given` are the outputs of stages that have run elsewhere, by the numbers of their `HeldRows`.
+    `given` are the outputs of stages that have run elsewhere, by the numbers of their `MaterializedInput`.
     When no worker is left it waits `absence_seconds` for one, which only makes sense where its data outlives workers.
     Failures are `DataError` (the data is at fault: Spark can say how), `TaskError`, `BlockMissing`,
     `DeadlineExceeded` or `QueryCancelled`.
@@ -73,7 +74,7 @@ def keep(
     events: EventLog,
     absence_seconds: float = 0.0,
     given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
-) -> KeptOutput:
+) -> MaterializedResult:
     """Start a query whose last stage has an output as the others do: its blocks stay in the stores for others to read.
 
     The same as `execute` otherwise. The deadline counts until the end, when nobody reads them any more.
@@ -83,7 +84,7 @@ def keep(
     run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds, given)
     finished = loop.submit(run.run(token, loop))
     deadline = time.monotonic() + timeout_seconds
-    return KeptOutput(query, batches, finished, token, deadline, events)
+    return MaterializedResult(query, batches, finished, token, deadline, events)
 
 
 class _Run:
@@ -140,16 +141,18 @@ class _Run:
             self._batches.end(error)
 
     async def _run_stages(self) -> None:
-        tasks = sum(stage.tasks for stage in self._graph.stages if not isinstance(stage.plan, HeldRows))
+        tasks = sum(
+            stage.tasks for stage in self._graph.stages if not isinstance(stage.plan, MaterializedInput)
+        )
         self._events.record(QueryStarted(self._query, len(self._graph.stages), tasks))
         launcher = Launcher(self._transport, self._events, self._batches, self._absence_seconds)
         runs: list[StageRun] = []
         for stage in self._graph.stages:
             producers = {node.stage: runs[node.stage] for node in stage.inputs}
             id = StageId(self._query, stage.id)
-            if isinstance(stage.plan, HeldRows):
+            if isinstance(stage.plan, MaterializedInput):
                 outputs = self._given[stage.plan.number]
-                runs.append(GivenStage(stage, id, outputs, launcher, self._events))
+                runs.append(MaterializedStage(stage, id, outputs, launcher, self._events))
                 continue
             runs.append(StageRun(stage, id, producers, launcher, self._events, self._attempts))
         for number, others in awaited(self._graph).items():

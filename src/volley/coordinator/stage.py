@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One stage of a running query: which attempt of each task counts, and what happens when its output is lost.
 
     run()              wait for what it reads, adapt to its sizes, compute every task
@@ -28,22 +29,22 @@ from volley.errors import QueryError, ResultInterrupted
 from volley.events import (
     EventLog,
     FeedFinished,
+    SplitCounts,
+    SplitProgress,
     StageAbsorbed,
     StageFinished,
     StageRolledBack,
     StageStarted,
     TaskFailed,
-    UnitCounts,
-    UnitProgress,
 )
 from volley.ids import AttemptId, StageId, TaskId
-from volley.plan.nodes import HeldRows, Node, Partitioning
+from volley.plan.nodes import MaterializedInput, Node, Partitioning
 from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
 from volley.stages.graph import Stage
 from volley.stages.layout import Layout
-from volley.stages.reduced import Finished, limit_bytes, reduced
 from volley.stages.repeatable import is_repeatable
-from volley.stages.shrinking import may_shrink
+from volley.stages.runtime_filters import Finished, limit_bytes, reduced
+from volley.stages.selectivity import may_shrink
 from volley.transport.base import RunningTask
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
@@ -222,7 +223,7 @@ class StageRun:
         def plan_of(number: int) -> Node | None:
             run = upstream[number]
             small = run.finished.is_set() and run._election.size_bytes <= limit
-            return None if small or isinstance(run.stage.plan, HeldRows) else run.stage.plan
+            return None if small or isinstance(run.stage.plan, MaterializedInput) else run.stage.plan
 
         return plan_of
 
@@ -237,7 +238,7 @@ class StageRun:
         feeding = self._feeding = Feeding(
             self.stage, str(self._id), self._reads_alike(), self._launcher.equal_workers
         )
-        sure = max(1, min(feeding.known_units(), self.stage.tasks))
+        sure = max(1, min(feeding.known_splits(), self.stage.tasks))
         feeding.start()
         self._most_tasks = self.stage.tasks
         if feeding.may_grow:
@@ -246,7 +247,7 @@ class StageRun:
         return feeding
 
     async def _grow(self, feeding: Feeding) -> None:
-        """Another task whenever units wait and every task has its hands full, up to the number that was planned.
+        """Another task whenever splits wait and every task has its hands full, up to the number that was planned.
 
         That is one a worker: a task is as wide as its worker's cores.
         """
@@ -259,8 +260,8 @@ class StageRun:
             self._attempts.append(Attempts(TaskId(self._id, task), self._attempts_limit))
             await until([self._finish(task), self._grow(feeding)])
 
-    def _progress(self, units: UnitCounts) -> None:
-        self._events.record(UnitProgress(self._id, units))
+    def _progress(self, splits: SplitCounts) -> None:
+        self._events.record(SplitProgress(self._id, splits))
 
     def _reads_alike(self) -> bool:
         """Whether what a task reads of other stages does not depend on how many tasks there are."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The few running totals that all aggregate functions are made of.
 
 An aggregate function asks for accumulators and computes its state or value from them. They are plain data, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's aggregate functions: which totals each needs, and how its state and value come from them.
 
 `state` gives Spark's buffer columns in Spark's order, because plans bind them by position. An overflow is always

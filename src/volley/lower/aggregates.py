@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grouping: one DataFusion aggregate for the totals, then a projection for states or values.
 
 results         what Spark projects on top

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expand: every row once for each projection.
 
 The child runs once. A cross join with the numbers of the projections repeats its batches without copying them;

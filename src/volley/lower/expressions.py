@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From Catalyst expressions to DataFusion expressions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joins of every kind. DataFusion holds its left input in memory, so the side that Spark builds goes left.
 
 Without a hint from Spark the sides stay as they are, and DataFusion's own statistics choose.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What operators may hold in memory, and what they do past it.
 
 Sorts and aggregates write what does not fit to disk. A hash join cannot; a task that fails for want of memory is run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Null checks that say nothing new.
 
 Spark adds `k IS NOT NULL` wherever a join or a comparison rejects NULL anyway. To DataFusion each of them is a filter

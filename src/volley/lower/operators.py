@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From plan nodes to one DataFusion plan: each operator's rows are Spark's, its columns are named by their ids."""
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitSt
     return _in_exact_types(frame, arrow_schema(node.output))
 
 
-def lower_unit(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame:
-    """The plan of a unit, for a reader in this process: as `lower`, but strings stay views."""
+def lower_split(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame:
+    """The plan of a split, for a reader in this process: as `lower`, but strings stay views."""
     frame = _lower(without_implied_null_checks(node), Scope(context, _no_inputs, resources))
     return _in_exact_types(frame, read_schema(node.output))
 
 
 def _no_inputs(node: StageInput | FeedInput) -> StreamTable:
-    raise TypeError(f"a unit reads files alone, not {type(node).__name__}")
+    raise TypeError(f"a split reads files alone, not {type(node).__name__}")
 
 
 def root(frame: DataFrame, node: Node) -> DataFrame:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Parquet file holds, read from its footer, and whether Spark would read it as the plan expects.
 
 DataFusion casts what it finds to what is asked; Spark refuses much of that, and its reader has its own rules for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hash partitioning by DataFusion itself.
 
 DataFusion repartitions where an operator demands it and removes every repartitioning that nobody demands. So the

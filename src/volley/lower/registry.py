@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which translation a Catalyst class has, and whether what it gives can fail on data.
 
 Each module of `lower.functions` registers its own; `lower.expressions` looks them up.

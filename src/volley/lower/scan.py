@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scan: the files it names, and no others, as one DataFusion table. A task may read any subset of a table's files."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 
 from volley.errors import DataError
-from volley.lower import links
+from volley.lower import symlink_tables
 from volley.lower.expressions import column_name
 from volley.lower.parquet import Footer, footer_of
 from volley.lower.scope import Scope, arrow_schema, distinct, read_type
@@ -25,15 +26,15 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
     fields = _fields(node.files, columns)
-    partitions = links.partitions_of(node.files)
+    partitions = symlink_tables.partitions_of(node.files)
     try:
-        directory = scope.resources.enter_context(links.directories.linked(node.files))
+        directory = scope.resources.enter_context(symlink_tables.directories.linked(node.files))
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
     frame = scope.context.read_parquet(
         directory,
         schema=pa.schema(fields),
-        table_partition_cols=[(links.PART, pa.int32())] if len(partitions) > 1 else None,
+        table_partition_cols=[(symlink_tables.PART, pa.int32())] if len(partitions) > 1 else None,
     )
     data = [
         _quoted(field.name).alias(column_name(column.id))
@@ -44,7 +45,7 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     if len(partitions) == 1:
         return frame.select(*data, *_literals(node.partition_columns, partitions[0]))
     return _join_values(
-        frame.select(*data, col(links.PART)), node.partition_columns, partitions, scope
+        frame.select(*data, col(symlink_tables.PART)), node.partition_columns, partitions, scope
     ).select(*(col(column_name(attribute.id)) for attribute in distinct(node.output)))
 
 
@@ -88,7 +89,7 @@ def _join_values(
         values = [partition[position] for partition in partitions]
         table[column_name(attribute.id)] = pa.array(values, to_arrow(attribute.type))
     folders = scope.arrow(pa.table(table))
-    return folders.join_on(frame, col("folder") == col(links.PART))
+    return folders.join_on(frame, col("folder") == col(symlink_tables.PART))
 
 
 def _quoted(name: str) -> Expr:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the lowering of one fragment needs besides the plan: a session, its inputs, and who cleans up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DataFusion's sessions: plans are made in sessions that this process keeps, and run in one that is the task's own.
 
 A session remembers the footers and statistics of files that it has planned with, and plans take that along: reading
@@ -25,7 +26,7 @@ _SETTINGS = {
     # Twice the default: what an operator does once a batch costs half, and a batch still fits into the caches.
     "datafusion.execution.batch_size": "16384",
 }
-_UNIT_SETTINGS = {
+_SPLIT_SETTINGS = {
     # A partition that helped itself to the files of another would give rows twice: other processes run the others.
     "datafusion.execution.enable_file_stream_work_stealing": "false",
     "datafusion.optimizer.repartition_file_min_size": "0",
@@ -55,9 +56,9 @@ def hashing_context(target_partitions: int, memory: OperatorMemory | None = None
 
 
 @lru_cache(maxsize=64)
-def unit_context(parts: int) -> SessionContext:
-    """The session in which plans are run by units: a plan over one file has `parts` partitions, as even as can be."""
-    return SessionContext(_config(parts, None, _UNIT_SETTINGS))
+def split_context(parts: int) -> SessionContext:
+    """The session in which plans are run by splits: a plan over one file has `parts` partitions, as even as can be."""
+    return SessionContext(_config(parts, None, _SPLIT_SETTINGS))
 
 
 def running_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches that come from elsewhere, as a table that DataFusion reads lazily and without copying.
 
 DataFusion accepts any subclass of `pyarrow.dataset.Dataset` and touches only what is defined here. Each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Window functions.
 
 DataFusion's Python API cannot say every frame (`3 PRECEDING AND 1 PRECEDING`), its SQL can. So all arguments, keys and
@@ -163,10 +164,10 @@ def _order(key: SortKey, name: str) -> str:
 
 
 def _frame(frame: Frame) -> str:
-    unit = "ROWS" if frame.rows else "RANGE"
+    split = "ROWS" if frame.rows else "RANGE"
     lower = "UNBOUNDED PRECEDING" if frame.lower is None else _bound(constant_of(frame.lower))
     upper = "UNBOUNDED FOLLOWING" if frame.upper is None else _bound(constant_of(frame.upper))
-    return f"{unit} BETWEEN {lower} AND {upper}"
+    return f"{split} BETWEEN {lower} AND {upper}"
 
 
 def _bound(offset: int) -> str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan under a write: its rows in as many streams as there are writers, each in the order of its folders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a query runs where it runs, before it runs."""
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from html import escape
 
 from pyspark.sql import DataFrame, SparkSession
 
-from volley.bridge.handover import hand_overs
-from volley.bridge.islands import SparkPart, spark_part
+from volley.bridge.native_to_spark import SparkPart, spark_part
 from volley.bridge.served import can_be_read
+from volley.bridge.spark_to_native import find_spark_inputs
 from volley.config import PREFIX, Config
 from volley.errors import CaptureError
 from volley.plan.capture import Origins, capture
@@ -49,11 +50,11 @@ class Explanation:
     fraction: float
     reasons: tuple[Unsupported, ...]
     nodes: tuple[NodeVerdict, ...] = ()
-    hand_overs: tuple[int, ...] = ()
+    find_spark_inputs: tuple[int, ...] = ()
     """Positions in `nodes` of the sub-trees that Spark runs for a native plan above them."""
     workers: int = 1
     """How many tasks may share a scan."""
-    islands: tuple[int, ...] = ()
+    subplans: tuple[int, ...] = ()
     """Positions in `nodes` of the sub-trees that run natively below what Spark runs."""
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         rows = "".join(
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
-            + "".join(f"<i>{escape(text)}</i><br>" for text in self._crossing(position))
+            + "".join(f"<i>{escape(text)}</i><br>" for text in self._boundary(position))
             + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers))}"
             + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
             + "</div>"
@@ -78,21 +79,21 @@ class Explanation:
             return f"Spark runs this query: {self.reasons[0]}"
         count = sum(verdict.native for verdict in self.nodes)
         share = f"{count} of {len(self.nodes)} operators ({self.fraction:.0%}) are native"
-        if crossings := len(self.hand_overs) + len(self.islands):
+        if crossings := len(self.find_spark_inputs) + len(self.subplans):
             return f"Volley and Spark run this query: {share}, {crossings} hand-overs"
         return f"{'Volley' if self.native else 'Spark'} runs this query: {share}"
 
-    def _crossing(self, position: int) -> Iterator[str]:
+    def _boundary(self, position: int) -> Iterator[str]:
         """What stands above an operator where rows are handed over."""
-        if position in self.hand_overs:
+        if position in self.find_spark_inputs:
             yield "~ hand-over: Spark runs this, and what is below it"
-        if position in self.islands:
+        if position in self.subplans:
             yield "~ hand-over: Volley runs this, and what is below it"
 
     def _lines(self) -> Iterator[str]:
         for position, verdict in enumerate(self.nodes):
             indent = "  " * verdict.depth
-            yield from (indent + text for text in self._crossing(position))
+            yield from (indent + text for text in self._boundary(position))
             yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
@@ -124,11 +125,11 @@ def _explain(frame: DataFrame) -> Explanation:
         return Explanation(False, 0.0, (Unsupported(Reason.CAPTURE, "plan", error.message),))
     if verdict.native or not _is_mixed(spark):
         return Explanation(verdict.native, verdict.fraction, verdict.reasons, verdict.nodes)
-    islands = can_be_read(spark.sparkContext, Config.read(settings(spark)))
-    handed = hand_overs(spark, plan, origins, islands)
+    subplans = can_be_read(spark.sparkContext, Config.read(settings(spark)))
+    handed = find_spark_inputs(spark, plan, origins, subplans)
     if handed is None or isinstance(handed, Unsupported):
         logical = frame._jdf.queryExecution().optimizedPlan()
-        part = spark_part(spark, logical, plan, origins) if islands else None
+        part = spark_part(spark, logical, plan, origins) if subplans else None
         if not isinstance(part, SparkPart):
             reasons = dict.fromkeys((*verdict.reasons, *filter(None, (handed, part))))
             return Explanation(False, verdict.fraction, tuple(reasons), verdict.nodes)
@@ -146,7 +147,7 @@ def _explain(frame: DataFrame) -> Explanation:
         verdict.reasons,
         verdict.nodes,
         positions(item.node for item in handed),
-        islands=positions(island.node for part in parts for island in part.islands),
+        subplans=positions(subplan.node for part in parts for subplan in part.subplans),
     )
 
 
@@ -176,9 +177,9 @@ def _summary(node: Node, workers: int) -> str:
     match node:
         case FileScan(format, files, output, _, _, _, _):
             size = sum(file.size_bytes for file in files)
-            return f"FileScan {format}, {len(files)} files, {size:,} bytes{_units(node, workers)} [{_names(output)}]"
+            return f"FileScan {format}, {len(files)} files, {size:,} bytes{_splits(node, workers)} [{_names(output)}]"
         case SourceScan(name, _, _, output):
-            return f"SourceScan {name}, units found while it runs, up to {workers} tasks [{_names(output)}]"
+            return f"SourceScan {name}, splits found while it runs, up to {workers} tasks [{_names(output)}]"
         case LocalRows(output, _) | Range(_, _, _, output):
             return f"{type(node).__name__} [{_names(output)}]"
         case Project() | Window() | Expand():
@@ -207,10 +208,10 @@ def _summary(node: Node, workers: int) -> str:
             return type(node).__name__
 
 
-def _units(scan: FileScan, workers: int) -> str:
+def _splits(scan: FileScan, workers: int) -> str:
     """What would be fed to how many tasks; nothing where one task reads the files by itself."""
     tasks = scan_tasks(scan, workers)
-    return f", {FileSource(scan, tasks).estimate().units} units for {tasks} tasks" if tasks > 1 else ""
+    return f", {FileSource(scan, tasks).estimate().splits} splits for {tasks} tasks" if tasks > 1 else ""
 
 
 def _names(columns: tuple[Attribute, ...] | tuple[Expression, ...]) -> str:

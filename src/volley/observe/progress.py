@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """One line on a terminal that says how far a query is, for queries that last.
 
-    volley  4 of 7 stages  12 of 20 tasks  1,234,567 rows  units: 940 found, 12 queued, 8 running, 920 done  3.2 s
+    volley  4 of 7 stages  12 of 20 tasks  1,234,567 rows  splits: 940 found, 12 queued, 8 running, 920 done  3.2 s
 
 The line is a view of the query's events. It is drawn on the standard error stream, over itself, and removed at the end.
 """
@@ -16,11 +17,11 @@ from volley.events import (
     Event,
     QueryFinished,
     QueryStarted,
+    SplitCounts,
+    SplitProgress,
     StageAbsorbed,
     StageFinished,
     TaskFinished,
-    UnitCounts,
-    UnitProgress,
 )
 
 _EVERY_SECONDS = 0.2
@@ -37,7 +38,7 @@ class ProgressLine:
         self._after_seconds = after_seconds
         self._over = threading.Event()
         self._stages = self._stages_done = self._tasks = self._tasks_done = self._rows = 0
-        self._units: dict[int, UnitCounts] = {}
+        self._splits: dict[int, SplitCounts] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -51,9 +52,9 @@ class ProgressLine:
             case StageFinished():
                 self._stages_done += 1
                 self._rows += event.rows
-            case UnitProgress():
+            case SplitProgress():
                 # A new dictionary: the thread that draws reads the old one.
-                self._units = self._units | {event.stage.stage: event.units}
+                self._splits = self._splits | {event.stage.stage: event.splits}
             case QueryFinished():
                 self._over.set()
 
@@ -64,12 +65,12 @@ class ProgressLine:
         )
 
     def _fed(self) -> str:
-        stages = self._units.values()
+        stages = self._splits.values()
         if not stages:
             return ""
-        found, queued = sum(units.found for units in stages), sum(units.queued for units in stages)
-        running, done = sum(units.running for units in stages), sum(units.done for units in stages)
-        return f"units: {found:,} found, {queued:,} queued, {running:,} running, {done:,} done  "
+        found, queued = sum(splits.found for splits in stages), sum(splits.queued for splits in stages)
+        running, done = sum(splits.running for splits in stages), sum(splits.done for splits in stages)
+        return f"splits: {found:,} found, {queued:,} queued, {running:,} running, {done:,} done  "
 
     def _draw(self) -> None:
         started = time.monotonic()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a query did: where it ran and why, how long each part took, and what moved."""
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class FeedReport:
-    """The units of one scan: found, still queued, given to tasks that have not read them, and read to their end.
+    """The splits of one scan: found, still queued, given to tasks that have not read them, and read to their end.
 
-    `by_task` and `bytes_by_task` are what each task was given, in units and in bytes as far as the source knows them.
+    `by_task` and `bytes_by_task` are what each task was given, in splits and in bytes as far as the source knows them.
     `final` is False when discovery was stopped before its end.
     """
 
@@ -41,7 +42,7 @@ class FeedReport:
         more = "" if self.final else " so far"
         sizes = f" ({_listed(self.bytes_by_task)} bytes)" if any(self.bytes_by_task) else ""
         return (
-            f"{self.source}: {self.found:,} units found{more}, {self.queued:,} queued, {self.running:,} running, "
+            f"{self.source}: {self.found:,} splits found{more}, {self.queued:,} queued, {self.running:,} running, "
             f"{self.done:,} done; by task {_listed(self.by_task)}{sizes}"
         )
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stages of a query in its report, read off its events."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many tasks Spark has run: the proof that a native query used none."""
 
 from __future__ import annotations

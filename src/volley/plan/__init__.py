@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's physical plan as plain data.
 
 A JVM plan enters, frozen dataclasses leave: nodes, expressions and types that compare, print and travel.

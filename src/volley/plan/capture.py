@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a DataFrame to its plan as plain data: one pass in the JVM writes all of it, one loop here makes nodes of it."""
 
 from __future__ import annotations

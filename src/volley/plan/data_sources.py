@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scans of Python data sources: the user's own object, which the JVM keeps pickled, and the schema it is read with."""
 
 from __future__ import annotations
@@ -5,8 +6,8 @@ from __future__ import annotations
 from volley.errors import CaptureError
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
-from volley.plan.held import hold
 from volley.plan.jvm import Java
+from volley.plan.local_registry import hold
 from volley.plan.nodes import HERE, Node, SourceScan
 
 _PYTHON_SCAN = "org.apache.spark.sql.execution.datasources.v2.python.PythonScan"

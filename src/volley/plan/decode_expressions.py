@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what was read of Catalyst's expressions to ours: one small function for each class that has its own form.
 
 An entry is `[class, type, ...]`; it names its parts by their numbers among the parts that were decoded before it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From Spark's physical operators, one entry each, to our nodes: one small function an operator."""
 
 from __future__ import annotations

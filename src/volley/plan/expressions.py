@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Catalyst expressions as plain data.
 
 Most of Catalyst's hundreds of classes differ only in what they compute, so they share one shape, `Call`,

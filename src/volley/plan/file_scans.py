@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scans of files: which files, how they are read, and whether Volley would read them as Spark does."""
 
 from __future__ import annotations

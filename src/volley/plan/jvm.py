@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What plan reading and the bridge need of py4j."""
 
 from __future__ import annotations

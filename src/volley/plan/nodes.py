@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's physical plan as plain data: what a query does, without how any engine does it.
 
 Each node gives the columns of its `output`, identified by Catalyst's ids. Nodes that only matter to Spark's own
@@ -124,7 +125,7 @@ class StageInput:
 
 
 @dataclass(frozen=True)
-class HeldRows:
+class MaterializedInput:
     """Rows that wait in the stores already: `tasks` outputs, each dealt evenly into `partitions`.
 
     Somebody else than a native stage has put them there, and the driver knows them by `number`.
@@ -140,9 +141,9 @@ class HeldRows:
 
 @dataclass(frozen=True)
 class FeedInput:
-    """A scan whose units come while it runs, over the feed of number `feed`. Put in by the coordinator.
+    """A scan whose splits come while it runs, over the feed of number `feed`. Put in by the coordinator.
 
-    `plan` is what is done with each unit: the scan, and filters and projections over one of files. It holds no units.
+    `plan` is what is done with each split: the scan, and filters and projections over one of files. It holds no splits.
     """
 
     feed: int
@@ -438,7 +439,7 @@ Node = (
     | SourceScan
     | FeedInput
     | LocalRows
-    | HeldRows
+    | MaterializedInput
     | Range
     | OneRow
     | StageInput
@@ -470,7 +471,7 @@ def with_children(node: Node, children: tuple[Node, ...]) -> Node:
     match node:
         case FileScan() | SourceScan() | FeedInput() | StageInput():
             return node
-        case LocalRows() | HeldRows() | Range() | OneRow():
+        case LocalRows() | MaterializedInput() | Range() | OneRow():
             return node
         case Join():
             return replace(node, left=children[0], right=children[1])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a whole physical plan in one call, by `PlanReader.java`, which Spark's own compiler makes a class of.
 
 Spark compiles the code that it generates for queries in the same way, so there is nothing to install and nothing to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leaves of a plan whose rows the driver has: their rows are asked of the JVM's own objects."""
 
 from __future__ import annotations

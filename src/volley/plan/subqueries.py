@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plans inside a plan's expressions."""
 
 from __future__ import annotations

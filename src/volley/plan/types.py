@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's SQL types as plain data, and the Arrow type that carries each of them.
 
 Only what is listed here can cross into the native engine; any other type is kept as `OtherType`, so that a

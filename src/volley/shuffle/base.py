@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of a shuffle store.
 
     writer (one attempt)      sink.write(partition, batch) ...  then commit() or abort()
@@ -77,7 +78,7 @@ class ShuffleStore(Protocol):
     """Where a worker writes and reads. All methods may be called from any thread."""
 
     @property
-    def waits(self) -> bool:
+    def is_blocking(self) -> bool:
         """Whether its sinks take their time: they pack and write, or wait for other machines. Then nobody makes or
         uses them on an event loop."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much exchanged data a worker keeps in memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches as sealed bytes, and the index that a block's checksum stands for.
 
     block.checksum  ->  index  ->  chunk, chunk, chunk       each arrow is an xxh3 of the bytes it points to

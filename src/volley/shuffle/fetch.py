@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One stream of blocks from whoever holds them, read ahead of whoever uses it."""
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to try: `attempts` more times after a failure, waiting longer each time and never exactly as long as
     others do. A call ends after `stall_seconds`; one that gave nothing in that time has failed, any other goes on in
     the next call."""
@@ -72,7 +73,7 @@ class Fetch(Generic[Place]):
         *,
         codec: str,
         budget_bytes: int,
-        patience: Patience,
+        retry_policy: RetryPolicy,
     ) -> None:
         self._holders = tuple(holders)
         self._asked = 0
@@ -81,7 +82,7 @@ class Fetch(Generic[Place]):
         self._connect = connect
         self._codec = codec
         self._budget_bytes = budget_bytes
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._changed = threading.Condition()
         self._ready: deque[tuple[int, pa.RecordBatch]] = deque()
         self._ready_bytes = 0
@@ -197,7 +198,7 @@ class Fetch(Generic[Place]):
 
     def _ask(self, request: BlockRequest) -> flight.FlightStreamReader | None:
         """The answer, or None when nobody wants it any more."""
-        options = flight.FlightCallOptions(timeout=self._patience.stall_seconds)
+        options = flight.FlightCallOptions(timeout=self._retry_policy.stall_seconds)
         with self._changed:
             if self._closed.is_set():
                 return None
@@ -261,14 +262,14 @@ class Fetch(Generic[Place]):
             return False
         # Each of the others is asked before anybody is asked again.
         rounds, others = divmod(failures, len(self._holders))
-        last = rounds + (others > 0) > self._patience.attempts + (len(self._holders) > 1)
+        last = rounds + (others > 0) > self._retry_policy.attempts + (len(self._holders) > 1)
         if last or (len(self._holders) == 1 and isinstance(error, FINAL)):
             self._end(self._unreadable(progress, f"{failures} tries failed, {_first_line(error)}", error))
             return False
         self._ask_another()
         if not others:
             with self._changed:
-                self._changed.wait_for(self._closed.is_set, timeout=self._patience.delay(rounds))
+                self._changed.wait_for(self._closed.is_set, timeout=self._retry_policy.delay(rounds))
         return True
 
     def _unreadable(self, progress: _Progress, why: str, cause: Exception) -> BlockMissing:

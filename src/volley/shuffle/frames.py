@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks on a Flight stream. The holder's side makes frames, the reader's side reads them.
 
     per block   INDEX   its bytes

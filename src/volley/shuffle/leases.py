@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queries of a driver in an object store: kept alive while it lives, and those of others that died removed.
 
     <root>/<query>/lease        written when the query begins and again in every third of a lease

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which process holds a block, said so that neither a recycled pid nor another machine is ever taken for it."""
 
 from __future__ import annotations

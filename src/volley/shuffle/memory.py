@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exchanged data as references in this process: nothing is copied, written or sent."""
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from volley.shuffle.released import Released
 class MemoryStore:
     """A `ShuffleStore` whose blocks are lists of batches. `location` names the worker that it belongs to."""
 
-    waits = False
+    is_blocking = False
 
     def __init__(self, location: str) -> None:
         self._location = location

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder of an object store: any file system that pyarrow knows, by its URI."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as fs
 
 from volley.errors import ConfigError
-from volley.shuffle.once import WriteOnce, once_in
+from volley.shuffle.conditional_put import WriteOnce, once_in
 
 _WITHOUT_FOLDERS = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The output of one attempt on its way into an object store: one object, and then its marker."""
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import pyarrow as pa
 from volley.errors import BlockMissing, ShuffleRefused
 from volley.ids import AttemptId
 from volley.shuffle.base import Block
+from volley.shuffle.chunk_builder import Gathering
 from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
-from volley.shuffle.gather import Gathering
+from volley.shuffle.conditional_put import AlreadyThere
 from volley.shuffle.objects import Folder, is_full
-from volley.shuffle.once import AlreadyThere
 
 COMMITTED = "committed"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exchanged data in an object store, or in any other file system that all workers reach.
 
     <root>/<query>/lease                                      its driver lives          leases.py
@@ -24,15 +25,15 @@ import pyarrow as pa
 
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
-from volley.shuffle.ahead import ahead
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunk_builder import Gathering
 from volley.shuffle.chunks import Chunk, Index, Unsealer, check_totals
-from volley.shuffle.fetch import Patience
-from volley.shuffle.gather import Gathering
+from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.leases import Leases
 from volley.shuffle.objects import Folder
 from volley.shuffle.objectsink import COMMITTED, ObjectSink, parts_of
+from volley.shuffle.prefetch import ahead
 from volley.shuffle.released import Released
 
 Value = TypeVar("Value")
@@ -46,7 +47,7 @@ _CHUNKS_AHEAD = 4
 class ObjectStore:
     """A `SharedStore` in the folder `uri`."""
 
-    waits = True
+    is_blocking = True
 
     def __init__(
         self,
@@ -54,13 +55,13 @@ class ObjectStore:
         *,
         memory_limit_bytes: int,
         compression: str,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._folder = Folder.open(uri)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._codec = "lz4" if compression == "auto" else compression
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._leases = Leases(self._folder, lease_seconds)
         self._lock = threading.Lock()
         self._sinks: dict[AttemptId, ObjectSink] = {}
@@ -165,7 +166,7 @@ class ObjectStore:
 
     def _read(self, block: Block, path: str, start: int, size_bytes: int) -> pa.Buffer:
         try:
-            data = patiently(self._patience, partial(self._folder.read, path, start, size_bytes))
+            data = patiently(self._retry_policy, partial(self._folder.read, path, start, size_bytes))
         except OSError as error:
             raise BlockMissing(
                 f"{block} cannot be read from {self._folder.uri}: {error}.", attempt=block.attempt
@@ -175,7 +176,7 @@ class ObjectStore:
         return data
 
 
-def patiently(patience: Patience, work: Callable[[], Value]) -> Value:
+def patiently(retry_policy: RetryPolicy, work: Callable[[], Value]) -> Value:
     """Try again what failed on the way; what is not there stays away."""
     failures = 0
     while True:
@@ -185,6 +186,6 @@ def patiently(patience: Patience, work: Callable[[], Value]) -> Value:
             raise
         except OSError:
             failures += 1
-            if failures > patience.attempts:
+            if failures > retry_policy.attempts:
                 raise
-        time.sleep(patience.delay(failures))
+        time.sleep(retry_policy.delay(failures))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The queries that are over, so that their late writers can be refused."""
 
 from __future__ import annotations

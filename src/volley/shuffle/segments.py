@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files in which an attempt's output lies. None has a name, so nothing is left when its process is killed.
 
 memory    memfd: pages that live as long as a descriptor or a mapping of them

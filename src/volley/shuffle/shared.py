@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stores beside the workers as processes have them: the driver owns the data of a query, workers visit."""
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from volley.shuffle.base import Block, SharedStore, ShuffleSink
 _log = logging.getLogger(__name__)
 
 
-class Visitor:
+class WorkerView:
     """A shared store as one worker has it: a query that ends here ends for this worker alone.
 
     A worker may take a query for over because it is cut off from the driver; the data is not its to remove.
@@ -25,8 +26,8 @@ class Visitor:
         self._store = store
 
     @property
-    def waits(self) -> bool:
-        return self._store.waits
+    def is_blocking(self) -> bool:
+        return self._store.is_blocking
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         return self._store.sink(attempt, partitions)
@@ -45,7 +46,7 @@ class Visitor:
         return self._store.held_bytes
 
 
-class Ownership:
+class QueryLease:
     """The data of one query as its driver has it: begun before the first task that writes, released at the end."""
 
     def __init__(self, store: SharedStore) -> None:

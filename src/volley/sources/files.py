@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of a directory, read while the directory is still being listed.
 
     spark.dataSource.register(Files)

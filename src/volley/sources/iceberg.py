@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of Apache Iceberg, planned by pyiceberg and read a data file at a time.
 
     spark.dataSource.register(Iceberg)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of a directory of files a query's filter leaves: by the values of folders, by the statistics of row groups."""
 
 from __future__ import annotations

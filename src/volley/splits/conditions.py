@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a data source is told of the query above it, in PySpark's own words.
 
     Filter: id > 3 and name = 'x' and f(y)    ->    reader.prune([GreaterThan(("id",), 3), EqualTo(("name",), "x")])

@@ -1,4 +1,5 @@
-"""PySpark's Python data sources as split sources: what a reader discovers are the units, what it reads are the rows.
+# SPDX-License-Identifier: Apache-2.0
+"""PySpark's Python data sources as split sources: what a reader discovers are the splits, what it reads are the rows.
 
     class Reader(DataSourceReader):
         def discover(self):             # ours: partitions one by one, as they are found; may be an async generator
@@ -13,7 +14,7 @@
             ...
 
 A source without `discover` gives what its `partitions` returns. A partition may have attributes `size_bytes`, `rows`
-and `hosts`, which are then the hints of its unit.
+and `hosts`, which are then the hints of its split.
 
 How a process comes by the source is the `reader` of a `SourceScan`:
 
@@ -39,11 +40,11 @@ import pyarrow as pa
 
 from volley.errors import DataError, QueryError, VolleyError
 from volley.plan.expressions import Expression
-from volley.plan.held import held
+from volley.plan.local_registry import held
 from volley.plan.nodes import HERE, Node, SourceScan, transform
 from volley.plan.subqueries import with_subqueries
 from volley.splits.conditions import tell
-from volley.splits.source import Estimate, Unit
+from volley.splits.source import Estimate, Split
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -136,7 +137,7 @@ class DataSourceSplits:
     def schema(self) -> pa.Schema:
         return _arrow(_opened(self._reference)[1])
 
-    def units(self) -> Iterator[Unit] | AsyncIterator[Unit]:
+    def splits(self) -> Iterator[Split] | AsyncIterator[Split]:
         # Here and not earlier: all of the user's code runs on the thread of discovery.
         source, schema = _opened(self._reference)
         self._reader = reader = _reader(source, schema)
@@ -153,26 +154,26 @@ class DataSourceSplits:
         if close is not None:
             close()
 
-    def _now(self, partitions: Iterator[Any]) -> Iterator[Unit]:
+    def _now(self, partitions: Iterator[Any]) -> Iterator[Split]:
         for partition in partitions:
-            yield self._unit(partition)
+            yield self._split(partition)
         yield from self._last()
 
-    async def _later(self, partitions: AsyncIterator[Any]) -> AsyncIterator[Unit]:
+    async def _later(self, partitions: AsyncIterator[Any]) -> AsyncIterator[Split]:
         async for partition in partitions:
-            yield self._unit(partition)
-        for unit in self._last():
-            yield unit
+            yield self._split(partition)
+        for split in self._last():
+            yield split
 
-    def _last(self) -> Iterator[Unit]:
+    def _last(self) -> Iterator[Split]:
         from pyspark.sql.datasource import InputPartition
 
         if not self._found:
             # Spark reads a source without partitions once, without one.
-            yield self._unit(InputPartition(None))
+            yield self._split(InputPartition(None))
         self._final = True
 
-    def _unit(self, partition: Any) -> Unit:
+    def _split(self, partition: Any) -> Split:
         from pyspark.sql.datasource import InputPartition
 
         if not isinstance(partition, InputPartition):
@@ -180,7 +181,7 @@ class DataSourceSplits:
         size_bytes = getattr(partition, "size_bytes", None)
         self._found += 1
         self._found_bytes += size_bytes or 0
-        return Unit(
+        return Split(
             encode(partition, self._reference.startswith(HERE)),
             size_bytes,
             getattr(partition, "rows", None),
@@ -224,12 +225,12 @@ class DataSourceRows:
             raise DataError(f"source {scan.name}: {type(error).__name__}: {error}") from error
 
     def read(
-        self, unit: bytes, columns: Sequence[str], filters: Sequence[Expression]
+        self, split: bytes, columns: Sequence[str], filters: Sequence[Expression]
     ) -> Iterator[pa.RecordBatch]:
         # Spark's own conversion and checks: batches pass through, rows are converted as Spark converts them.
         from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
-        partition = decode(unit, self._here)
+        partition = decode(split, self._here)
         try:
             rows = self._reader.read(partition)
             if not isinstance(rows, Iterator):

@@ -1,11 +1,12 @@
-"""From discovery to the tasks: a bounded window of units, and a record of who took which.
+# SPDX-License-Identifier: Apache-2.0
+"""From discovery to the tasks: a bounded window of splits, and a record of who took which.
 
-    source.units() --> [ window: so many units, so many bytes ] --> take(task) --> ledger of the task --> attempt
+    source.splits() --> [ window: so many splits, so many bytes ] --> take(task) --> ledger of the task --> attempt
       own thread         largest first, near ones before that        on the loop
 
 Discovery waits while the window is full, a task while it is empty. Whoever asks gets: a slow task asks less often, so
 work goes where there is room for it. What was taken stands in the task's ledger before it leaves, so every attempt at
-the task reads exactly that, and the committed result has each unit once.
+the task reads exactly that, and the committed result has each split once.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Any
 
 from volley.errors import SourceError, VolleyError
 from volley.splits.ledger import Ledger
-from volley.splits.source import Estimate, SplitSource, Unit
+from volley.splits.source import Estimate, Split, SplitSource
 
-WINDOW_UNITS = 4096
+WINDOW_SPLITS = 4096
 WINDOW_BYTES = 16 * 2**20
-# A unit says what to read; one that is larger than this is the data itself.
-MAX_UNIT_BYTES = 8 * 2**20
+# A split says what to read; one that is larger than this is the data itself.
+MAX_SPLIT_BYTES = 8 * 2**20
 _ANSWER_BYTES = 2**20
 # A source that has been told to stop is given this long; then the query goes on without it.
 _STOP_SECONDS = 1.0
@@ -32,7 +33,7 @@ _STOP_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """Where the units of a feed are. `by_task` counts those that each task was given, `bytes_by_task` what their hints
+    """Where the splits of a feed are. `by_task` counts those that each task was given, `bytes_by_task` what their hints
     say of their sizes.
 
     `done` are those that were read to their end, as far as the tasks have said so; all of a task that has committed.
@@ -51,27 +52,27 @@ class FeedStatus:
 
 @dataclass(frozen=True)
 class Share:
-    """What an attempt is given: units, the place behind them in its task's ledger, and whether that is the end."""
+    """What an attempt is given: splits, the place behind them in its task's ledger, and whether that is the end."""
 
-    units: tuple[bytes, ...]
+    splits: tuple[bytes, ...]
     after: int
     over: bool
 
 
 class Feed:
-    """The units of one scan. Lives on the event loop that made it; the source runs on a thread of its own."""
+    """The splits of one scan. Lives on the event loop that made it; the source runs on a thread of its own."""
 
     def __init__(
         self,
         name: str,
         source: SplitSource,
         *,
-        window_units: int = WINDOW_UNITS,
+        window_splits: int = WINDOW_SPLITS,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.name = name
         self._source = source
-        self._window = _Window(window_units, window_bytes)
+        self._window = _Window(window_splits, window_bytes)
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._ledgers: dict[int, Ledger] = {}
@@ -120,8 +121,8 @@ class Feed:
     def _discover(self) -> None:
         error: BaseException | None = None
         try:
-            for unit in _iterated(self._source.units(), self._window):
-                if not self._window.put(_checked(unit, self.name), self._tell):
+            for split in _iterated(self._source.splits(), self._window):
+                if not self._window.put(_checked(split, self.name), self._tell):
                     break
         except BaseException as failure:
             error = failure
@@ -135,26 +136,28 @@ class Feed:
         try:
             self._loop.call_soon_threadsafe(self._changed.set)
         except RuntimeError:
-            self._window.close()  # the loop is gone, and with it whoever wanted units
+            self._window.close()  # the loop is gone, and with it whoever wanted splits
 
     # --------------------------------------------------------------------------------------- taking
 
     async def take(self, task: int, after: int, credits: int, host: str = "", tasks: int = 1) -> Share:
-        """Up to `credits` units for an attempt at `task` that has read its ledger up to `after`.
+        """Up to `credits` splits for an attempt at `task` that has read its ledger up to `after`.
 
         Waits until there is one. `tasks` is how many share the feed: near its end nobody gets more than a share.
         """
         ledger = self._ledgers.setdefault(task, Ledger())
         while True:
             if not ledger.is_end(after):
-                units, after = ledger.read(after, credits, _ANSWER_BYTES)
-                return Share(units, after, ledger.closed and ledger.is_end(after))
+                splits, after = ledger.read(after, credits, _ANSWER_BYTES)
+                return Share(splits, after, ledger.closed and ledger.is_end(after))
             if ledger.closed:
                 return Share((), after, True)
             self._raise()
             fair = max(1, self._window.queued // (2 * max(1, tasks)))
             if taken := self._window.take(min(credits, fair), host):
-                ledger.append((unit.payload for unit in taken), sum(unit.size_bytes or 0 for unit in taken))
+                ledger.append(
+                    (split.payload for split in taken), sum(split.size_bytes or 0 for split in taken)
+                )
                 self._changed.set()
             elif self._window.ended or self._window.closed:
                 ledger.closed = True
@@ -165,9 +168,9 @@ class Feed:
                 finally:
                     self._waiting -= 1
 
-    def has_read(self, task: int, units: int) -> None:
-        """An attempt at the task says how many units it has read. One that begins again has read none."""
-        self._read[task] = units
+    def has_read(self, task: int, splits: int) -> None:
+        """An attempt at the task says how many splits it has read. One that begins again has read none."""
+        self._read[task] = splits
 
     def commit(self, task: int) -> None:
         """An attempt at the task has won: whoever repeats it reads what is in its ledger, and no more."""
@@ -175,7 +178,7 @@ class Feed:
         self._committed.add(task)
 
     async def surplus(self, tasks: int) -> bool:
-        """Waits until there is work for more than `tasks`: none waits for a unit, and more are queued than those
+        """Waits until there is work for more than `tasks`: none waits for a split, and more are queued than those
         that are about to start will ask for. False: discovery ended, and nothing is queued.
         """
         while True:
@@ -191,10 +194,10 @@ class Feed:
     def status(self) -> FeedStatus:
         ledgers = self._ledgers
         tasks = max(ledgers, default=-1) + 1
-        by_task = tuple(ledgers[task].units if task in ledgers else 0 for task in range(tasks))
+        by_task = tuple(ledgers[task].splits if task in ledgers else 0 for task in range(tasks))
         done = sum(
-            units if task in self._committed else min(units, self._read.get(task, 0))
-            for task, units in enumerate(by_task)
+            splits if task in self._committed else min(splits, self._read.get(task, 0))
+            for task, splits in enumerate(by_task)
         )
         return FeedStatus(
             found=self._window.found,
@@ -225,12 +228,12 @@ class Feed:
 
 
 class _Window:
-    """Units between discovery and the tasks. Its methods may be called from any thread."""
+    """Splits between discovery and the tasks. Its methods may be called from any thread."""
 
-    def __init__(self, limit_units: int, limit_bytes: int) -> None:
-        self._limit_units = limit_units
+    def __init__(self, limit_splits: int, limit_bytes: int) -> None:
+        self._limit_splits = limit_splits
         self._limit_bytes = limit_bytes
-        self._heap: list[tuple[int, int, Unit]] = []
+        self._heap: list[tuple[int, int, Split]] = []
         self._held_bytes = 0
         self._with_hosts = 0
         self._room = threading.Condition()
@@ -245,8 +248,8 @@ class _Window:
     def queued(self) -> int:
         return len(self._heap)
 
-    def put(self, unit: Unit, tell: Callable[[], None]) -> bool:
-        """Add a unit, when there is room. False: nobody wants any more."""
+    def put(self, split: Split, tell: Callable[[], None]) -> bool:
+        """Add a split, when there is room. False: nobody wants any more."""
         with self._room:
             while not self.closed and not self._has_room():
                 self._room.wait()
@@ -254,18 +257,18 @@ class _Window:
                 return False
             was_empty = not self._heap
             # The largest first, and of equal ones the one that was found first.
-            heapq.heappush(self._heap, (-(unit.size_bytes or 0), self.found, unit))
-            self._held_bytes += len(unit.payload)
-            self._with_hosts += bool(unit.hosts)
+            heapq.heappush(self._heap, (-(split.size_bytes or 0), self.found, split))
+            self._held_bytes += len(split.payload)
+            self._with_hosts += bool(split.hosts)
             self.found += 1
-            self.found_bytes += unit.size_bytes or 0
+            self.found_bytes += split.size_bytes or 0
         if was_empty:
             tell()
         return True
 
-    def take(self, units: int, host: str) -> list[Unit]:
+    def take(self, splits: int, host: str) -> list[Split]:
         with self._room:
-            taken = [self._pop(host) for _ in range(min(units, len(self._heap)))]
+            taken = [self._pop(host) for _ in range(min(splits, len(self._heap)))]
             if taken:
                 self._room.notify_all()
         return taken
@@ -287,60 +290,62 @@ class _Window:
         return under_way
 
     def _has_room(self) -> bool:
-        return len(self._heap) < self._limit_units and self._held_bytes < self._limit_bytes
+        return len(self._heap) < self._limit_splits and self._held_bytes < self._limit_bytes
 
-    def _pop(self, host: str) -> Unit:
+    def _pop(self, host: str) -> Split:
         place = self._near(host) if self._with_hosts and host else 0
         if place == 0:
-            unit = heapq.heappop(self._heap)[2]
+            split = heapq.heappop(self._heap)[2]
         else:
-            unit = self._heap.pop(place)[2]
+            split = self._heap.pop(place)[2]
             heapq.heapify(self._heap)
-        self._held_bytes -= len(unit.payload)
-        self._with_hosts -= bool(unit.hosts)
-        return unit
+        self._held_bytes -= len(split.payload)
+        self._with_hosts -= bool(split.hosts)
+        return split
 
     def _near(self, host: str) -> int:
         near = [(item[:2], place) for place, item in enumerate(self._heap) if host in item[2].hosts]
         return min(near)[1] if near else 0
 
 
-def _checked(unit: Any, name: str) -> Unit:
-    if not isinstance(unit, Unit) or not isinstance(unit.payload, bytes):
-        what = f"a Unit of {type(unit.payload).__name__}" if isinstance(unit, Unit) else type(unit).__name__
-        raise TypeError(f"it yielded {what} where a Unit of bytes was expected")
-    if len(unit.payload) > MAX_UNIT_BYTES:
+def _checked(split: Any, name: str) -> Split:
+    if not isinstance(split, Split) or not isinstance(split.payload, bytes):
+        what = (
+            f"a Split of {type(split.payload).__name__}" if isinstance(split, Split) else type(split).__name__
+        )
+        raise TypeError(f"it yielded {what} where a Split of bytes was expected")
+    if len(split.payload) > MAX_SPLIT_BYTES:
         raise ValueError(
-            f"it yielded a unit of {len(unit.payload):,} bytes; a unit says what to read and has {MAX_UNIT_BYTES:,}"
+            f"it yielded a split of {len(split.payload):,} bytes; a split says what to read and has {MAX_SPLIT_BYTES:,}"
             " at most"
         )
-    return unit
+    return split
 
 
-def _iterated(units: Any, window: _Window) -> Iterator[Any]:
+def _iterated(splits: Any, window: _Window) -> Iterator[Any]:
     """Plain and async iterators alike, on this thread."""
-    if not isinstance(units, AsyncIterator):
-        yield from units
+    if not isinstance(splits, AsyncIterator):
+        yield from splits
         return
     # One event loop for the whole iteration: what the source opened on it stays usable.
     with asyncio.Runner() as runner:
         try:
-            while not window.closed and (unit := runner.run(_next(units))) is not _END:
-                yield unit
+            while not window.closed and (split := runner.run(_next(splits))) is not _END:
+                yield split
         finally:
-            if hasattr(units, "aclose"):
-                runner.run(units.aclose())
+            if hasattr(splits, "aclose"):
+                runner.run(splits.aclose())
 
 
 _END = object()
 
 
-async def _next(units: AsyncIterator[Any]) -> Any:
-    return await anext(units, _END)
+async def _next(splits: AsyncIterator[Any]) -> Any:
+    return await anext(splits, _END)
 
 
 def _quietly(close: Callable[[], None]) -> None:
-    """Nobody waits for more units: what closing their source says cannot change the result any more."""
+    """Nobody waits for more splits: what closing their source says cannot change the result any more."""
     try:
         close()
     except Exception:

@@ -1,8 +1,9 @@
-"""The files of a captured scan as units: large files cut into ranges, small ones put together.
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a captured scan as splits: large files cut into ranges, small ones put together.
 
-unit   a.parquet, first of two      a unit is one part of a large file, or several whole small ones;
-unit   a.parquet, second of two     whoever reads it knows which row groups a part has, so that no footer
-unit   b.parquet, c.parquet         must be read to cut a file
+split   a.parquet, first of two      a split is one part of a large file, or several whole small ones;
+split   a.parquet, second of two     whoever reads it knows which row groups a part has, so that no footer
+split   b.parquet, c.parquet         must be read to cut a file
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import pyarrow as pa
 from volley.plan.expressions import Scalar
 from volley.plan.nodes import DataFile, FileScan
 from volley.plan.types import to_arrow
-from volley.splits.source import Estimate, Unit
+from volley.splits.source import Estimate, Split
 from volley.stages.scans import split_bytes
 
-_FILES_A_UNIT = 64
+_FILES_A_SPLIT = 64
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,25 @@ class FileSource:
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field(column.name, to_arrow(column.type)) for column in self._scan.output])
 
-    def units(self) -> Iterator[Unit]:
+    def splits(self) -> Iterator[Split]:
         waiting: list[DataFile] = []
         for file in self._scan.files:
             if file.size_bytes > self._split_bytes:
                 parts = -(-file.size_bytes // self._split_bytes)
-                yield from (_unit(Piece((file,), part, parts)) for part in range(parts))
+                yield from (_split(Piece((file,), part, parts)) for part in range(parts))
                 continue
             held = sum(waiting_file.size_bytes for waiting_file in waiting)
             too_much = held + file.size_bytes > self._together_bytes
-            if waiting and (too_much or len(waiting) >= _FILES_A_UNIT):
-                yield _unit(Piece(tuple(waiting)))
+            if waiting and (too_much or len(waiting) >= _FILES_A_SPLIT):
+                yield _split(Piece(tuple(waiting)))
                 waiting = []
             waiting.append(file)
         if waiting:
-            yield _unit(Piece(tuple(waiting)))
+            yield _split(Piece(tuple(waiting)))
 
     def estimate(self) -> Estimate:
         size_bytes = sum(file.size_bytes for file in self._scan.files)
-        return Estimate(sum(1 for _ in self.units()), size_bytes, final=True)
+        return Estimate(sum(1 for _ in self.splits()), size_bytes, final=True)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -81,11 +82,11 @@ def decode(payload: bytes) -> Piece:
     return Piece(tuple(_decode_file(*file) for file in files), part, parts)
 
 
-def _unit(piece: Piece) -> Unit:
+def _split(piece: Piece) -> Split:
     size_bytes = sum(file.size_bytes for file in piece.files)
     # So that the sizes of all parts add up to that of the file.
     begin, end = (size_bytes * number // piece.parts for number in (piece.part, piece.part + 1))
-    return Unit(encode(piece), end - begin)
+    return Split(encode(piece), end - begin)
 
 
 def _encode_file(file: DataFile) -> list[Any]:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a filter says of single columns, and row groups that it excludes by the statistics of their footers.
 
 Only where the order of Parquet's statistics is Spark's: whole numbers, dates and strings. Floats are left out, because

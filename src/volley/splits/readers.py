@@ -1,4 +1,5 @@
-"""Which source finds the units of a scan, and which reader turns them into rows."""
+# SPDX-License-Identifier: Apache-2.0
+"""Which source finds the splits of a scan, and which reader turns them into rows."""
 
 from __future__ import annotations
 
@@ -17,5 +18,5 @@ def source_of(scan: FileScan | SourceScan, tasks: int) -> SplitSource:
 
 
 def reader_of(plan: Node) -> SplitReader:
-    """The reader of units for a plan that is run unit by unit (`plan.units`)."""
+    """The reader of splits for a plan that is run split by split (`plan.splits`)."""
     return DataSourceRows(plan) if isinstance(plan, SourceScan) else PlannedReader(plan)

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of a source that is read in two steps: find out what to read, then read it.
 
     coordinator                              worker
-    SplitSource.units() ---- bytes ---->     SplitReader.read(unit, columns, filters) ---> batches
+    SplitSource.splits() ---- bytes ---->     SplitReader.read(split, columns, filters) ---> batches
 
 A `SplitSource` lives with the coordinator and is asked once a query. A `SplitReader` lives in every task that reads.
-Between them travel units: bytes that only these two understand, with a few hints that everybody may use.
+Between them travel splits: bytes that only these two understand, with a few hints that everybody may use.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from volley.plan.expressions import Expression, Scalar
 
 
 @dataclass(frozen=True)
-class Unit:
+class Split:
     """A piece of work. `payload` is the source's own; the hints may be missing and may be wrong.
 
-    Of the units that wait, those with more bytes are given out first, and those with one of their `hosts` in reach
-    are given to a worker there. `partition` are values that all rows of the unit share.
+    Of the splits that wait, those with more bytes are given out first, and those with one of their `hosts` in reach
+    are given to a worker there. `partition` are values that all rows of the split share.
     """
 
     payload: bytes
@@ -37,45 +38,45 @@ class Unit:
 class Estimate:
     """How much there is, as far as is known; `final` when discovery is over."""
 
-    units: int
+    splits: int
     size_bytes: int
     final: bool
 
 
 class SplitSource(Protocol):
-    """Finds units. Called by the coordinator alone, and once a query."""
+    """Finds splits. Called by the coordinator alone, and once a query."""
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that readers give; known before discovery begins."""
 
-    def units(self) -> Iterator[Unit] | AsyncIterator[Unit]:
-        """The units, each once, in any order, as they are found. It may take long and may never end.
+    def splits(self) -> Iterator[Split] | AsyncIterator[Split]:
+        """The splits, each once, in any order, as they are found. It may take long and may never end.
 
         It runs on a thread of its own, an async iterator on an event loop of its own there, and is not asked for the
-        next unit while enough of them wait. An error that it raises fails the query at once, with that cause.
+        next split while enough of them wait. An error that it raises fails the query at once, with that cause.
         """
 
     def estimate(self) -> Estimate:
-        """What is known so far; may be asked at any time and from any thread, also before `units`."""
+        """What is known so far; may be asked at any time and from any thread, also before `splits`."""
 
     def close(self) -> None:
-        """No more units are wanted. Called once, also after an error.
+        """No more splits are wanted. Called once, also after an error.
 
-        It may come from another thread while `units` waits for something, and should make it stop waiting: the query
+        It may come from another thread while `splits` waits for something, and should make it stop waiting: the query
         goes on without it in any case, but a thread that waits for ever stays until the process ends.
         """
 
 
 class SplitReader(Protocol):
-    """Turns units into rows. Called by several threads of a worker at once, each with a unit of its own."""
+    """Turns splits into rows. Called by several threads of a worker at once, each with a split of its own."""
 
     def read(
-        self, unit: bytes, columns: Sequence[str], filters: Sequence[Expression]
+        self, split: bytes, columns: Sequence[str], filters: Sequence[Expression]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a unit, the same every time it is asked: an attempt that failed is repeated.
+        """The rows of a split, the same every time it is asked: an attempt that failed is repeated.
 
         The batches have just these `columns`, in this order. Rows for which one of `filters` is not true may be left
-        out, and need not be: the plan filters again. A batch is taken when there is room for it, so a unit may have
+        out, and need not be: the plan filters again. A batch is taken when there is room for it, so a split may have
         more rows than fit into memory.
         """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From one plan to stages that tasks can run.
 
 A checked plan enters; a graph of stages leaves, cut at the exchanges that really move rows between tasks. Every pass

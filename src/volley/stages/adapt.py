@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the real sizes of finished stages change about the next one.
 
 A stage is planned for all workers before anybody knows how much it will read. When its producers are done,
@@ -20,8 +21,8 @@ from dataclasses import dataclass, replace
 from volley.plan.nodes import Node, StageInput, WriteFiles, transform
 from volley.stages.graph import Output, Stage
 from volley.stages.layout import Layout, Share, dealt, runs
+from volley.stages.probe_side import partitioned_inputs, probe_inputs, with_build_sides
 from volley.stages.scans import scanned_bytes, scans_of
-from volley.stages.streamed import divided_inputs, holding_the_others, streamed_inputs
 
 # What one task should at least have to read; a second worker saves less than it costs below that.
 BYTES_A_TASK = 12 * 2**20
@@ -60,10 +61,10 @@ class Adapted:
 def adapted(stage: Stage, inputs: Mapping[int, Produced]) -> Adapted:
     """The stage and who reads what of its inputs, now that these are finished."""
     outputs = {number: produced.output for number, produced in inputs.items()}
-    divided = divided_inputs(stage, outputs)
+    divided = partitioned_inputs(stage, outputs)
     tasks = _tasks(stage, sum(inputs[number].size_bytes for number in divided))
     if tasks > 1:
-        streamed = streamed_inputs(stage, outputs)
+        streamed = probe_inputs(stage, outputs)
         for number in sorted(streamed, key=lambda number: -inputs[number].size_bytes):
             other = {number: inputs[number].size_bytes for number in divided - {number}}
             found = _broadcast(stage, number, inputs[number], other, tasks) or _sliced(
@@ -82,8 +83,8 @@ def absorbed(
     It then reads its other inputs whole, so these must have proved small: `sizes` are the bytes of those that are
     finished, `outputs` the outputs of all that it reads. Nobody else may read `streamed`.
     """
-    others = divided_inputs(reader, outputs) - {streamed.id}
-    if streamed.id not in streamed_inputs(reader, outputs) or not others or not others <= sizes.keys():
+    others = partitioned_inputs(reader, outputs) - {streamed.id}
+    if streamed.id not in probe_inputs(reader, outputs) or not others or not others <= sizes.keys():
         return None
     if sum(sizes[number] for number in others) > BROADCAST_BYTES or streamed.tasks < reader.tasks:
         return None
@@ -91,7 +92,7 @@ def absorbed(
     if {node.stage for node in reader.inputs} & {node.stage for node in streamed.inputs}:
         return None
 
-    held = replace(reader, plan=holding_the_others(reader.plan, streamed.id), whole=reader.whole | others)
+    held = replace(reader, plan=with_build_sides(reader.plan, streamed.id), whole=reader.whole | others)
     return _with_work_of(streamed, held)
 
 
@@ -169,7 +170,7 @@ def _sliced(stage: Stage, number: int, produced: Produced, tasks: int) -> Adapte
 
 
 def _over(stage: Stage, streamed: int, tasks: int) -> Stage:
-    return replace(stage, plan=holding_the_others(stage.plan, streamed), tasks=tasks)
+    return replace(stage, plan=with_build_sides(stage.plan, streamed), tasks=tasks)
 
 
 def small_inputs(sizes: Mapping[int, int]) -> str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a plan to stages: each exchange ends one stage and becomes an input of another.
 
 Sort                       stage 2   Sort(StageInput 1)
@@ -16,8 +17,8 @@ from dataclasses import replace
 from volley.plan.expressions import Alias, Literal
 from volley.plan.nodes import (
     Exchange,
-    HeldRows,
     Limit,
+    MaterializedInput,
     Node,
     Partitioning,
     Project,
@@ -105,7 +106,7 @@ class _Cutting:
         return self._read_as[plan]
 
     def _without_exchanges(self, node: Node) -> Node:
-        if isinstance(node, HeldRows):
+        if isinstance(node, MaterializedInput):
             # A stage that has run, however what reads it is exchanged in turn.
             output = Output(Partitioning.ROUND_ROBIN, node.partitions)
             self.stages.append(Stage(len(self.stages), node, node.tasks, output))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the rows of a sub-plan lie across tasks, and how operators carry that along.
 
 Spark leaves an exchange out where it knows that rows already lie well. The task counts and the hash function here are

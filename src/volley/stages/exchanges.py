@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exchanges where rows must move, and nowhere else.
 
 Spark's exchanges say where *it* would move rows, over its own partitions. This pass keeps those that move rows between
@@ -19,11 +20,11 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
-    HeldRows,
     Join,
     JoinKind,
     Limit,
     LocalRows,
+    MaterializedInput,
     Node,
     OneRow,
     Partitioning,
@@ -47,7 +48,7 @@ from volley.stages.distribution import (
 )
 from volley.stages.repeatable import gives_same_rows
 from volley.stages.scans import OPEN_BYTES, cost_bytes, scan_tasks
-from volley.stages.shrinking import is_selective
+from volley.stages.selectivity import is_selective
 
 Placed = tuple[Node, Distribution]
 
@@ -79,7 +80,7 @@ class _Placement:
                 return node, Distribution(scan_tasks(node, self._workers))
             case LocalRows() | Range() | OneRow():
                 return node, SINGLE
-            case HeldRows():
+            case MaterializedInput():
                 return node, Distribution(node.partitions)
             case Exchange():
                 return self._exchange(node)
@@ -342,7 +343,7 @@ def _first_halves(plan: Node) -> frozenset[int]:
 
 
 def _can_be_shared(node: Node) -> bool:
-    """Whether several tasks could run it over shares of its units and together give its rows once."""
+    """Whether several tasks could run it over shares of its splits and together give its rows once."""
     while isinstance(node, Project | Filter):
         node = node.child
     return isinstance(node, FileScan | SourceScan)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes simpler when no exchange stands between two operators.
 
 Spark splits an aggregate around its exchange: rows to state, exchange, state to value. Where the exchange is gone, the

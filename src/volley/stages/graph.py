@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stages of a query, as plain data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""Which task reads which partitions of which producers: the only place that knows.
 
     hash, round robin, single          broadcast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether running a stage again gives the same rows in the same partitions.
 
 When exchanged data is lost, only the tasks that made it run again. That is enough if they give what they gave before.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Equal stages run once.
 
 Spark merges repeated sub-trees only while it runs, and gives each copy its own attribute ids. Two stages are equal when

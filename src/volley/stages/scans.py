@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a scan is cut for tasks, before anybody has looked into a file: by sizes alone.
 
 tasks known    a file larger than `split_bytes` is cut into ranges, small files are put together
@@ -14,13 +15,13 @@ from volley.plan.expressions import Expression, references
 from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceScan, transform, walk
 
 # Tasks that finish at different times even out when each has several pieces to take.
-UNITS_A_TASK = 6
+SPLITS_A_TASK = 6
 # A second task saves less than it costs below that, where opening a file counts as reading so much.
 BYTES_A_TASK = 2 * 2**20
 OPEN_BYTES = 256 * 2**10
 # Files are dealt to tasks before they start when the busiest then has no more than this of its fair share.
 UNEVEN = 1.1
-# Below the first a unit costs more than it holds; above the second one unit is all that a slow task does.
+# Below the first a split costs more than it holds; above the second one split is all that a slow task does.
 MIN_SPLIT_BYTES = 8 * 2**20
 MAX_SPLIT_BYTES = 128 * 2**20
 _UNKNOWN_BYTES = 2**50
@@ -47,7 +48,7 @@ def read_bytes(scan: FileScan) -> int:
 def split_bytes(scan: FileScan, tasks: int) -> int:
     """The size at which files are cut and up to which they are put together, for so many tasks."""
     total_bytes = sum(file.size_bytes for file in scan.files)
-    return max(MIN_SPLIT_BYTES, min(MAX_SPLIT_BYTES, total_bytes // (tasks * UNITS_A_TASK)))
+    return max(MIN_SPLIT_BYTES, min(MAX_SPLIT_BYTES, total_bytes // (tasks * SPLITS_A_TASK)))
 
 
 def dealt(scan: FileScan, tasks: int) -> tuple[tuple[DataFile, ...], ...] | None:
@@ -63,7 +64,7 @@ def dealt(scan: FileScan, tasks: int) -> tuple[tuple[DataFile, ...], ...] | None
     return tuple(map(tuple, shares)) if busiest * tasks <= UNEVEN * total else None
 
 
-def informed(plan: Node) -> Node:
+def push_down(plan: Node) -> Node:
     """The plan with every data source told of the filter and the columns right above it. Spark tells them nothing."""
 
     def told(node: Node) -> Node:

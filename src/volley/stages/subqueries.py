@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uncorrelated subqueries are stages of the query that asks: their results stand in its plans as literals.
 
 Filter  total > ScalarSubquery(plan)          the subquery's stages come first; its last one is 3

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which aggregate calls give Spark's result whatever the order and the partitions of the rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which casts are exact."""
 
 from __future__ import annotations

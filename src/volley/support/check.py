@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a plan runs natively: every node is judged by the support tables, every refusal has its reason."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of the support table of expressions. Notes are written for the documentation."""
 
 from __future__ import annotations
@@ -148,9 +149,9 @@ def _static_invoke(call: Call) -> Unsupported | None:
 
 
 def _trunc_date(call: Call) -> Unsupported | None:
-    unit = literal_value(call.arguments[1])
-    if not isinstance(unit, str) or unit.lower() not in _TRUNCATIONS:
-        return refuse(call, f"a unit other than {', '.join(sorted(_TRUNCATIONS))}", Reason.ARGUMENT_VALUE)
+    split = literal_value(call.arguments[1])
+    if not isinstance(split, str) or split.lower() not in _TRUNCATIONS:
+        return refuse(call, f"a split other than {', '.join(sorted(_TRUNCATIONS))}", Reason.ARGUMENT_VALUE)
     return arguments(_date, _string)(call)
 
 
@@ -158,10 +159,10 @@ _TRUNCATIONS = frozenset({"year", "yyyy", "yy", "quarter", "month", "mon", "mm",
 
 
 def _trunc_timestamp(call: Call) -> Unsupported | None:
-    unit = literal_value(call.arguments[0])
-    if not isinstance(unit, str) or unit.lower() not in _TIME_TRUNCATIONS:
+    split = literal_value(call.arguments[0])
+    if not isinstance(split, str) or split.lower() not in _TIME_TRUNCATIONS:
         return refuse(
-            call, f"a unit other than {', '.join(sorted(_TIME_TRUNCATIONS))}", Reason.ARGUMENT_VALUE
+            call, f"a split other than {', '.join(sorted(_TIME_TRUNCATIONS))}", Reason.ARGUMENT_VALUE
         )
     return arguments(_string, one_of(TIMESTAMP))(call) or casts.in_utc(call)
 
@@ -347,8 +348,8 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "DateFromUnixDate": (arguments(_int), ""),
             "AddMonths": (arguments(_date, _int), ""),
             "LastDay": (arguments(_date), ""),
-            "TruncTimestamp": (_trunc_timestamp, "To a constant unit from year to second, in UTC."),
-            "TruncDate": (_trunc_date, "To a constant unit: year, quarter, month or week."),
+            "TruncTimestamp": (_trunc_timestamp, "To a constant split from year to second, in UTC."),
+            "TruncDate": (_trunc_date, "To a constant split: year, quarter, month or week."),
         },
     ),
     **_rules(

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which expressions run natively with exactly Spark's values: one row a Catalyst class.
 
 The same table drives the verdict, the words in explain and the page of supported expressions. Everything that is

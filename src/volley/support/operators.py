@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which operators, joins, aggregate and window functions run natively: one row each.
 
 The rows are what `check` asks, what explain prints and what the page of supported operators is made from. What is

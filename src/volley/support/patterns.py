@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which LIKE and regular-expression patterns have one meaning in Java and in Rust."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why something does not run natively: a code that programs can test, and words that people can act on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of a call's argument types, options and constants, to be put together into rules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which part of a plan runs natively when not all of it can.
 
 The top of it, over sub-trees that Spark runs:
@@ -32,7 +33,7 @@ from volley.plan.order import order_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
 
-# An island of fewer operators that do real work costs more in crossing over than it saves, unless it joins the rows
+# A subplan of fewer operators that do real work costs more in crossing over than it saves, unless it joins the rows
 # with files that the native side reads itself.
 _ENOUGH_WORK = 3
 
@@ -65,7 +66,7 @@ def cut_off(plan: Node, can_cut: Callable[[Node], bool]) -> tuple[Node, ...] | U
     return tuple(cuts)
 
 
-def islands(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] | Unsupported | None:
+def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] | Unsupported | None:
     """The largest native sub-trees below what Spark runs; a reason when all of them are too small, None without any.
 
     `can_stand` says whether Spark can be given the rows of just this node.
@@ -93,9 +94,9 @@ def _takes_any_spread(node: Node) -> bool:
     return all(item.reason in _OF_EXPRESSIONS for item in reasons_of(node))
 
 
-def _too_small(island: list[Node]) -> Unsupported | None:
-    work = sum(isinstance(node, Join | Aggregate | Window | Sort | TopN | Expand) for node in island)
-    reads = any(isinstance(node, FileScan) for node in island)
+def _too_small(subplan: list[Node]) -> Unsupported | None:
+    work = sum(isinstance(node, Join | Aggregate | Window | Sort | TopN | Expand) for node in subplan)
+    reads = any(isinstance(node, FileScan) for node in subplan)
     if work >= (1 if reads else _ENOUGH_WORK):
         return None
     return Unsupported(Reason.MIXED, "plan", "the native part is too small to be worth a hand-over")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which window calls give Spark's result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contracts of the protocols as tests. Every implementation subclasses the suite and says how it is made.
 
 class TestMemoryStore(ShuffleStoreContract):
@@ -39,7 +40,7 @@ from volley.plan.nodes import (
 from volley.plan.types import BOOLEAN, LONG
 from volley.shuffle.base import Block, ShuffleStore
 from volley.splits.files import FileSource
-from volley.splits.source import SplitSource, Unit
+from volley.splits.source import Split, SplitSource
 from volley.stages.graph import Output
 from volley.transport.base import RunningTask, Transport
 from volley.transport.codec import decode, encode
@@ -47,10 +48,10 @@ from volley.transport.messages import (
     PROTOCOL_VERSION,
     Failure,
     InputBlocks,
+    SplitBatch,
     TaskDone,
     TaskFailure,
     TaskSpec,
-    Units,
 )
 
 Value = TypeVar("Value")
@@ -195,50 +196,50 @@ class ShuffleStoreContract:
 class SplitSourceContract:
     """What every `SplitSource` does. Subclasses give `make_source`, which makes the same source again and again."""
 
-    def test_units_are_the_same_every_time(self, make_source: Callable[[], SplitSource]) -> None:
-        first, second = ({unit.payload for unit in units_of(make_source())} for _ in range(2))
+    def test_splits_are_the_same_every_time(self, make_source: Callable[[], SplitSource]) -> None:
+        first, second = ({split.payload for split in splits_of(make_source())} for _ in range(2))
         assert first == second
 
     def test_the_schema_is_known_before_discovery(self, make_source: Callable[[], SplitSource]) -> None:
         assert isinstance(make_source().schema, pa.Schema)
 
-    def test_each_unit_comes_once(self, make_source: Callable[[], SplitSource]) -> None:
-        payloads = [unit.payload for unit in units_of(make_source())]
+    def test_each_split_comes_once(self, make_source: Callable[[], SplitSource]) -> None:
+        payloads = [split.payload for split in splits_of(make_source())]
         assert len(payloads) == len(set(payloads)) > 0
 
-    def test_the_final_estimate_counts_the_units(self, make_source: Callable[[], SplitSource]) -> None:
+    def test_the_final_estimate_counts_the_splits(self, make_source: Callable[[], SplitSource]) -> None:
         source = make_source()
-        units = units_of(source)
+        splits = splits_of(source)
         assert source.estimate().final
-        assert source.estimate().units == len(units)
+        assert source.estimate().splits == len(splits)
 
     def test_it_can_be_closed_in_the_middle(self, make_source: Callable[[], SplitSource]) -> None:
         source = make_source()
-        units_of(source, limit=1)
+        splits_of(source, limit=1)
         source.close()
 
     def test_the_estimate_may_be_asked_at_any_time(self, make_source: Callable[[], SplitSource]) -> None:
         source = make_source()
         before = source.estimate()
-        units = units_of(source)
-        assert before.units <= len(units)
+        splits = splits_of(source)
+        assert before.splits <= len(splits)
 
 
-def units_of(source: SplitSource, limit: int | None = None) -> list[Unit]:
-    """The first `limit` units of a source, or all of them."""
+def splits_of(source: SplitSource, limit: int | None = None) -> list[Split]:
+    """The first `limit` splits of a source, or all of them."""
 
-    async def collected(units: AsyncIterator[Unit]) -> list[Unit]:
-        found: list[Unit] = []
-        async for unit in units:
-            found.append(unit)
+    async def collected(splits: AsyncIterator[Split]) -> list[Split]:
+        found: list[Split] = []
+        async for split in splits:
+            found.append(split)
             if len(found) == limit:
                 break
         return found
 
-    units = source.units()
-    if isinstance(units, AsyncIterator):
-        return asyncio.run(collected(units))
-    return list(islice(units, limit))
+    splits = source.splits()
+    if isinstance(splits, AsyncIterator):
+        return asyncio.run(collected(splits))
+    return list(islice(splits, limit))
 
 
 class TransportContract:
@@ -373,44 +374,46 @@ class TransportContract:
 
         self.run(make_transport, story)
 
-    def test_a_task_reads_the_units_that_it_is_given_while_it_runs(
+    def test_a_task_reads_the_splits_that_it_is_given_while_it_runs(
         self, make_transport: Callable[[int], Transport]
     ) -> None:
-        async def story(transport: Transport, units: list[bytes], scan: FileScan) -> None:
+        async def story(transport: Transport, splits: list[bytes], scan: FileScan) -> None:
             running = await started(transport, result_task(FeedInput(0, replace(scan, files=()))))
             rows = asyncio.ensure_future(_rows(running))
             place, asked = 0, 0
-            async for want in running.wants():
+            async for want in running.split_requests():
                 want = decode(encode(want))
                 assert (want.attempt, want.feed, want.after) == (running.attempt, 0, place)
                 assert want.credits > 0
                 asked += 1
-                given = tuple(units[place : place + 1])
-                await running.give(Units(want.attempt, 0, place, given, place + 1, place + 1 >= len(units)))
+                given = tuple(splits[place : place + 1])
+                await running.give(
+                    SplitBatch(want.attempt, 0, place, given, place + 1, place + 1 >= len(splits))
+                )
                 place += 1
             assert sorted(await rows) == list(range(40))
-            assert asked == len(units) == 4
+            assert asked == len(splits) == 4
             assert isinstance(await running.done(), TaskDone)
 
         with number_files(4, 10) as scan:
-            units = [unit.payload for unit in FileSource(scan, 4).units()]
-            self.run(make_transport, lambda transport: story(transport, units, scan))
+            splits = [split.payload for split in FileSource(scan, 4).splits()]
+            self.run(make_transport, lambda transport: story(transport, splits, scan))
 
-    def test_a_task_that_waits_for_units_can_be_cancelled(
+    def test_a_task_that_waits_for_splits_can_be_cancelled(
         self, make_transport: Callable[[int], Transport]
     ) -> None:
         async def story(transport: Transport) -> None:
             running = await started(
                 transport, result_task(FeedInput(0, FileScan("parquet", (), (NUMBER,), (), ())))
             )
-            wants = running.wants()
+            wants = running.split_requests()
             await anext(wants)
             await running.cancel()
             assert [want async for want in wants] == []
             failure = await running.done()
             assert isinstance(failure, TaskFailure)
             assert failure.failure is Failure.CANCELLED
-            await running.give(Units(running.attempt, 0, 0, (), 0, True))
+            await running.give(SplitBatch(running.attempt, 0, 0, (), 0, True))
 
         self.run(make_transport, story)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark as the oracle for expressions, row by row.
 
 Under ANSI one bad row fails a whole query and would hide every other row. So Spark evaluates each expression inside

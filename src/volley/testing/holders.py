@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worker stores as tests need them: behind a Flight server, in this process or in one that can be killed."""
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import pyarrow.flight as flight
 from volley import errors
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, BlockRequest
-from volley.shuffle.flight import WorkerStore
 from volley.shuffle.frames import SCHEMA
 from volley.shuffle.location import Location
+from volley.shuffle.worker_store import WorkerStore
 from volley.transport.codec import decode
 
 MEMORY_BYTES = 256 * 2**20
@@ -110,7 +111,7 @@ class Holder:
 class SplitStore:
     """A `ShuffleStore` that writes in the process of a `Holder` and reads in this one."""
 
-    waits = True
+    is_blocking = True
 
     def __init__(self, holder: Holder, reader: WorkerStore) -> None:
         self._holder = holder

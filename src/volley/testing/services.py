@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shuffle servers as tests need them, in this process."""
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from typing import Any
 
 from volley.ids import QueryId
 from volley.security import Security
-from volley.shuffle.fetch import Patience
-from volley.shuffle.service.keeper import Keeper, KeeperSettings
+from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.service.server import ShuffleServer
+from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 
 MEMORY_BYTES = 64 * 2**20
-PATIENCE = Patience(1, 0.01, 10.0)
+PATIENCE = RetryPolicy(1, 0.01, 10.0)
 
 
 class Served:
@@ -23,15 +24,15 @@ class Served:
 
     def __init__(self, directory: Path, port: int = 0, **options: Any) -> None:
         directory.mkdir(exist_ok=True)
-        settings = KeeperSettings((directory,), **({"memory_bytes": MEMORY_BYTES} | options))
-        self.keeper = Keeper(f"server {directory.name}", settings)
+        settings = ShuffleServerSettings((directory,), **({"memory_bytes": MEMORY_BYTES} | options))
+        self.server_state = ShuffleServerState(f"server {directory.name}", settings)
         self.server = ShuffleServer(f"grpc+tcp://127.0.0.1:{port}")
-        self.server.open(self.keeper)
+        self.server.open(self.server_state)
         self.address = f"127.0.0.1:{self.server.port}"
 
     def close(self) -> None:
         self.server.shutdown()
-        self.keeper.close()
+        self.server_state.close()
 
 
 @contextmanager
@@ -44,11 +45,17 @@ def served(directory: Path, count: int = 1, **options: Any) -> Iterator[list[Ser
 
 
 def service_store(
-    addresses: Sequence[str], *queries: str, replicas: int = 1, patience: Patience = PATIENCE, **options: Any
+    addresses: Sequence[str],
+    *queries: str,
+    replicas: int = 1,
+    retry_policy: RetryPolicy = PATIENCE,
+    **options: Any,
 ) -> ServiceStore:
     """A store of this process in which these queries have begun."""
     chosen: dict[str, Any] = {"memory_limit_bytes": MEMORY_BYTES, "compression": "auto", **options}
-    store = ServiceStore(addresses, replicas=replicas, security=Security(), patience=patience, **chosen)
+    store = ServiceStore(
+        addresses, replicas=replicas, security=Security(), retry_policy=retry_policy, **chosen
+    )
     for query in queries:
         store.begin(QueryId(query))
     return store

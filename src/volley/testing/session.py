@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions for tests: settings that go back to what they were."""
 
 from __future__ import annotations

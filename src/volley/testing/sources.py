@@ -1,17 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
 """A data source that does what a test tells it to: find numbers, slowly, endlessly, wrongly or not at all.
 
-units        how many units there are; "endless" for one after the other
-rows         rows of each unit; the ids of all units are 0, 1, 2, ...
-pause        seconds between two units that are found
-raise_after  discovery fails behind so many units
-hang_after   discovery waits for ever behind so many units, until it is closed
+splits        how many splits there are; "endless" for one after the other
+rows         rows of each split; the ids of all splits are 0, 1, 2, ...
+pause        seconds between two splits that are found
+raise_after  discovery fails behind so many splits
+hang_after   discovery waits for ever behind so many splits, until it is closed
 garbage      what discovery yields instead of a partition: "object"
-tail         units say sizes of a heavy tail
-follow       discovery goes on when a reader has begun with the unit before; needs `calls`
-wait_for     readers of the units from `wait_from` on wait until this file exists
-row_pause    seconds that each unit takes to read
-size_pause   seconds that each unit takes to read for each byte of the size that it says
-calls        a directory in which discovery leaves a file `found-<n>` for every unit, and `closed`
+tail         splits say sizes of a heavy tail
+follow       discovery goes on when a reader has begun with the split before; needs `calls`
+wait_for     readers of the splits from `wait_from` on wait until this file exists
+row_pause    seconds that each split takes to read
+size_pause   seconds that each split takes to read for each byte of the size that it says
+calls        a directory in which discovery leaves a file `found-<n>` for every split, and `closed`
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LOOK_SECONDS = 0.005
 class NumbersPartition(InputPartition):
     """Ids from `start` on."""
 
-    unit: int
+    split: int
     start: int
     rows: int
     size_bytes: int | None = None
@@ -48,7 +49,7 @@ class Numbers(DataSource):
         return "numbers"
 
     def schema(self) -> str:
-        return "id bigint, unit bigint, pid bigint"
+        return "id bigint, split bigint, pid bigint"
 
     def reader(self, schema: StructType) -> NumbersReader:
         return NumbersReader(dict(self.options))
@@ -65,26 +66,28 @@ class NumbersReader(DataSourceReader):
 
     def discover(self) -> Iterator[InputPartition]:
         closed = self._closed = threading.Event()
-        units = self._options.get("units", "10")
+        splits = self._options.get("splits", "10")
         rows = self._number("rows", 10)
         pause = float(self._options.get("pause", 0))
-        for unit in count() if units == "endless" else range(int(units)):
-            if unit == self._number("raise_after", -1):
-                raise OSError(f"the listing broke off behind {unit} units")
-            if unit == self._number("hang_after", -1):
+        for split in count() if splits == "endless" else range(int(splits)):
+            if split == self._number("raise_after", -1):
+                raise OSError(f"the listing broke off behind {split} splits")
+            if split == self._number("hang_after", -1):
                 closed.wait()
                 return
             if self._options.get("garbage") == "object":
                 yield object()  # type: ignore[misc]  # what a wrong source would do
             # Every tenth is ten times as large as the rest, every hundredth a hundred times.
             size = (
-                (100 if unit % 100 == 0 else 10 if unit % 10 == 0 else 1) if "tail" in self._options else None
+                (100 if split % 100 == 0 else 10 if split % 10 == 0 else 1)
+                if "tail" in self._options
+                else None
             )
-            self._leave(f"found-{unit}")
-            yield NumbersPartition(unit, unit * rows, rows, size)
+            self._leave(f"found-{split}")
+            yield NumbersPartition(split, split * rows, rows, size)
             if pause:
                 closed.wait(pause)
-            while "follow" in self._options and not self._begun(unit) and not closed.is_set():
+            while "follow" in self._options and not self._begun(split) and not closed.is_set():
                 closed.wait(_LOOK_SECONDS)
 
     def partitions(self) -> list[InputPartition]:
@@ -95,9 +98,9 @@ class NumbersReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, NumbersPartition):
             return
-        self._leave(f"reading-{partition.unit}-{os.getpid()}")
+        self._leave(f"reading-{partition.split}-{os.getpid()}")
         gate = self._options.get("wait_for")
-        if gate and partition.unit >= self._number("wait_from", 0):
+        if gate and partition.split >= self._number("wait_from", 0):
             while not Path(gate).exists():
                 time.sleep(_LOOK_SECONDS)
         time.sleep(float(self._options.get("row_pause", 0)))
@@ -106,19 +109,19 @@ class NumbersReader(DataSourceReader):
         yield pa.RecordBatch.from_pydict(
             {
                 "id": pa.array(ids, pa.int64()),
-                "unit": pa.array([partition.unit] * partition.rows, pa.int64()),
+                "split": pa.array([partition.split] * partition.rows, pa.int64()),
                 "pid": pa.array([os.getpid()] * partition.rows, pa.int64()),
             }
         )
 
     def close(self) -> None:
-        """Asked by discovery's owner when no more units are wanted."""
+        """Asked by discovery's owner when no more splits are wanted."""
         if self._closed is not None:
             self._closed.set()
         self._leave("closed")
 
-    def _begun(self, unit: int) -> bool:
-        return any(Path(self._options["calls"]).glob(f"reading-{unit}-*"))
+    def _begun(self, split: int) -> bool:
+        return any(Path(self._options["calls"]).glob(f"reading-{split}-*"))
 
     def _leave(self, name: str) -> None:
         if "calls" in self._options:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of a transport: the verbs of the wire, and nothing of what is sent.
 
     coordinator                                   worker
@@ -6,8 +7,8 @@
     start(worker, spec)    ->  the attempt runs; its control channel is open
       .done()              <-  how it ended: TaskDone or TaskFailure
       .batches()           <-  its rows, for a task of the result stage
-      .wants()             <-  it has room for units of a feed: `Want`
-      .give(units)         ->  the answer to one `Want`
+      .split_requests()             <-  it has room for splits of a feed: `SplitRequest`
+      .give(splits)         ->  the answer to one `SplitRequest`
       .cancel()            ->  stop it
     release(query)         ->  the query is over: stop and forget all of it
 
@@ -27,7 +28,7 @@ import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block
-from volley.transport.messages import TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
+from volley.transport.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec, WorkerInfo
 
 
 class RunningTask(Protocol):
@@ -45,11 +46,11 @@ class RunningTask(Protocol):
     async def done(self) -> TaskDone | TaskFailure:
         """How the attempt ended. A result task ends after its last batch was taken. Never raises for a failure."""
 
-    def wants(self) -> AsyncIterator[Want]:
+    def split_requests(self) -> AsyncIterator[SplitRequest]:
         """What the attempt asks for while it reads from feeds. Ends with the attempt."""
 
-    async def give(self, units: Units) -> None:
-        """Answer a `Want`. Harmless when the attempt has ended; one whose worker is gone fails by itself."""
+    async def give(self, splits: SplitBatch) -> None:
+        """Answer a `SplitRequest`. Harmless when the attempt has ended; one whose worker is gone fails by itself."""
 
     async def cancel(self) -> None:
         """Stop the attempt and wait until it holds nothing any more. Harmless when it has ended."""

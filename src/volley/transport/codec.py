@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages as JSON: plain data that names its own classes, and nothing that could run when it is read.
 
     dataclass  {"$": "TaskSpec", field: value, ...}      tuple    [ ... ]

@@ -1,20 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a driver and a worker daemon say to each other beside tasks. Data travels elsewhere.
 
     hello     Hello            ->  Welcome              plain JSON, see handshake.py
-    reserve   Reserve          ->  Answer
-    run       TaskSpec         ->  Answer
+    reserve   Reserve          ->  Ack
+    run       TaskSpec         ->  Ack
     watch     Watch            ->  News                 at once when there is some, else after `wait_seconds`
-    feed      Units            ->  Answer               the answer to a Want that came as news
-    cancel    AttemptId        ->  Answer               when the attempt holds nothing any more
-    perform   TaskSpec         ->  Answer               for a caller that waits, without a driver
-    await     Await            ->  how it ended, or Answer(False): not yet
-    pull      Pull             ->  Units, or Answer(False): not yet; a worker with such a task asks the driver
-    ended     how it ended     ->  Answer               told to the driver by who waits for such a task
+    feed      SplitBatch            ->  Ack               the answer to a SplitRequest that came as news
+    cancel    AttemptId        ->  Ack               when the attempt holds nothing any more
+    perform   TaskSpec         ->  Ack               for a caller that waits, without a driver
+    await     Await            ->  how it ended, or Ack(False): not yet
+    pull      Pull             ->  SplitBatch, or Ack(False): not yet; a worker with such a task asks the driver
+    ended     how it ended     ->  Ack               told to the driver by who waits for such a task
     do_put    Push, batches    ->  Pushed               rows of somebody else into the worker's store
-    meet      Meet             ->  Answer               told to the driver by who does that inside an executor
-    release   QueryId          ->  Answer
-    bye       Bye              ->  Answer               the driver ends: forget it
-    drain     Drain            ->  Answer
+    meet      RegisterWorker             ->  Ack               told to the driver by who does that inside an executor
+    release   QueryId          ->  Ack
+    bye       Bye              ->  Ack               the driver ends: forget it
+    drain     Drain            ->  Ack
     health    AskHealth        ->  Health
 
 Whatever is refused is answered by `Refused`. The control channel is `watch`, asked again and again: each question has a
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 
 from volley.ids import AttemptId
 from volley.shuffle.base import Block
-from volley.transport.messages import TaskDone, TaskFailure, Want
+from volley.transport.messages import SplitRequest, TaskDone, TaskFailure
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class News:
 
     outcomes: tuple[Outcome, ...]
     draining: bool
-    wants: tuple[Want, ...] = ()
+    wants: tuple[SplitRequest, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Await:
 class Pull:
     """What does this attempt get? Asked of the driver by the worker at `holder`, again until there is an answer."""
 
-    want: Want
+    want: SplitRequest
     holder: str
     wait_seconds: float
 
@@ -102,7 +103,7 @@ class Pushed:
 
 
 @dataclass(frozen=True)
-class Meet:
+class RegisterWorker:
     """The worker at `holder` is about to hold something for this driver."""
 
     holder: str
@@ -140,7 +141,7 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Ack:
     granted: bool = True
 
 

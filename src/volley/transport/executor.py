@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sidecar of a Spark executor, as the Python workers of that executor see it.
 
     executor JVM

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker daemons of a session as the driver sees them: who is there, and the moment one is not.
 
 Each daemon has a `Peer` with a thread of its own that asks it for news, again and again, each time with a deadline:
@@ -24,7 +25,7 @@ from volley.security import Security
 from volley.transport.codec import decode, encode
 from volley.transport.control import Bye, News, Refused, Watch
 from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
-from volley.transport.messages import Failure, TaskDone, TaskFailure, Want, WorkerInfo
+from volley.transport.messages import Failure, SplitRequest, TaskDone, TaskFailure, WorkerInfo
 
 HEARTBEAT_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2
@@ -32,7 +33,7 @@ _LAST_PROBE_SECONDS = 5.0
 _CALL_THREADS = 16
 _SPARE_CLIENTS = 4
 
-Listener = Callable[[TaskDone | TaskFailure | Want], None]
+Listener = Callable[[TaskDone | TaskFailure | SplitRequest], None]
 """Told what an attempt wants, again and again, and at last how it ended, on a thread of the peer."""
 
 

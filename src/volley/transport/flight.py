@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers in other processes, over Arrow Flight.
 
     driver                                worker daemon
@@ -22,19 +23,27 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from volley.byte_semaphore import ByteSemaphore
 from volley.errors import QueryError
-from volley.gate import ByteGate
 from volley.ids import AttemptId, QueryId
 from volley.security import Clients, Security
 from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.flight import WorkerStore
 from volley.shuffle.location import Location
-from volley.shuffle.shared import Ownership
+from volley.shuffle.shared import QueryLease
+from volley.shuffle.worker_store import WorkerStore
 from volley.transport.codec import encode
-from volley.transport.control import RESULT_TICKET, Answer, Reserve
+from volley.transport.control import RESULT_TICKET, Ack, Reserve
 from volley.transport.fleet import Fleet, Peer, PeerLost
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
-from volley.transport.shore import Shore
+from volley.transport.ingest import IngestEndpoint
+from volley.transport.messages import (
+    Failure,
+    SplitBatch,
+    SplitRequest,
+    TaskDone,
+    TaskFailure,
+    TaskSpec,
+    WorkerInfo,
+)
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 _MESSAGE_BYTES = 64 * 2**20
@@ -50,7 +59,7 @@ class FlightTransport:
         shared: SharedStore | None = None,
     ) -> None:
         self._fleet = fleet
-        self._data = Ownership(shared) if shared else None
+        self._data = QueryLease(shared) if shared else None
         self._result_buffer_bytes = result_buffer_bytes
 
     def workers(self) -> Sequence[WorkerInfo]:
@@ -63,7 +72,7 @@ class FlightTransport:
         except QueryError:
             # It is gone, or has forgotten this driver; its own thread finds that out and says so.
             return False
-        return isinstance(answer, Answer) and answer.granted
+        return isinstance(answer, Ack) and answer.granted
 
     async def start(self, worker: str, task: TaskSpec) -> FlightTask:
         peer = self._fleet[worker]
@@ -79,12 +88,12 @@ class FlightTransport:
             raise
         return running
 
-    async def take_in(self, query: QueryId) -> Shore:
+    async def take_in(self, query: QueryId) -> IngestEndpoint:
         """The workers will be given rows, by whoever has the token, until `release` of the query."""
         self._fleet.begin(query)
         if self._data:
             await self._data.begin(query)
-        return Shore(tuple(worker.name for worker in self.workers()), self._fleet.driver)
+        return IngestEndpoint(tuple(worker.name for worker in self.workers()), self._fleet.driver)
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
@@ -134,7 +143,7 @@ class FlightTask:
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[TaskDone | TaskFailure] = self._loop.create_future()
         self._rows = _Rows(peer, task.attempt, self._loop, result_buffer_bytes, self._broken)
-        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
+        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
         peer.listen(task.attempt, lambda news: _soon(self._loop, self._heard, news))
 
     @property
@@ -144,14 +153,14 @@ class FlightTask:
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
         return self._rows.batches()
 
-    async def wants(self) -> AsyncIterator[Want]:
+    async def split_requests(self) -> AsyncIterator[SplitRequest]:
         while (want := await self._wants.get()) is not None:
             yield want
 
-    async def give(self, units: Units) -> None:
+    async def give(self, splits: SplitBatch) -> None:
         # A worker that is gone is found out by its own thread, and fails the attempt.
         with suppress(QueryError):
-            await self._transport.call(self._peer, "feed", units)
+            await self._transport.call(self._peer, "feed", splits)
 
     async def done(self) -> TaskDone | TaskFailure:
         outcome = await asyncio.shield(self._outcome)
@@ -185,10 +194,10 @@ class FlightTask:
         message = f"worker {self._peer.address}: {problem}"
         return TaskFailure(self._attempt, Failure.WORKER, PeerLost.code, message)
 
-    def _heard(self, news: TaskDone | TaskFailure | Want) -> None:
+    def _heard(self, news: TaskDone | TaskFailure | SplitRequest) -> None:
         if self._outcome.done():
             return
-        if isinstance(news, Want):
+        if isinstance(news, SplitRequest):
             self._wants.put_nowait(news)
             return
         self._outcome.set_result(news)
@@ -215,7 +224,7 @@ class _Rows:
         self._attempt = attempt
         self._loop = loop
         self._broken = broken
-        self._gate = ByteGate(limit_bytes)
+        self._gate = ByteSemaphore(limit_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
         self._ended: asyncio.Future[str | None] = loop.create_future()
         self._lock = threading.Lock()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first words of two processes: they go on only when both speak the same protocol and hash alike.
 
 These words are plain JSON outside of the versioned codec, because they must be understood by every version, older and

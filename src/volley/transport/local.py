@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers in this process: a message is a call, a fetched block is a reference."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import pyarrow as pa
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
-from volley.shuffle.shared import Ownership, Visitor
+from volley.shuffle.shared import QueryLease, WorkerView
 from volley.transport.messages import TaskSpec, WorkerInfo
 from volley.worker.slots import RESULT_BUFFER_BYTES, Attempt, Slots
 
@@ -30,8 +31,8 @@ class LocalTransport:
         """`store` makes the store of the worker whose name it is given; `shared` is one that all use instead, and so is
         `serving`, one of this process that others read as well."""
         share = max(1, cores // workers)
-        self._data = Ownership(shared) if shared else None
-        self._common = Visitor(shared) if shared else serving
+        self._data = QueryLease(shared) if shared else None
+        self._common = WorkerView(shared) if shared else serving
         self._workers = {
             name: _Worker(name, share, self._common or store(name), self, result_buffer_bytes)
             for name in (f"local-{number}" for number in range(workers))
@@ -97,8 +98,8 @@ class _StoreView:
         self._location = location
 
     @property
-    def waits(self) -> bool:
-        return self._own.waits
+    def is_blocking(self) -> bool:
+        return self._own.is_blocking
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         return self._own.sink(attempt, partitions)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What crosses the wire: plain data with a version, and the attempt that it belongs to in every message."""
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class InputBlocks:
 
 
 @dataclass(frozen=True)
-class Want:
-    """An attempt has room for `credits` units of feed `feed`, behind place `after` of what it was given.
+class SplitRequest:
+    """An attempt has room for `credits` splits of feed `feed`, behind place `after` of what it was given.
 
-    It asks one thing at a time of each feed; 0 is the beginning, to which it may go back. `read` units it has read to
+    It asks one thing at a time of each feed; 0 is the beginning, to which it may go back. `read` splits it has read to
     their end. `host` is where it runs, if that is not where it was placed.
     """
 
@@ -50,8 +51,8 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Units:
-    """The answer to a `Want`: what stands from place `since`, where it asked, up to place `after`.
+class SplitBatch:
+    """The answer to a `SplitRequest`: what stands from place `since`, where it asked, up to place `after`.
 
     `over`: there are no more for this task.
     """
@@ -59,7 +60,7 @@ class Units:
     attempt: AttemptId
     feed: int
     since: int
-    units: tuple[bytes, ...]
+    splits: tuple[bytes, ...]
     after: int
     over: bool
 
@@ -68,7 +69,7 @@ class Units:
 class TaskSpec:
     """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
 
-    `driver` is the address at which the attempt's worker asks for units, where nobody comes to ask what it wants."""
+    `driver` is the address at which the attempt's worker asks for splits, where nobody comes to ask what it wants."""
 
     attempt: AttemptId
     plan: Node

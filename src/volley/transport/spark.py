@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers inside the executors of the session's own Spark: each stage is a Spark job of native tasks.
 
     coordinator    starts the attempts of a stage, one by one
     transport      gathers those that start together into one job, an attempt a partition
     Spark          places, repeats and speculates its tasks; cancels them by job group or tag
     Spark task     lets the sidecar of its executor perform the attempt (`spark_task.py`)
-    sidecar        runs it, asks the driver for units (`spark_control.py`), keeps its output, serves it to others
+    sidecar        runs it, asks the driver for splits (`spark_control.py`), keeps its output, serves it to others
 
 Which executor runs an attempt is Spark's choice, so workers are places to run in, one for each core that Spark has; who
 really ran an attempt, and holds its output, is known when it has ended.
@@ -35,13 +36,21 @@ from volley.config import PREFIX, Config, parse_bytes
 from volley.ids import AttemptId, QueryId, StageId
 from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.shared import Ownership
+from volley.shuffle.shared import QueryLease
 from volley.transport.codec import decode, encode
 from volley.transport.executor import SidecarSettings
 from volley.transport.flight import store_reader
 from volley.transport.handshake import Identity, process_name
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want, WorkerInfo
-from volley.transport.shore import Shore
+from volley.transport.ingest import IngestEndpoint
+from volley.transport.messages import (
+    Failure,
+    SplitBatch,
+    SplitRequest,
+    TaskDone,
+    TaskFailure,
+    TaskSpec,
+    WorkerInfo,
+)
 from volley.transport.spark_control import Channel, Control, driver_hosts
 from volley.transport.spark_task import perform
 
@@ -164,7 +173,7 @@ class SparkTransport:
 
     def __init__(self, application: Application, shared: SharedStore | None = None) -> None:
         self._application = application
-        self._data = Ownership(shared) if shared else None
+        self._data = QueryLease(shared) if shared else None
         self._context = application.context
         self._inherited = {
             key: value for key in _INHERITED if (value := self._context.getLocalProperty(key)) is not None
@@ -202,11 +211,11 @@ class SparkTransport:
         job.tasks.append(running)
         return running
 
-    async def take_in(self, query: QueryId) -> Shore:
+    async def take_in(self, query: QueryId) -> IngestEndpoint:
         """Sidecars will be given rows of Spark's, by tasks in their executors, until `release` of the query."""
         if self._data:
             await self._data.begin(query)
-        return Shore(sidecars=self._application.shared, control=self._application.control.address)
+        return IngestEndpoint(sidecars=self._application.shared, control=self._application.control.address)
 
     def listen(self, attempt: AttemptId, ended: Callable[[TaskDone | TaskFailure], None]) -> Channel:
         """Hear what the attempt wants; `ended` hears how it ended, where Spark would say so late."""
@@ -328,11 +337,11 @@ class SparkTask:
     def attempt(self) -> AttemptId:
         return self.spec.attempt
 
-    def wants(self) -> AsyncIterator[Want]:
-        return self._channel.wants()
+    def split_requests(self) -> AsyncIterator[SplitRequest]:
+        return self._channel.split_requests()
 
-    async def give(self, units: Units) -> None:
-        self._channel.give(units)
+    async def give(self, splits: SplitBatch) -> None:
+        self._channel.give(splits)
 
     def _told(self, outcome: TaskDone | TaskFailure) -> None:
         # Rows of a result come with the job, and with them how the attempt ended.
@@ -376,7 +385,7 @@ def _overhead_bytes(context: SparkContext) -> int:
         return 0
     overhead = conf.get("spark.executor.memoryOverhead")
     if overhead:
-        # Without a unit it is in MiB.
+        # Without a split it is in MiB.
         return parse_bytes(overhead if not overhead.isdigit() else f"{overhead}m")
     return max(_OVERHEAD_MIN_BYTES, parse_bytes(conf.get("spark.executor.memory", "1g")) // 10)
 

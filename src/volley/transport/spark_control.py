@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver's end of the control channel to native tasks inside Spark's executors.
 
-    sidecar      pull    Pull                    ->   Units when there are some, Answer(False) when not yet
-    Spark task   ended   TaskDone, TaskFailure   ->   Answer; where Spark would say so only at the end of the job
-    Spark task   meet    Meet                    ->   Answer; a sidecar is about to hold rows of Spark's
+    sidecar      pull    Pull                    ->   Splits when there are some, Ack(False) when not yet
+    Spark task   ended   TaskDone, TaskFailure   ->   Ack; where Spark would say so only at the end of the job
+    Spark task   meet    RegisterWorker                    ->   Ack; a sidecar is about to hold rows of Spark's
 
 Executors call the driver, as they do in Spark, and not the other way round: where an attempt runs is Spark's choice,
-which the driver learns when the attempt speaks. Every question carries the place up to which units have arrived, so
+which the driver learns when the attempt speaks. Every question carries the place up to which splits have arrived, so
 it may be asked again after any failure. An attempt that is over is refused, and so ends where it still runs.
 """
 
@@ -27,8 +28,8 @@ from volley.ids import AttemptId
 from volley.listening import address_of, listen
 from volley.security import Security
 from volley.transport.codec import decode, encode
-from volley.transport.control import Answer, Meet, Pull, Refused
-from volley.transport.messages import TaskDone, TaskFailure, Units, Want
+from volley.transport.control import Ack, Pull, Refused, RegisterWorker
+from volley.transport.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
 from volley.transport.spark_task import ours
 
 _log = logging.getLogger(__name__)
@@ -59,19 +60,19 @@ class Channel:
         self._ended = ended
         self._met = met
         self._loop = asyncio.get_running_loop()
-        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
-        self._open: dict[tuple[AttemptId, int], tuple[int, asyncio.Future[Units]]] = {}
+        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        self._open: dict[tuple[AttemptId, int], tuple[int, asyncio.Future[SplitBatch]]] = {}
         self.closed = False
 
-    async def wants(self) -> AsyncIterator[Want]:
+    async def split_requests(self) -> AsyncIterator[SplitRequest]:
         while (want := await self._wants.get()) is not None:
             yield want
 
-    def give(self, units: Units) -> None:
-        asked_from, answer = self._open.get((units.attempt, units.feed), (-1, None))
+    def give(self, splits: SplitBatch) -> None:
+        asked_from, answer = self._open.get((splits.attempt, splits.feed), (-1, None))
         # Spark may have begun the attempt again, or twice: an answer is for the question that was asked last.
-        if answer is not None and asked_from == units.since and not answer.done():
-            answer.set_result(units)
+        if answer is not None and asked_from == splits.since and not answer.done():
+            answer.set_result(splits)
 
     def close(self) -> None:
         """The attempt is over."""
@@ -80,7 +81,7 @@ class Channel:
         for _, answer in self._open.values():
             answer.cancel()
 
-    async def pull(self, pull: Pull) -> Units | None:
+    async def pull(self, pull: Pull) -> SplitBatch | None:
         """The answer to a want; None when there is none within the time that the asker waits."""
         want = pull.want
         self._met(pull.holder)
@@ -141,14 +142,14 @@ class Control:
         match action, message:
             case "pull", Pull(want):
                 channel = self._channel(want.attempt)
-                return channel.submit(channel.pull(message)) or Answer(False)
+                return channel.submit(channel.pull(message)) or Ack(False)
             case "ended", TaskDone() | TaskFailure():
                 channel = self._channel(message.attempt)
                 channel.submit(channel.ended(message))
-                return Answer()
-            case "meet", Meet(holder):
+                return Ack()
+            case "register", RegisterWorker(holder):
                 self._met(holder)
-                return Answer()
+                return Ack()
             case _:
                 raise QueryError(f"{action!r} with {type(message).__name__} is nothing that a driver does.")
 

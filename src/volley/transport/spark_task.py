@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs in a Python worker of Spark: it lets the executor's sidecar perform one attempt, and waits for its end.
 
 The Spark task stands for the native one: where it is placed, that one runs; as long as it lives, that one may go on.
@@ -20,7 +21,7 @@ from volley.errors import HandshakeRefused, QueryError
 from volley.ids import AttemptId
 from volley.security import Security
 from volley.transport.codec import decode, encode
-from volley.transport.control import RESULT_TICKET, Answer, Await, Refused
+from volley.transport.control import RESULT_TICKET, Ack, Await, Refused
 from volley.transport.executor import Executor, SidecarSettings, sidecar_address
 from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
@@ -116,7 +117,7 @@ class Sidecar:
     def _outcome(self, attempt: AttemptId) -> TaskDone | TaskFailure:
         while True:
             answer = self._ask("await", Await(attempt, _WAIT_SECONDS), _WAIT_SECONDS + _CALL_SECONDS)
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, Ack):
                 return answer  # type: ignore[no-any-return]  # what else the codec gives for this action
 
     def _tell(self, driver: str, outcome: TaskDone) -> None:

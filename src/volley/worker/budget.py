@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a worker divides the memory that it was given."""
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class WorkerBudget:
 
 def size(size_bytes: float) -> str:
     """For people: 1.5 GB."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(size_bytes) < 1024 or unit == "GB":
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+    for split in ("B", "KB", "MB", "GB"):
+        if abs(size_bytes) < 1024 or split == "GB":
+            return f"{size_bytes:.0f} {split}" if split == "B" else f"{size_bytes:.1f} {split}"
         size_bytes /= 1024
     raise AssertionError

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley worker` from its start to its end: listen, serve, drain, stop.
 
     start     listen, compute the fingerprint, open the doors
@@ -28,14 +29,14 @@ from volley.listening import address_of, listen, reachable_name
 from volley.loop import LoopThread
 from volley.lower.memory import OperatorMemory
 from volley.security import Clients, Security
-from volley.shuffle.choice import StoreChoice, new_store
-from volley.shuffle.flight import WorkerStore
+from volley.shuffle.factory import StoreSettings, new_store
 from volley.shuffle.location import Location
-from volley.shuffle.shared import Visitor
+from volley.shuffle.shared import WorkerView
+from volley.shuffle.worker_store import WorkerStore
 from volley.transport.handshake import Identity
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
-from volley.worker.performed import Performed
+from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.pulling import Pulls
 from volley.worker.scratch import Scratch
 from volley.worker.server import Worker, WorkerServer
@@ -55,7 +56,7 @@ class ShuffleSettings:
     retry_attempts: int
     retry_delay_seconds: float
     timeout_seconds: float
-    store: StoreChoice
+    store: StoreSettings
 
     @classmethod
     def of(cls, config: Config) -> ShuffleSettings:
@@ -67,7 +68,7 @@ class ShuffleSettings:
             config.shuffle_retry_attempts,
             config.shuffle_retry_delay_ms / 1000,
             config.shuffle_timeout_seconds,
-            StoreChoice.of(config),
+            StoreSettings.of(config),
         )
 
 
@@ -113,8 +114,8 @@ class Daemon:
         self._worker: Worker = self._loop.submit(self._made(store)).result()
         self._server.open(self._worker)
         self._leases: list[Future[None]] = [
-            self._loop.submit(self._worker.drivers.forget_the_silent()),
-            self._loop.submit(self._worker.performed.end_the_forgotten()),
+            self._loop.submit(self._worker.drivers.expire_leases()),
+            self._loop.submit(self._worker.external_attempts.end_the_forgotten()),
         ]
 
     async def _made(self, store: WorkerStore) -> Worker:
@@ -122,7 +123,7 @@ class Daemon:
         # A share for each, so that what one task can do does not depend on its neighbours.
         memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self.scratch.directories)
         # Its own store then holds nothing, and nobody has to wait for it to be empty.
-        used = Visitor(self._shared) if self._shared else store
+        used = WorkerView(self._shared) if self._shared else store
         slots = Slots(self.address, settings.slots, settings.cores, used, memory=memory)
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
@@ -130,7 +131,7 @@ class Daemon:
             settings.cores,
             slots,
             Drivers(slots, settings.lease_seconds),
-            Performed(slots, self._pulls),
+            ExternalAttempts(slots, self._pulls),
             store,
             self.budget,
             settings.shuffle.max_message_bytes,

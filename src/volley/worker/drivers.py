@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The drivers of a worker: what each is still to be told, and when it has been silent for too long.
 
 A driver that dies cannot say so. It asks for news every second; one that has not asked for the length of a lease has
@@ -14,7 +15,7 @@ from collections import deque
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.transport.control import UNKNOWN_DRIVER, News, Outcome
-from volley.transport.messages import TaskSpec, Want
+from volley.transport.messages import SplitRequest, TaskSpec
 from volley.worker.slots import Attempt, Slots
 
 LEASE_SECONDS = 60.0
@@ -86,7 +87,7 @@ class Drivers:
             for query in list(driver.queries):
                 await self._slots.release(query)
 
-    async def forget_the_silent(self) -> None:
+    async def expire_leases(self) -> None:
         """Runs as long as the worker does."""
         while True:
             await asyncio.sleep(min(1.0, self._lease_seconds / 4))
@@ -116,7 +117,7 @@ class _Driver:
         self.queries: set[QueryId] = set()
         self.attempts: set[AttemptId] = set()
         self._outcomes: deque[Outcome] = deque()
-        self._wants: list[Want] = []
+        self._wants: list[SplitRequest] = []
         self._last = 0
         self._changed = asyncio.Event()
         self._closed = False
@@ -127,11 +128,13 @@ class _Driver:
         self._outcomes.append(Outcome(self._last, attempt.outcome))
         self._changed.set()
 
-    def wanted(self, want: Want) -> None:
+    def wanted(self, want: SplitRequest) -> None:
         self._wants.append(want)
         self._changed.set()
 
-    async def news(self, after: int, wait_seconds: float) -> tuple[tuple[Outcome, ...], tuple[Want, ...]]:
+    async def news(
+        self, after: int, wait_seconds: float
+    ) -> tuple[tuple[Outcome, ...], tuple[SplitRequest, ...]]:
         while self._outcomes and self._outcomes[0].number <= after:
             self._outcomes.popleft()
         if not self._outcomes and not self._wants:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A planned fragment while it runs: its outputs are polled together, and stop when they are dropped."""
 
 from __future__ import annotations

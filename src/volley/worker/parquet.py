@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows into Parquet files such as Spark writes: its types, its metadata, its names for folders."""
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Units for attempts that no coordinator watches: what they want is asked of the driver that they name.
+# SPDX-License-Identifier: Apache-2.0
+"""Splits for attempts that no coordinator watches: what they want is asked of the driver that they name.
 
-    attempt --- Want --->  Pulls  --- Pull --->  driver          again, as long as it says "not yet"
-            <-- Units ---         <-- Units ---
+    attempt --- SplitRequest --->  Pulls  --- Pull --->  driver          again, as long as it says "not yet"
+            <-- SplitBatch ---         <-- SplitBatch ---
 
 A driver that does not answer for a while has lost this attempt, which then fails; so does one that the driver does not
 know any more.
@@ -20,7 +21,7 @@ from volley.errors import QueryError
 from volley.security import Clients, Security
 from volley.transport.codec import decode, encode
 from volley.transport.control import Pull, Refused
-from volley.transport.messages import Units, Want
+from volley.transport.messages import SplitBatch, SplitRequest
 from volley.worker.slots import Attempt
 
 _WAIT_SECONDS = 2.0
@@ -43,7 +44,7 @@ class Pulls:
     def follow(self, attempt: Attempt, driver: str) -> None:
         """Ask the driver at this address for everything that the attempt wants from now on."""
 
-        def ask(want: Want) -> None:
+        def ask(want: SplitRequest) -> None:
             pulling = asyncio.create_task(self._pull(attempt, driver, want))
             self._under_way.add(pulling)
             pulling.add_done_callback(self._under_way.discard)
@@ -54,7 +55,7 @@ class Pulls:
         """The loop has ended. Calls that are under way end by their deadline."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _pull(self, attempt: Attempt, driver: str, want: Want) -> None:
+    async def _pull(self, attempt: Attempt, driver: str, want: SplitRequest) -> None:
         pull = Pull(want, self._name, _WAIT_SECONDS)
         heard = time.monotonic()
         while not attempt.ended:
@@ -79,7 +80,7 @@ class Pulls:
             if isinstance(answer, Refused):
                 attempt.fail_feed(want.feed, QueryError(f"the driver at {driver}: {answer.message}"))
                 return
-            if isinstance(answer, Units):
+            if isinstance(answer, SplitBatch):
                 await attempt.give(answer)
                 return
 

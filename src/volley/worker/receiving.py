@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows that somebody else has computed, on their way into the store of a worker."""
 
 from __future__ import annotations

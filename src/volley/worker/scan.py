@@ -1,10 +1,11 @@
-"""The scans of a running task: threads that read units, and tables in which DataFusion finds their rows.
+# SPDX-License-Identifier: Apache-2.0
+"""The scans of a running task: threads that read splits, and tables in which DataFusion finds their rows.
 
-    Intake  --unit-->  reader thread --batches-->  queue  -->  stream of DataFusion
-            --unit-->  reader thread --batches-->  (bytes)  -->  stream of DataFusion
+    SplitQueue  --split-->  reader thread --batches-->  queue  -->  stream of DataFusion
+            --split-->  reader thread --batches-->  (bytes)  -->  stream of DataFusion
 
 Reading waits for disks, networks and the coordinator, which a thread of DataFusion must not: it may be the one that
-other tasks of this process need. So units are read on threads of the task's own, and a stream that finds nothing gives
+other tasks of this process need. So splits are read on threads of the task's own, and a stream that finds nothing gives
 an empty batch after a moment, which lets DataFusion's thread look after somebody else.
 """
 
@@ -25,7 +26,7 @@ from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import FeedInput, SourceScan
 from volley.splits.readers import reader_of
 from volley.splits.source import SplitReader
-from volley.worker.intake import Intake, Intakes, Stopped
+from volley.worker.split_queue import SplitQueue, SplitQueues, Stopped
 
 _QUEUE_BYTES = 32 * 2**20
 # DataFusion asks a stream some hundred times before it lets another have the thread, so this must be short. But every
@@ -39,8 +40,8 @@ _LOOK_AGAIN_SECONDS = 0.002
 class Scans:
     """All scans of one run of an attempt that are fed. `errors` fills with what went wrong in reading."""
 
-    def __init__(self, intakes: Intakes | None, cores: int, errors: list[Exception]) -> None:
-        self._intakes = intakes
+    def __init__(self, split_queues: SplitQueues | None, cores: int, errors: list[Exception]) -> None:
+        self._split_queues = split_queues
         self._cores = cores
         self._errors = errors
         self._scans: list[_Scan] = []
@@ -50,19 +51,19 @@ class Scans:
         self._scans.append(scan)
         return StreamTable(scan.schema, [scan.batches] * self._cores)
 
-    def _opened(self, node: FeedInput) -> Intake:
-        if self._intakes is None:
+    def _opened(self, node: FeedInput) -> SplitQueue:
+        if self._split_queues is None:
             raise QueryError(f"nobody feeds scan {node.feed} of this task.")
-        return self._intakes.open(node.feed)
+        return self._split_queues.open(node.feed)
 
-    async def waves(self, node: FeedInput) -> AsyncIterator[list[pa.RecordBatch]]:
+    async def micro_batches(self, node: FeedInput) -> AsyncIterator[list[pa.RecordBatch]]:
         """The rows of a scan without a table: again and again all that was read since the last time."""
         scan = _Scan(node, self._opened(node), self._cores, self._errors)
         self._scans.append(scan)
         scan.start()
-        while (wave := scan.wave()) is not None:
-            if wave:
-                yield wave
+        while (micro_batch := scan.micro_batch()) is not None:
+            if micro_batch:
+                yield micro_batch
             else:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
@@ -81,19 +82,21 @@ class Scans:
 class _Scan:
     """Started by the first stream that is read, so that a scan that DataFusion finds needless costs nothing."""
 
-    def __init__(self, node: FeedInput, intake: Intake, readers: int, errors: list[Exception]) -> None:
+    def __init__(
+        self, node: FeedInput, split_queue: SplitQueue, readers: int, errors: list[Exception]
+    ) -> None:
         self._attributes = distinct(node.output)
         self._reader: SplitReader = reader_of(node.plan)
         self._columns = [attribute.name for attribute in self._attributes]
         self.schema = read_schema(node.output)
-        # Those of files are in the plan of a unit.
+        # Those of files are in the plan of a split.
         self._filters: Sequence[Expression] = ()
         if isinstance(node.plan, SourceScan):
             names = dict(zip((a.id for a in node.output), node.plan.columns, strict=True))
             self._columns = [names[attribute.id] for attribute in self._attributes]
             self.schema = arrow_schema(node.output)
             self._filters = node.plan.filters
-        self._intake = intake
+        self._split_queue = split_queue
         self._errors = errors
         self._queue = _BatchQueue(_QUEUE_BYTES, readers)
         self._threads = [
@@ -110,7 +113,7 @@ class _Scan:
         for thread in self._threads:
             thread.start()
 
-    def wave(self) -> list[pa.RecordBatch] | None:
+    def micro_batch(self) -> list[pa.RecordBatch] | None:
         """What has been read and not been taken, without waiting; None when there is no more."""
         found: list[pa.RecordBatch] = []
         while (batch := self._queue.get(0)) is not None and batch is not _NOTHING:
@@ -134,7 +137,7 @@ class _Scan:
             yield nothing if item is _NOTHING else item
 
     def close(self) -> None:
-        self._intake.close()
+        self._split_queue.close()
         self._queue.close()
 
     @property
@@ -143,12 +146,12 @@ class _Scan:
 
     def _read(self) -> None:
         try:
-            while (unit := self._intake.take()) is not None:
+            while (split := self._split_queue.take()) is not None:
                 self._reading = self._reads_files
-                for batch in self._reader.read(unit, self._columns, self._filters):
+                for batch in self._reader.read(split, self._columns, self._filters):
                     self._queue.put(as_planned(batch, self._attributes, self.schema))
                 self._reading = False
-                self._intake.has_read()
+                self._split_queue.has_read()
         except Stopped:
             pass
         except Exception as error:

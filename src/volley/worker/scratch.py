@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Directories that end with this process.
 
 DataFusion gives the files that operators spill names, so a process that is killed would leave them behind. A shell that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Flight face of a worker: actions for control, `do_get` and `do_put` for rows.
 
 Flight calls in on threads of its own; everything that concerns attempts happens on the worker's event loop, and these
@@ -24,7 +25,7 @@ from volley.shuffle.base import ShuffleStore
 from volley.transport.codec import decode, encode
 from volley.transport.control import (
     RESULT_TICKET,
-    Answer,
+    Ack,
     AskHealth,
     Await,
     Bye,
@@ -37,10 +38,10 @@ from volley.transport.control import (
     Watch,
 )
 from volley.transport.handshake import Identity, Welcome, hello_of, to_json
-from volley.transport.messages import TaskSpec, Units
+from volley.transport.messages import SplitBatch, TaskSpec
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import Drivers
-from volley.worker.performed import Performed
+from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.receiving import receive
 from volley.worker.slots import Attempt, Slots
 
@@ -62,7 +63,7 @@ class Worker:
     cores: int
     slots: Slots
     drivers: Drivers
-    performed: Performed
+    external_attempts: ExternalAttempts
     store: ServingStore
     budget: WorkerBudget
     max_message_bytes: int
@@ -165,32 +166,32 @@ async def _answered(worker: Worker, action: str, body: bytes) -> Any:
     message = decode(body)
     match action, message:
         case "reserve", Reserve(driver, attempt):
-            return Answer(worker.drivers.reserve(driver, attempt))
+            return Ack(worker.drivers.reserve(driver, attempt))
         case "run", TaskSpec():
             worker.drivers.run(message)
-            return Answer()
+            return Ack()
         case "watch", Watch(driver, after, wait_seconds):
             return await worker.drivers.watch(driver, after, wait_seconds)
-        case "feed", Units():
+        case "feed", SplitBatch():
             await worker.slots.give(message)
-            return Answer()
+            return Ack()
         case "cancel", AttemptId():
             await worker.slots.cancel(message)
-            return Answer()
+            return Ack()
         case "perform", TaskSpec():
-            return Answer(worker.performed.start(message))
+            return Ack(worker.external_attempts.start(message))
         case "await", Await(attempt, wait_seconds):
-            return await worker.performed.wait(attempt, wait_seconds) or Answer(False)
+            return await worker.external_attempts.wait(attempt, wait_seconds) or Ack(False)
         case "release", QueryId():
             await worker.drivers.release(message)
-            return Answer()
+            return Ack()
         case "bye", Bye(driver):
             await worker.drivers.bye(driver)
-            return Answer()
+            return Ack()
         case "drain", Drain():
             worker.slots.drain()
             worker.drivers.wake()
-            return Answer()
+            return Ack()
         case "health", AskHealth():
             return worker.health()
         case _:

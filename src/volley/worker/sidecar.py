@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker daemon beside a Spark executor: `python -m volley.worker.sidecar`, told in one JSON text what to be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The attempts of one worker: room for them, their runs, their rows on the way out.
 
     reserve(attempt) -> start(spec) -> Attempt         one after the other, an attempt once
@@ -15,14 +16,14 @@ from collections.abc import AsyncIterator, Callable
 
 import pyarrow as pa
 
+from volley.byte_semaphore import ByteSemaphore
 from volley.errors import QueryError
-from volley.gate import ByteGate
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, Units, Want
-from volley.worker.intake import Intakes
+from volley.transport.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
+from volley.worker.split_queue import SplitQueues
 from volley.worker.task import failure_of, run_task
 
 RESULT_BUFFER_BYTES = 64 * 2**20
@@ -109,10 +110,10 @@ class Slots:
             raise QueryError(f"{attempt} is not on {self.name}.")
         return self._attempts[attempt]
 
-    async def give(self, units: Units) -> None:
+    async def give(self, splits: SplitBatch) -> None:
         """The answer to what an attempt wanted; one that is not here wants nothing any more."""
-        if units.attempt in self._attempts:
-            await self._attempts[units.attempt].give(units)
+        if splits.attempt in self._attempts:
+            await self._attempts[splits.attempt].give(splits)
 
     async def cancel(self, attempt: AttemptId) -> None:
         """End an attempt, or give its room back. One that is not here has ended."""
@@ -143,11 +144,11 @@ class Attempt:
         result_buffer_bytes: int,
     ) -> None:
         self._spec = task
-        self._gate = ByteGate(result_buffer_bytes)
+        self._gate = ByteSemaphore(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
-        self._wants: asyncio.Queue[Want | None] = asyncio.Queue()
-        self._tell: Callable[[Want], None] = self._wants.put_nowait
-        self._intakes = Intakes(task.attempt, lambda want: self._tell(want))
+        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        self._tell: Callable[[SplitRequest], None] = self._wants.put_nowait
+        self._split_queues = SplitQueues(task.attempt, lambda want: self._tell(want))
         self._task = asyncio.create_task(self._run(store, cores, memory))
         self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
         self._task.add_done_callback(lambda _: self._wants.put_nowait(None))
@@ -177,7 +178,7 @@ class Attempt:
             return TaskFailure(self.attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled")
         return self._task.result()
 
-    def on_want(self, callback: Callable[[Want], None]) -> None:
+    def on_want(self, callback: Callable[[SplitRequest], None]) -> None:
         """Call this on the loop for each want, instead of keeping it for `wants`."""
         self._tell = callback
 
@@ -189,16 +190,16 @@ class Attempt:
             yield batch
             self._gate.leave(batch.nbytes)
 
-    async def wants(self) -> AsyncIterator[Want]:
+    async def split_requests(self) -> AsyncIterator[SplitRequest]:
         while (want := await self._wants.get()) is not None:
             yield want
 
-    async def give(self, units: Units) -> None:
-        self._intakes.give(units)
+    async def give(self, splits: SplitBatch) -> None:
+        self._split_queues.give(splits)
 
     def fail_feed(self, feed: int, error: Exception) -> None:
         """What it wants of this feed will not come."""
-        self._intakes.fail(feed, error)
+        self._split_queues.fail(feed, error)
 
     async def done(self) -> TaskDone | TaskFailure:
         await asyncio.wait([self._task])
@@ -212,7 +213,7 @@ class Attempt:
         self, store: ShuffleStore, cores: int, memory: OperatorMemory | None
     ) -> TaskDone | TaskFailure:
         try:
-            return await run_task(self._spec, store, cores, self._give, memory, self._intakes)
+            return await run_task(self._spec, store, cores, self._give, memory, self._split_queues)
         except Exception as error:
             return failure_of(self.attempt, error)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of an attempt: plan the fragment, run it, hand its rows over, report.
 
 Planning computes and runs on a thread of its own; running waits, on the event loop, so that an attempt can be stopped
@@ -37,11 +38,11 @@ from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFi
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+from volley.worker.async_sink import AsyncSink
 from volley.worker.fragment import Fragment, Running
-from volley.worker.handover import Handover
-from volley.worker.intake import Intakes
+from volley.worker.micro_batches import MicroBatches, held_back
 from volley.worker.scan import Scans
-from volley.worker.waves import Waves, held_back
+from volley.worker.split_queue import SplitQueues
 from volley.worker.write import write_rows
 
 
@@ -51,11 +52,11 @@ async def run_task(
     cores: int,
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None = None,
-    intakes: Intakes | None = None,
+    split_queues: SplitQueues | None = None,
 ) -> TaskDone:
     """Run an attempt to its end. Rows go to the store, or to `give` for a task of the result stage.
 
-    Units come in by `intakes`, where the plan has scans that are fed.
+    Splits come in by `split_queues`, where the plan has scans that are fed.
 
     Raises what made it fail; then, and when it is cancelled, it has left nothing behind.
     """
@@ -67,12 +68,12 @@ async def run_task(
         await give(batch)
 
     try:
-        return await _run_once(task, store, cores, give_on, memory, intakes)
+        return await _run_once(task, store, cores, give_on, memory, split_queues)
     except Exception as error:
         # Rows that are out cannot be taken back.
         if memory is None or gave or not is_exhausted(error) or not can_merge(task.plan):
             raise
-    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True), intakes)
+    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True), split_queues)
 
 
 async def _run_once(
@@ -81,12 +82,12 @@ async def _run_once(
     cores: int,
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None,
-    intakes: Intakes | None,
+    split_queues: SplitQueues | None,
 ) -> TaskDone:
     started = time.perf_counter()
     errors: list[Exception] = []
     with ExitStack() as resources:
-        scans = Scans(intakes, cores, errors)
+        scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
         planning = asyncio.get_running_loop().run_in_executor(
             None, _plan, task, store, cores, memory, resources, scans, errors
@@ -150,7 +151,7 @@ async def _write(
 async def _store(
     task: TaskSpec, output: Output, running: Running, store: ShuffleStore, started: float
 ) -> TaskDone:
-    sink = Handover(store)
+    sink = AsyncSink(store)
     await sink.open(task.attempt, output.partitions)
     width = len(arrow_schema(task.plan.output))
     turn = 0
@@ -224,7 +225,7 @@ def _plan(
         rows = root(lower(task.plan.child, planning, inputs, resources), task.plan.child)
         return Fragment(running, written_plan(rows, task.plan), errors)
     if output is None and (node := held_back(task.plan)) is not None:
-        return Waves(task.plan, node, scans, cores, memory, errors)
+        return MicroBatches(task.plan, node, scans, cores, memory, errors)
     frame = lower(task.plan, planning, inputs, resources)
     if output is None:
         return Fragment(running, _executable(root(frame, task.plan), task), errors)

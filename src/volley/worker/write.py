@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An attempt that writes files: into a directory of its own, which it removes again unless it succeeds.
 
 Encoding computes, so it happens on threads; each stream of rows has one, and at most one batch waits there.

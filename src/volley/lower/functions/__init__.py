@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One small translation for each Catalyst class, by family.
 
 A call and its lowered arguments enter, a DataFusion expression of exactly the call's Arrow type leaves. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic on integers and floats; decimals are handed on to `decimals`.
 
 Integers: ANSI fails on overflow, LEGACY wraps at the operand's width as Java does, TRY gives NULL. Types below

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bitwise operators and shifts, through Arrow's kernels: DataFusion's Python expressions have none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Casts. ANSI fails where Spark may fail, TRY gives NULL there, LEGACY gives what Java's narrowing gives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparisons, boolean logic and tests for NULL."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CASE and what reads like it, and the wrappers that only matter to Spark's own code generation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dates, and the clock of timestamps in sessions whose time zone is UTC."""
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ def last_day(call: Call, arguments: list[Expr]) -> Expr:
 @translates("TruncDate", fails=always)
 def trunc_date(call: Call, arguments: list[Expr]) -> Expr:
     """The first day of the year, quarter, month or week, by taking away the days since then."""
-    unit = call.arguments[1]
-    assert isinstance(unit, Literal)
-    assert isinstance(unit.value, str)
-    return _TRUNCATIONS[unit.value.lower()](arguments[0])
+    split = call.arguments[1]
+    assert isinstance(split, Literal)
+    assert isinstance(split.value, str)
+    return _TRUNCATIONS[split.value.lower()](arguments[0])
 
 
 def _whole_day_before(value: Expr, days: Expr) -> Expr:
@@ -146,11 +147,11 @@ _TRUNCATIONS: dict[str, Callable[[Expr], Expr]] = {
 
 @translates("TruncTimestamp", fails=always)
 def trunc_timestamp(call: Call, arguments: list[Expr]) -> Expr:
-    """In UTC every unit up to a week is a fixed number of microseconds; months and years go by the date."""
-    unit = call.arguments[0]
-    assert isinstance(unit, Literal)
-    assert isinstance(unit.value, str)
-    name, utc = unit.value.lower(), pa.timestamp("us", tz="UTC")
+    """In UTC every split up to a week is a fixed number of microseconds; months and years go by the date."""
+    split = call.arguments[0]
+    assert isinstance(split, Literal)
+    assert isinstance(split.value, str)
+    name, utc = split.value.lower(), pa.timestamp("us", tz="UTC")
     micros = arguments[1].cast(pa.int64())
     if name in _SECONDS:
         size = _SECONDS[name] * MICROS_A_SECOND

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decimal arithmetic with exactly the precision, scale and rounding that Spark put on the expression.
 
 Spark computes exactly, rounds half up to the result's scale, and checks the result's precision. Arrow's 128 bits

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Casts from text. Only plain forms are read natively; any other text fails the query and is left to Spark.
 
 Spark's own reading is generous (blanks, signs, exponents, `1.5d`, partial dates) and differs by mode. The plain

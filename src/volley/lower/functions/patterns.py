@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The regular expressions that mean the same in Java and in Rust, for a yes-or-no match."""
 
 from __future__ import annotations

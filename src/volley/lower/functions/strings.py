@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strings. Positions and lengths count code points, as in Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Structs: made, and taken apart."""
 
 from __future__ import annotations

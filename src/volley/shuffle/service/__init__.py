@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shuffle service: servers beside the workers that keep exchanged data after the workers have gone.
 
 Chunks of map attempts enter, by partition; what was committed is served until its query ends or its driver is silent

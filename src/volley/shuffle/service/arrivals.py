@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What arrives at a server is what was sent: every chunk by its checksum, a commit by all that its indexes name."""
 
 from __future__ import annotations

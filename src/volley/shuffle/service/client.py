@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls to shuffle servers: with a deadline, tried again where that can help, and refusals as errors."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow.flight as flight
 
 from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
 from volley.security import Security
-from volley.shuffle.fetch import FINAL, Patience
+from volley.shuffle.fetch import FINAL, RetryPolicy
 from volley.shuffle.service.messages import LEASE_EXPIRED, QUERY_OVER
 from volley.transport.codec import decode, encode
 from volley.transport.control import Refused
@@ -39,10 +40,10 @@ class ServerLost(QueryError):
 class ServiceClient:
     """The servers of a service as this process sees them. For any thread."""
 
-    def __init__(self, addresses: Sequence[str], security: Security, patience: Patience) -> None:
+    def __init__(self, addresses: Sequence[str], security: Security, retry_policy: RetryPolicy) -> None:
         self.addresses = tuple(addresses)
         self._security = security
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._lock = threading.Lock()
         self._clients: dict[str, flight.FlightClient] = {}
         self._resting: dict[str, _Rest] = {}
@@ -57,7 +58,7 @@ class ServiceClient:
     def connect(self, address: str) -> flight.FlightClient:
         with self._lock:
             if address not in self._clients:
-                self._clients[address] = self._security.connect(address, self._patience.stall_seconds)
+                self._clients[address] = self._security.connect(address, self._retry_policy.stall_seconds)
             return self._clients[address]
 
     def call(
@@ -85,13 +86,13 @@ class ServiceClient:
                     may_be_old = False
                     continue
                 failures += 1
-                limit = self._patience.attempts if tries is None else tries - 1
+                limit = self._retry_policy.attempts if tries is None else tries - 1
                 # One that does not answer in all that time hangs; asking again would take as long again.
                 hopeless = isinstance(error, (*FINAL, flight.FlightTimedOutError))
                 if failures > limit or hopeless or stopped():
                     self._lost(address)
                     raise ServerLost(address, _first_line(error)) from error
-            time.sleep(self._patience.delay(failures))
+            time.sleep(self._retry_policy.delay(failures))
         with self._lock:
             self._resting.pop(address, None)
         if isinstance(answer, Refused):
@@ -112,7 +113,7 @@ class ServiceClient:
         return {address: answer for address, answer in answers.items() if answer is not None}
 
     def _ask(self, address: str, action: str, body: bytes, timeout_seconds: float | None) -> Any:
-        options = flight.FlightCallOptions(timeout=timeout_seconds or self._patience.stall_seconds)
+        options = flight.FlightCallOptions(timeout=timeout_seconds or self._retry_policy.stall_seconds)
         (reply,) = self.connect(address).do_action(flight.Action(action, body), options)
         return decode(reply.body.to_pybytes())
 

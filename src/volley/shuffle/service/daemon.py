@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`volley shuffle-service` from its start to its end: find what is there, listen, serve, drain, stop.
 
 SIGTERM drains it: no new attempts, everything is served until its queries are over or the time for that is up. What was
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 
 from volley.listening import address_of, listen, reachable_name
 from volley.security import Security
-from volley.shuffle.service.keeper import Keeper, KeeperSettings
 from volley.shuffle.service.metrics import MetricsServer
 from volley.shuffle.service.server import ShuffleServer
+from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 
 _STOP_SECONDS = 5.0
 _DRAIN_STEP_SECONDS = 0.1
@@ -26,7 +27,7 @@ class ServiceSettings:
 
     host: str
     port: int
-    keeper: KeeperSettings
+    server_state: ShuffleServerSettings
     advertise: str = ""
     metrics_port: int | None = None
     drain_seconds: float = 30.0
@@ -49,25 +50,25 @@ class ServiceDaemon:
             insecure=settings.insecure,
         )
         self.address = address_of(name, self._server.port)
-        self.keeper = Keeper(f"shuffle server {self.address}", settings.keeper)
+        self.server_state = ShuffleServerState(f"shuffle server {self.address}", settings.server_state)
         self._stopped = threading.Event()
         self._leases = threading.Thread(target=self._expire, name="volley-leases", daemon=True)
         self._leases.start()
         self._metrics = (
             None
             if settings.metrics_port is None
-            else MetricsServer(settings.host, settings.metrics_port, self.keeper)
+            else MetricsServer(settings.host, settings.metrics_port, self.server_state)
         )
-        self._server.open(self.keeper)
+        self._server.open(self.server_state)
 
     @property
     def metrics_port(self) -> int | None:
         return self._metrics.port if self._metrics else None
 
     def drain(self, hurry: threading.Event) -> None:
-        self.keeper.drain()
+        self.server_state.drain()
         deadline = time.monotonic() + self._settings.drain_seconds
-        while time.monotonic() < deadline and not self.keeper.empty:
+        while time.monotonic() < deadline and not self.server_state.empty:
             if hurry.wait(_DRAIN_STEP_SECONDS):
                 return
 
@@ -79,14 +80,14 @@ class ServiceDaemon:
         shutdown.start()
         shutdown.join(_STOP_SECONDS)
         self._leases.join()
-        self.keeper.close()
+        self.server_state.close()
 
     def _expire(self) -> None:
-        step_seconds = min(1.0, self._settings.keeper.lease_seconds / 4)
+        step_seconds = min(1.0, self._settings.server_state.lease_seconds / 4)
         looked = time.monotonic()
         while not self._stopped.wait(step_seconds):
             late_seconds = time.monotonic() - looked - step_seconds
             looked = time.monotonic()
             if late_seconds > step_seconds:
-                self.keeper.forgive(late_seconds)
-            self.keeper.expire()
+                self.server_state.forgive(late_seconds)
+            self.server_state.expire()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The directories of a server: its own, and their names as safe on disk as what is in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server must not forget: an append-only file of checked records.
 
     record    magic, length, xxh3 of the payload, xxh3 of the three (32 bits), payload

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server knows of queries, attempts and commits, and whom it refuses. Memory only: no chunk, no file, no clock.
 
     query      begun -> over (released, or its lease expired)             late callers are told which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which servers have a block: any of them will do."""
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said to a shuffle server, and what it writes down. Data follows or precedes in plain bytes.
 
     keep      KeepAlive        ->  Kept                 a driver begins queries, and shows again and again that it lives
     reserve   ReserveBytes     ->  Granted              room for what is about to be sent; none: ask again soon
-    push      PushChunks+data  ->  Answer               numbered, so that a second time does nothing
-    commit    CommitAttempt    ->  Answer               all of an attempt that is on this server, or nothing
-    abort     AttemptId        ->  Answer
-    release   QueryId          ->  Answer               the query is over
+    push      PushChunks+data  ->  Ack               numbered, so that a second time does nothing
+    commit    CommitAttempt    ->  Ack               all of an attempt that is on this server, or nothing
+    abort     AttemptId        ->  Ack
+    release   QueryId          ->  Ack               the query is over
     health    AskHealth        ->  ServiceHealth
-    drain     Drain            ->  Answer
+    drain     Drain            ->  Ack
 
 Whatever is refused is answered by `Refused`, with one of the codes below. Every word carries the protocol version.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a shuffle server counts, as Prometheus reads it: plain text over HTTP, numbers and nothing else."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from volley.errors import ConfigError
-from volley.shuffle.service.keeper import Keeper
+from volley.shuffle.service.server_state import ShuffleServerState
 
 _COUNTERS = {
     "chunks_pushed": "Chunks that were taken.",
@@ -22,17 +23,17 @@ _COUNTERS = {
 }
 
 
-def metrics_text(keeper: Keeper) -> str:
-    return "\n".join(_lines(keeper)) + "\n"
+def metrics_text(server_state: ShuffleServerState) -> str:
+    return "\n".join(_lines(server_state)) + "\n"
 
 
-def _lines(keeper: Keeper) -> Iterator[str]:
+def _lines(server_state: ShuffleServerState) -> Iterator[str]:
     for name, meaning in _COUNTERS.items():
-        yield from _metric(f"{name}_total", "counter", meaning, keeper.counts[name])
+        yield from _metric(f"{name}_total", "counter", meaning, server_state.counts[name])
     yield from _metric(
-        "spilled_bytes_total", "counter", "Bytes that left memory for a file.", keeper.spilled_bytes
+        "spilled_bytes_total", "counter", "Bytes that left memory for a file.", server_state.spilled_bytes
     )
-    health = keeper.health()
+    health = server_state.health()
     yield from _metric(
         "draining", "gauge", "1 while it takes no new attempts.", int(health.status == "draining")
     )
@@ -55,9 +56,9 @@ def _metric(name: str, kind: str, meaning: str, value: float) -> Iterator[str]:
 class MetricsServer:
     """Answers `GET /metrics` from its construction until `close`. It reads nothing else of a request."""
 
-    def __init__(self, host: str, port: int, keeper: Keeper) -> None:
+    def __init__(self, host: str, port: int, server_state: ShuffleServerState) -> None:
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(lambda: metrics_text(keeper)))
+            self._server = ThreadingHTTPServer((host, port), _handler(lambda: metrics_text(server_state)))
         except OSError as error:
             raise ConfigError(f"{host}:{port} cannot be listened on for metrics: {error}.") from error
         self.port = self._server.server_port

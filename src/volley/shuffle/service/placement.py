@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which servers own a partition: rendezvous hashing.
 
 Everybody who knows the same servers ranks them alike for a partition, and when one goes, only what it owned moves.

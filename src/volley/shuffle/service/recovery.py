@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server knows as records of its journal, and back.
 
 records_of    a ledger -> the records that are needed to know it again; what is over has only its end

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Flight face of a shuffle server: actions for everything that is said, `do_get` for blocks.
 
 What goes wrong is answered as `Refused`: an exception that left this file would carry a traceback of this process to
@@ -18,10 +19,10 @@ from volley.errors import QueryError, VolleyError
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import BlockRequest
 from volley.shuffle.frames import SCHEMA
-from volley.shuffle.service.keeper import Keeper
 from volley.shuffle.service.messages import CommitAttempt, Granted, KeepAlive, PushChunks, ReserveBytes
+from volley.shuffle.service.server_state import ShuffleServerState
 from volley.transport.codec import decode, encode
-from volley.transport.control import Answer, AskHealth, Drain, Refused
+from volley.transport.control import Ack, AskHealth, Drain, Refused
 
 _log = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<I")
@@ -37,67 +38,67 @@ class ShuffleServer(flight.FlightServerBase):  # type: ignore[misc]
     """Listens from its construction on, so that its port is known, and answers from `open` on."""
 
     def __init__(self, uri: str, **security: Any) -> None:
-        self._keeper: Keeper | None = None
+        self._server_state: ShuffleServerState | None = None
         super().__init__(uri, **security)
 
-    def open(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def open(self, server_state: ShuffleServerState) -> None:
+        self._server_state = server_state
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
-        keeper = self._opened()
+        server_state = self._opened()
         try:
-            answer = _answered(keeper, action.type, action.body)
+            answer = _answered(server_state, action.type, action.body)
         except VolleyError as error:
             answer = Refused(error.code, error.message)
-            keeper.counts["refusals"] += 1
+            server_state.counts["refusals"] += 1
         except Exception as error:
             _log.exception("%s failed", action.type)
             answer = Refused("INTERNAL", f"{action.type} failed: {type(error).__name__}")
         yield encode(answer)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        keeper = self._opened()
+        server_state = self._opened()
         try:
             request = decode(ticket.ticket)
         except VolleyError as error:
             raise flight.FlightServerError(str(error)) from None
         if not isinstance(request, BlockRequest):
             raise flight.FlightServerError(f"{type(request).__name__} is not a request for blocks.")
-        return flight.GeneratorStream(SCHEMA, keeper.frames(request))
+        return flight.GeneratorStream(SCHEMA, server_state.frames(request))
 
-    def _opened(self) -> Keeper:
-        if self._keeper is None:
+    def _opened(self) -> ShuffleServerState:
+        if self._server_state is None:
             raise flight.FlightUnavailableError("starting")
-        return self._keeper
+        return self._server_state
 
 
-def _answered(keeper: Keeper, action: str, body: pa.Buffer) -> Any:
+def _answered(server_state: ShuffleServerState, action: str, body: pa.Buffer) -> Any:
     if action == "push":
-        return _pushed(keeper, body)
+        return _pushed(server_state, body)
     message = decode(body.to_pybytes())
     match action, message:
         case "keep", KeepAlive():
-            return keeper.keep_alive(message)
+            return server_state.keep_alive(message)
         case "reserve", ReserveBytes(attempt, size_bytes):
-            return Granted(keeper.reserve(attempt, size_bytes))
+            return Granted(server_state.reserve(attempt, size_bytes))
         case "commit", CommitAttempt():
-            keeper.commit(message)
+            server_state.commit(message)
         case "abort", AttemptId():
-            keeper.abort(message)
+            server_state.abort(message)
         case "release", QueryId():
-            keeper.release(message)
+            server_state.release(message)
         case "drain", Drain():
-            keeper.drain()
+            server_state.drain()
         case "health", AskHealth():
-            return keeper.health()
+            return server_state.health()
         case _:
             raise QueryError(
                 f"{action!r} with {type(message).__name__} is nothing that a shuffle server does."
             )
-    return Answer()
+    return Ack()
 
 
-def _pushed(keeper: Keeper, body: pa.Buffer) -> Answer:
+def _pushed(server_state: ShuffleServerState, body: pa.Buffer) -> Ack:
     if body.size < _LENGTH.size:
         raise QueryError("that was no push.")
     (length,) = _LENGTH.unpack_from(body)
@@ -107,5 +108,5 @@ def _pushed(keeper: Keeper, body: pa.Buffer) -> Answer:
     message = decode(body.slice(_LENGTH.size, length).to_pybytes())
     if not isinstance(message, PushChunks):
         raise QueryError(f"{type(message).__name__} is not a push.")
-    keeper.push(message, body.slice(start))
-    return Answer()
+    server_state.push(message, body.slice(start))
+    return Ack()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The output of one attempt on its way to the servers that own its partitions.
 
     write   ->  chunks, each for the owners of its partition  ->  outboxes  ->  reserve, push
@@ -22,8 +23,8 @@ from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
 from volley.ids import AttemptId
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunk_builder import Gathering
 from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
-from volley.shuffle.gather import Gathering
 from volley.shuffle.service.client import ServerLost, ServiceClient
 from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.messages import (

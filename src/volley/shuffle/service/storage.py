@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a server keeps chunks: in memory first, in files past the watermark and at a commit.
 
     <directory>/<query>/s<stage>e<epoch>p<partition>.log       the chunks of all map tasks for one reader, merged

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shuffle service as the processes that use it see it.
 
 driver    begin(query), and word to every server again and again that it lives; release(query)
@@ -20,7 +21,7 @@ from volley.ids import AttemptId, QueryId
 from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.fetch import Fetch, Patience
+from volley.shuffle.fetch import Fetch, RetryPolicy
 from volley.shuffle.released import Released
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
@@ -40,7 +41,7 @@ _FIRST_LEASE_SECONDS = 15.0
 class ServiceStore:
     """A `SharedStore` on the servers at `addresses`, each block on `replicas` of them."""
 
-    waits = True
+    is_blocking = True
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class ServiceStore:
         security: Security,
         memory_limit_bytes: int,
         compression: str,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         application: str = "",
     ) -> None:
         if not addresses:
@@ -58,11 +59,11 @@ class ServiceStore:
                 "spark.volley.shuffle.store=service needs spark.volley.shuffle.service.",
                 hint="Start servers with `volley shuffle-service`, or try `volley cluster --services 3`.",
             )
-        self._client = ServiceClient(addresses, security, patience)
+        self._client = ServiceClient(addresses, security, retry_policy)
         self._replicas = replicas
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._codec = "lz4" if compression == "auto" else compression
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._application = application or f"application {secrets.token_hex(4)}"
         self._pool = ThreadPoolExecutor(_PUSHES, thread_name_prefix="volley-push")
         # An abandoned reader may be cleaned up on any thread, in the middle of anything.
@@ -196,7 +197,7 @@ class ServiceStore:
                 lambda replica: self._client.connect(replica.address),
                 codec="none",
                 budget_bytes=_BUDGET_BYTES,
-                patience=self._patience,
+                retry_policy=self._retry_policy,
             )
             self._fetches[fetch] = queries
         try:

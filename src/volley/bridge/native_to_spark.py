@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native rows on their way to Spark: sub-trees below what Spark runs, computed natively and read by Spark as Arrow.
+
+Project with a Python UDF     Spark            Spark plans what is left of the optimised query anew, with a relation
+  Aggregate                   native           of the same attributes in the place of each subplan. The stores of
+    Join                      native           the native side keep its rows, Spark's tasks read them there: no row
+      FileScan, FileScan      native           passes the driver.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import StructType as SparkStruct
+
+from volley.bridge.attributes import attribute_of, column_names, items, logical_of, stands_for_a_query
+from volley.bridge.boundary import EngineBoundary
+from volley.bridge.reading import reader
+from volley.bridge.source import arrow_source, divided
+from volley.lower.scope import distinct
+from volley.plan.capture import Origins
+from volley.plan.jvm import Java
+from volley.plan.nodes import Node
+from volley.plan.types import is_carried, to_arrow
+from volley.support.reasons import Unsupported
+from volley.support.split import subplans
+
+
+class Subplan:
+    """A sub-tree that runs natively. `logical` is the part of the optimised query that it computes."""
+
+    def __init__(self, spark: SparkSession, node: Node, logical: Java, attributes: list[Java]) -> None:
+        self.node = node
+        self.logical = logical
+        self._spark = spark
+        self._attributes = attributes
+        self._output = tuple(map(attribute_of, attributes))
+
+    def relation(self, boundary: EngineBoundary) -> Java:
+        """The same attributes, read from where the native side keeps them. The subplan is computed now."""
+        rows = boundary.rows(self.node)
+        # Inside the engine no column is there twice.
+        ids = [attribute.id for attribute in distinct(self.node.output)]
+        places = [ids.index(attribute.id) for attribute in self._output]
+        names = column_names(self._output)
+        schema = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self._output, strict=True)])
+        fields = [
+            {"name": name, "type": json.loads(a.dataType().json()), "nullable": True, "metadata": {}}
+            for a, name in zip(self._attributes, names, strict=True)
+        ]
+        shares = divided(rows.blocks, self._spark.sparkContext.defaultParallelism)
+        read = arrow_source(
+            self._spark,
+            reader(rows.access, shares, places, schema),
+            SparkStruct.fromJson({"fields": fields}),
+            len(shares),
+            sum(block.rows for block in rows.blocks),
+            sum(block.size_bytes for block in rows.blocks),
+        )
+        return self._renamed(read)
+
+    def _renamed(self, relation: Java) -> Java:
+        """Columns of the relation under the ids, names and nullability that Spark's operators above know them by."""
+        jvm: Any = self._spark._jvm
+        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        aliases = []
+        for column, wanted in zip(items(relation.output()), self._attributes, strict=True):
+            # Arrow cannot say it, and Spark believes it.
+            value = column if wanted.nullable() else expressions.KnownNotNull(column)
+            metadata = jvm.scala.Option.apply(wanted.metadata())
+            aliases.append(
+                expressions.Alias(
+                    value,
+                    wanted.name(),
+                    wanted.exprId(),
+                    wanted.qualifier(),
+                    metadata,
+                    jvm.PythonUtils.toSeq([]),
+                )
+            )
+        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+        return logical.Project(jvm.PythonUtils.toSeq(aliases), relation)
+
+
+class SparkPart:
+    """A part of a query that Spark runs over native subplans. `output` is what it gives."""
+
+    def __init__(self, spark: SparkSession, logical: Java, subplans: tuple[Subplan, ...]) -> None:
+        self.subplans = subplans
+        self.output = tuple(map(attribute_of, items(logical.output())))
+        self._spark = spark
+        self._logical = logical
+
+    def logical(self, boundary: EngineBoundary) -> Java:
+        """What Spark is to plan. The subplans are computed now."""
+        relations = [(subplan.logical, subplan.relation(boundary)) for subplan in self.subplans]
+        return _exchanged(self._spark, self._logical, relations)
+
+    def frame(self, boundary: EngineBoundary) -> DataFrame:
+        """The same as a query that Spark runs, under names that do not repeat."""
+        datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+        rows = datasets.ofRows(self._spark._jsparkSession, self.logical(boundary))
+        return ClassicDataFrame(rows, self._spark).toDF(*column_names(self.output))
+
+    def batches(self, boundary: EngineBoundary) -> list[pa.RecordBatch]:
+        """All its rows, in this process, in the types that the native side knows."""
+        with boundary.read_by_spark():
+            frame = self.frame(boundary)
+            found: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(frame)
+        names = column_names(self.output)
+        target = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self.output, strict=True)])
+        return [
+            pa.RecordBatch.from_arrays(
+                [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)],
+                schema=target,
+            )
+            for batch in found
+        ]
+
+
+class SparkRows(Iterator[pa.RecordBatch]):
+    """What Spark answered, read like a native result."""
+
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def __enter__(self) -> SparkRows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._batches = iter(())
+
+
+def spark_part(
+    spark: SparkSession, logical: Java, plan: Node, origins: Origins
+) -> SparkPart | Unsupported | None:
+    """What Spark runs of a query, over what runs natively below; a reason, or None, when nothing does.
+
+    `logical` is the optimised query that `plan` computes. Nothing runs yet.
+    """
+    found = subplans(plan, lambda node: _can_stand(spark, origins.of(node)))
+    if found is None or isinstance(found, Unsupported):
+        return found
+    if not all(is_carried(attribute_of(attribute).type) for attribute in items(logical.output())):
+        return None
+    # Who depends on how rows are spread over Spark's tasks, or on their order, would see another spread.
+    if not logical.deterministic():
+        return None
+    return SparkPart(spark, logical, tuple(_subplan(spark, node, origins.of(node)) for node in found))
+
+
+def _subplan(spark: SparkSession, node: Node, physical: Java) -> Subplan:
+    return Subplan(spark, node, logical_of(physical), items(physical.output()))
+
+
+def _can_stand(spark: SparkSession, physical: Java | None) -> bool:
+    """Whether one relation can stand for the operator: who is above it knows it by all its attributes."""
+    if physical is None or not stands_for_a_query(spark, physical):
+        return False
+    attributes = items(physical.output())
+    theirs = [int(attribute.exprId().id()) for attribute in items(logical_of(physical).output())]
+    ours = [int(attribute.exprId().id()) for attribute in attributes]
+    return sorted(theirs) == sorted(ours)
+
+
+def _exchanged(spark: SparkSession, logical: Java, relations: Iterable[tuple[Java, Java]]) -> Java:
+    """The plan with relations in place of parts. Parts that are equal, ids and all, have the same rows."""
+    for part, relation in relations:
+        if logical.equals(part):
+            return relation
+    children = items(logical.children())
+    exchanged = [_exchanged(spark, child, relations) for child in children]
+    if all(new is old for new, old in zip(exchanged, children, strict=True)):
+        return logical
+    return logical.withNewChildren(spark._jvm.PythonUtils.toSeq(exchanged))  # type: ignore[union-attr]

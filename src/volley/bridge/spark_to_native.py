@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of Spark on their way to the native side: Spark runs a sub-tree of the plan, the native plan reads its rows.
+
+A node of Spark's physical plan knows the part of the optimised query that it stands for. That part, with the columns of
+the node, is a query of its own: Spark runs it, in parallel, and the rows come over as Arrow: into the driver's process,
+where that is the worker, or from Spark's tasks into the stores of the workers, so that they never pass the driver.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from volley.bridge.attributes import column_names, logical_of, stands_for_a_query
+from volley.bridge.boundary import EngineBoundary
+from volley.bridge.native_to_spark import SparkPart, spark_part
+from volley.bridge.pushing import SCHEMA, pushed_of, pusher
+from volley.bridge.reading import Access
+from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.lower.scope import arrow_schema, distinct
+from volley.plan.capture import Origins
+from volley.plan.nodes import LocalRows, MaterializedInput, Node, with_children
+from volley.plan.types import to_arrow
+from volley.support.reasons import Unsupported
+from volley.support.split import cut_off
+from volley.transport.control import Pushed
+from volley.transport.ingest import IngestEndpoint
+from volley.transport.messages import TaskDone
+
+# For a word with all workers, of which some may be gone.
+_RELEASE_SECONDS = 60.0
+
+
+class SparkInput:
+    """A sub-tree that Spark runs. `output` is what the native plan reads of it, by Catalyst's ids."""
+
+    def __init__(self, node: Node, part: SparkPart) -> None:
+        self.node = node
+        self.part = part
+        self.output = part.output
+
+    def rows(self, boundary: EngineBoundary) -> LocalRows:
+        """All rows, in this process."""
+        names = column_names(self.output)
+        schema = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self.output, strict=True)])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in self.part.batches(boundary):
+                writer.write_batch(batch)
+        return LocalRows(self.output, sink.getvalue().to_pybytes())
+
+    def pushed(self, boundary: EngineBoundary, ingest_target: IngestTarget) -> list[TaskDone]:
+        """The outputs of Spark's tasks, which have put their rows into the stores of the workers."""
+        # Inside the engine no column is there twice.
+        ids = [attribute.id for attribute in self.output]
+        places = [ids.index(attribute.id) for attribute in distinct(self.output)]
+        schema = arrow_schema(self.output)
+        push = pusher(
+            ingest_target.access,
+            ingest_target.ingest_endpoint,
+            ingest_target.query,
+            ingest_target.partitions,
+            places,
+            schema,
+        )
+        with boundary.read_by_spark():
+            pushing = self.part.frame(boundary).mapInArrow(push, SCHEMA)
+            rows: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(pushing)
+        return [_output(said) for said in pushed_of(rows)]
+
+
+@dataclass(frozen=True)
+class IngestTarget:
+    """Where rows of one query come in, under a name of their own, until `release`, which does not wait."""
+
+    query: QueryId
+    partitions: int
+    access: Access
+    ingest_endpoint: IngestEndpoint
+    release: Callable[[], Future[None]]
+
+
+class SparkInputs:
+    """The rows of all hand-overs of a query. Spark runs them when they are first asked for.
+
+    With `land` they go to workers in other processes, from Spark's tasks. Otherwise the worker is this process.
+    """
+
+    def __init__(
+        self, items: tuple[SparkInput, ...], boundary: EngineBoundary, land: Callable[[], IngestTarget] | None
+    ) -> None:
+        self.items = items
+        self.given: dict[int, list[TaskDone]] = {}
+        """What has been put into the stores, by the numbers of the `MaterializedInput` in the plan."""
+        self._boundary = boundary
+        self._land = land
+        self._ingest_target: IngestTarget | None = None
+        self._rows: dict[int, Node] = {}
+
+    def filled(self, plan: Node) -> Node:
+        """The plan with the rows of Spark in place of the sub-trees that Spark runs."""
+        if not self._rows:
+            self._rows = {id(item.node): self._read(item) for item in self.items}
+
+        def fill(node: Node) -> Node:
+            if id(node) in self._rows:
+                return self._rows[id(node)]
+            return with_children(node, tuple(fill(child) for child in node.children))
+
+        return fill(plan)
+
+    def _read(self, item: SparkInput) -> Node:
+        if self._land is None:
+            return item.rows(self._boundary)
+        ingest_target = self._ingest_target
+        if ingest_target is None:
+            ingest_target = self._ingest_target = self._land()
+            # An iterator over the rows of a query may be dropped before it has begun.
+            self._dropped = weakref.finalize(self, ingest_target.release)
+            self._dropped.atexit = False  # workers are told otherwise that a driver goes
+        number = len(self.given)
+        outputs = item.pushed(self._boundary, ingest_target)
+        if not outputs:
+            # A stage has an output, if only one without rows.
+            nobody = AttemptId(TaskId(StageId(ingest_target.query, 0), 0), 0)
+            outputs = [TaskDone(nobody, (), 0, 0, 0.0, ())]
+        self.given[number] = outputs
+        return MaterializedInput(number, len(outputs), ingest_target.partitions, item.output)
+
+    def close(self) -> None:
+        """Free what waits for the native side."""
+        if self._ingest_target is not None and self._dropped.detach():
+            self._ingest_target.release().result(_RELEASE_SECONDS)
+
+
+def _output(said: Pushed) -> TaskDone:
+    rows = sum(block.rows for block in said.blocks)
+    size_bytes = sum(block.size_bytes for block in said.blocks)
+    return TaskDone(said.attempt, said.blocks, rows, size_bytes, 0.0, (), said.holder)
+
+
+def find_spark_inputs(
+    spark: SparkSession, plan: Node, origins: Origins, with_islands: bool = True
+) -> tuple[SparkInput, ...] | Unsupported | None:
+    """What Spark runs of a plan that is not native as a whole; a reason, or None, when that is all of it.
+
+    With `with_islands`, what is native below that runs natively again. Nothing runs yet.
+    """
+
+    def can_cut(node: Node) -> bool:
+        physical = origins.of(node)
+        return physical is not None and stands_for_a_query(spark, physical)
+
+    def handed(node: Node) -> SparkInput:
+        physical = origins.of(node)
+        plans = spark._jvm.org.apache.spark.sql.catalyst.plans.logical  # type: ignore[union-attr]
+        # Ids stay, so the native plan above reads the columns that it expects.
+        logical = plans.Project(physical.output(), logical_of(physical))  # type: ignore[union-attr]  # it can be cut
+        part = spark_part(spark, logical, node, origins) if with_islands else None
+        return SparkInput(node, part if isinstance(part, SparkPart) else SparkPart(spark, logical, ()))
+
+    cuts = cut_off(plan, can_cut)
+    if cuts is None or isinstance(cuts, Unsupported):
+        return cuts
+    return tuple(map(handed, cuts))

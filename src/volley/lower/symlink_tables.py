@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directories of links to files: how DataFusion, which reads one path, is given any set of files.
+
+    <directory>/part=0/000000.parquet -> /data/t/day=2024-01-01/a.parquet
+    <directory>/part=1/000001.parquet -> /data/t/day=2024-01-02/b.parquet
+
+A directory is kept for the next scan of the same files: DataFusion remembers footers and statistics by path, and
+reading them again costs a short query most of its time. Files that changed in between get another directory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from volley.plan.expressions import Scalar
+from volley.plan.nodes import DataFile
+
+PART = "part"
+"""The name of the column that DataFusion reads out of the folders' names; only with several partitions."""
+
+# More links than this are not kept beyond their use.
+MAX_KEPT_LINKS = 20_000
+
+_Key = tuple[tuple[str, int, int, tuple[Scalar, ...]], ...]
+
+
+@dataclass
+class _Directory:
+    path: Path
+    links: int
+    users: int = 0
+
+
+class LinkDirectories:
+    """The directories of this process. May be used by several threads."""
+
+    def __init__(self, max_kept_links: int = MAX_KEPT_LINKS) -> None:
+        self._max_kept_links = max_kept_links
+        self._lock = threading.Lock()
+        self._home: tempfile.TemporaryDirectory[str] | None = None
+        self._made = 0
+        # In the order of their last use.
+        self._directories: OrderedDict[_Key, _Directory] = OrderedDict()
+
+    @contextmanager
+    def linked(self, files: Sequence[DataFile]) -> Iterator[str]:
+        """A directory with these files. It stays as it is for as long as the context is open."""
+        key = tuple(_identity(file) for file in files)
+        with self._lock:
+            directory = self._directories.get(key) or self._make(key, files)
+            self._directories.move_to_end(key)
+            directory.users += 1
+        try:
+            yield f"{directory.path}/"
+        finally:
+            with self._lock:
+                directory.users -= 1
+                self._shrink()
+
+    def _make(self, key: _Key, files: Sequence[DataFile]) -> _Directory:
+        if self._home is None:
+            # Removed when it is dropped, at the latest when the interpreter ends.
+            self._home = tempfile.TemporaryDirectory(prefix="volley-scan-", ignore_cleanup_errors=True)
+        path = Path(self._home.name) / str(self._made)
+        self._made += 1
+        _link(path, files)
+        self._directories[key] = directory = _Directory(path, len(files))
+        return directory
+
+    def _shrink(self) -> None:
+        links = sum(directory.links for directory in self._directories.values())
+        for key, directory in list(self._directories.items()):
+            if links <= self._max_kept_links:
+                return
+            if not directory.users:
+                links -= directory.links
+                del self._directories[key]
+                shutil.rmtree(directory.path, ignore_errors=True)
+
+
+def partitions_of(files: Sequence[DataFile]) -> list[tuple[Scalar, ...]]:
+    """The tuples of partition values; the place of a tuple here is the number of its folder."""
+    return list(dict.fromkeys(file.partition for file in files))
+
+
+def _identity(file: DataFile) -> tuple[str, int, int, tuple[Scalar, ...]]:
+    status = os.stat(file.path)  # noqa: PTH116  # a Path costs more than the call, for every file of a query
+    return (file.path, status.st_size, status.st_mtime_ns, file.partition)
+
+
+def _link(directory: Path, files: Sequence[DataFile]) -> None:
+    directory.mkdir()
+    partitions = partitions_of(files)
+    folders = dict.fromkeys(partitions, directory)
+    if len(partitions) > 1:
+        for number, values in enumerate(partitions):
+            folders[values] = directory / f"{PART}={number}"
+            folders[values].mkdir()
+    for number, file in enumerate(files):
+        (folders[file.partition] / f"{number:06}.parquet").symlink_to(Path(file.path).absolute())
+
+
+directories = LinkDirectories()
+
+
+def _forget_after_fork() -> None:
+    """A child must neither use nor remove what its parent made."""
+    global directories
+    if directories._home is not None:
+        directories._home._finalizer.detach()  # type: ignore[attr-defined]  # no public way to let go of it
+    directories = LinkDirectories()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

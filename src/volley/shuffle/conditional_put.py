@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that are written once: of several who write the same one, at the same moment too, one succeeds.
+
+local files    a hard link, which fails when the name exists
+S3             a conditional put (If-None-Match). pyarrow has none, so this one call is made with boto3
+fsspec         its mode "create", which is as good as the file system behind it
+others         a look before the put: two within the same moment replace each other
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow.fs as fs
+
+from volley.errors import ConfigError
+
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 60
+_TRIES = 5
+_CONFLICT = 409
+_EXISTS = 412
+
+
+class AlreadyThere(Exception):
+    """Somebody else has written this object first."""
+
+
+WriteOnce = Callable[[str, bytes], None]
+"""Writes the whole object, or raises OSError or AlreadyThere. Its parent exists where there are folders."""
+
+
+def once_in(files: fs.FileSystem, uri: str) -> WriteOnce:
+    """How an object of this file system is written once. ConfigError when that needs what is not installed."""
+    if isinstance(files, fs.LocalFileSystem):
+        return _link
+    if isinstance(files, fs.S3FileSystem):
+        return _S3(uri, files.region)
+    if isinstance(files, fs.PyFileSystem) and isinstance(files.handler, fs.FSSpecHandler):
+        return _Fsspec(files.handler.fs)
+    return _Look(files)
+
+
+def _link(path: str, data: bytes) -> None:
+    draft = Path(f"{path}.{secrets.token_hex(4)}")
+    draft.write_bytes(data)
+    try:
+        os.link(draft, path)
+    except FileExistsError as error:
+        raise AlreadyThere(path) from error
+    finally:
+        draft.unlink()
+
+
+class _S3:
+    def __init__(self, uri: str, region: str) -> None:
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError as error:
+            raise ConfigError(
+                "a shuffle store on S3 commits with a conditional put, and boto3, which makes it, is not installed.",
+                hint="pip install 'volley-spark[s3]', here and where the workers run.",
+            ) from error
+        options = {name: values[-1] for name, values in parse_qs(urlsplit(uri).query).items()}
+        endpoint = options.get("endpoint_override")
+        self._client = boto3.client(
+            "s3",
+            region_name=region,
+            endpoint_url=f"{options.get('scheme', 'https')}://{endpoint}" if endpoint else None,
+            config=Config(
+                connect_timeout=_CONNECT_SECONDS,
+                read_timeout=_READ_SECONDS,
+                retries={"mode": "standard", "total_max_attempts": _TRIES},
+                # As pyarrow addresses them.
+                s3={"addressing_style": "path" if endpoint else "auto"},
+                # Blocks carry checksums of their own, and not every S3 server knows these.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    def __call__(self, path: str, data: bytes) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        bucket, _, key = path.partition("/")
+        for last in (*(False,) * (_TRIES - 1), True):
+            try:
+                self._client.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+                return
+            except ClientError as error:
+                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                # Another put of it was under way. The next answer says who won.
+                if status == _CONFLICT and not last:
+                    continue
+                if status != _EXISTS:
+                    raise OSError(f"{path} could not be written: {error}") from error
+            except BotoCoreError as error:
+                raise OSError(f"{path} could not be written: {error}") from error
+            # A put whose answer was lost was sent again, and then finds itself.
+            if self._read(bucket, key) == data:
+                return
+            raise AlreadyThere(path)
+
+    def _read(self, bucket: str, key: str) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        except (BotoCoreError, ClientError) as error:
+            raise OSError(f"{bucket}/{key} could not be read: {error}") from error
+
+
+class _Fsspec:
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def __call__(self, path: str, data: bytes) -> None:
+        try:
+            self._files.pipe_file(path, data, mode="create")
+        except FileExistsError as error:
+            raise AlreadyThere(path) from error
+
+
+class _Look:
+    def __init__(self, files: fs.FileSystem) -> None:
+        self._files = files
+
+    def __call__(self, path: str, data: bytes) -> None:
+        if self._files.get_file_info(path).type != fs.FileType.NotFound:
+            raise AlreadyThere(path)
+        with self._files.open_output_stream(path, compression=None) as stream:
+            stream.write(data)

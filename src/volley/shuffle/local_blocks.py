@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of other processes on this host, read from the files that they have open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from volley.errors import BlockMissing
+from volley.shuffle.base import Block
+from volley.shuffle.chunks import Index
+from volley.shuffle.location import Location
+from volley.shuffle.segments import SegmentName
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Where the index of a block lies."""
+
+    segment: SegmentName
+    start: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        name = self.segment
+        return (
+            f"{name.descriptor}:{name.device}:{name.inode}:{name.in_memory:d}:{self.start}:{self.size_bytes}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Handle:
+        descriptor, device, inode, in_memory, start, size_bytes = (int(part) for part in text.split(":"))
+        return cls(SegmentName(descriptor, device, inode, bool(in_memory)), start, size_bytes)
+
+
+def open_peer(block: Block, holder: Location) -> tuple[Index, list[pa.NativeFile]]:
+    """The index of a block and the files that it names.
+
+    OSError when this process may not look there: then the holder has to be asked. BlockMissing when it has gone.
+    """
+    handle = Handle.parse(block.handle)
+    try:
+        file = handle.segment.open(holder.pid)
+        file.seek(handle.start)
+        packed = file.read_buffer(handle.size_bytes)
+        # What was opened is the holder's when the holder is still there: a pid is not used again before it has gone.
+        check_alive(block, holder)
+        index = Index.unpack(packed, block)
+        files = [name.open(holder.pid) for name in index.files]
+    except OSError:
+        check_alive(block, holder)
+        raise
+    check_alive(block, holder)
+    return index, files
+
+
+def check_alive(block: Block, holder: Location) -> None:
+    if not holder.alive:
+        raise BlockMissing(
+            f"{block} was held by process {holder.pid} at {holder.address}, which has ended.",
+            attempt=block.attempt,
+        )

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One server's part of the service: the ledger, the chunks and the journal together, for callers on any thread.
+
+    reserve -> push, push ...      room first, then chunks; each is counted once however often it comes
+    commit                         chunks to files, files to disk, a record into the journal, and only then yes
+    frames                         committed blocks, for readers who verify them
+
+A server that starts where another was killed reads the journal and has every commit that was ever acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from volley.ids import AttemptId, QueryId
+from volley.shuffle.base import Block, BlockRequest
+from volley.shuffle.chunks import checksum_of
+from volley.shuffle.frames import Header, Kind, frame, parts
+from volley.shuffle.service.arrivals import check_complete, pieces
+from volley.shuffle.service.directories import lock_directory
+from volley.shuffle.service.journal import Journal
+from volley.shuffle.service.ledger import Attempt, Ledger, Query, Refusal
+from volley.shuffle.service.messages import (
+    DAMAGED_ON_WAY,
+    DRAINING,
+    FULL,
+    LEASE_EXPIRED,
+    NOT_RESERVED,
+    QUERY_OVER,
+    QUOTA,
+    UNKNOWN_QUERY,
+    CommitAttempt,
+    KeepAlive,
+    Kept,
+    PushChunks,
+    QueryBegan,
+    QueryEnded,
+    ServiceHealth,
+)
+from volley.shuffle.service.recovery import record_of, records_of, recover
+from volley.shuffle.service.storage import NoRoom, Storage, Stored
+
+_log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60.0
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_MESSAGE_BYTES = 64 * 2**20
+# A journal below this is not worth writing anew.
+_COMPACT_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class ShuffleServerSettings:
+    """`quota_bytes` is for each application, 0 for none."""
+
+    directories: tuple[Path, ...]
+    memory_bytes: int
+    watermark: float = 0.8
+    quota_bytes: int = 0
+    lease_seconds: float = LEASE_SECONDS
+    in_memory_commits: bool = False
+
+
+class ShuffleServerState:
+    def __init__(self, name: str, settings: ShuffleServerSettings) -> None:
+        self.name = name
+        self._settings = settings
+        self._locked = [lock_directory(directory) for directory in settings.directories]
+        self._lock = threading.RLock()
+        self._ledger = Ledger()
+        self._storage = Storage(
+            settings.directories, settings.memory_bytes, settings.watermark, settings.in_memory_commits
+        )
+        self._journal = Journal(settings.directories[0] / "journal")
+        self._used: Counter[str] = Counter()
+        self._deadlines: dict[QueryId, float] = {}
+        self._compacted_bytes = 0
+        self._draining = False
+        self._started = time.monotonic()
+        self.counts: Counter[str] = Counter()
+        """For metrics: what happened since the start."""
+        recover(self._journal.read(), self._ledger, self._storage)
+        if self._journal.damaged:
+            _log.error("%d damaged records in the journal; what they said is lost", self._journal.damaged)
+        for query in self._ledger.queries.values():
+            self._used[query.application] += sum(a.held_bytes for a in query.attempts.values())
+            self._deadlines[query.id] = time.monotonic() + settings.lease_seconds
+        self._journal.replace(records_of(self._ledger))
+
+    # --------------------------------------------------------------------------------------------- queries
+
+    def keep_alive(self, message: KeepAlive) -> Kept:
+        expired = []
+        with self._lock:
+            for query in message.queries:
+                # It names a directory.
+                if not _NAME.fullmatch(query.value):
+                    raise Refusal(UNKNOWN_QUERY, f"{query.value!r} is no name of a query.")
+                try:
+                    if self._ledger.begin(query, message.application):
+                        self._journal.append(QueryBegan(query, message.application))
+                except Refusal as refusal:
+                    if refusal.code == LEASE_EXPIRED:
+                        expired.append(query)
+                else:
+                    self._deadlines[query] = time.monotonic() + self._settings.lease_seconds
+        return Kept(self._settings.lease_seconds, tuple(expired))
+
+    def release(self, query: QueryId) -> None:
+        self._end(query, QUERY_OVER)
+
+    def expire(self) -> None:
+        """End the queries whose drivers have been silent for too long."""
+        now = time.monotonic()
+        with self._lock:
+            late = [query for query, deadline in self._deadlines.items() if deadline < now]
+        for query in late:
+            _log.warning("query %s: its driver has been silent for too long; all of it is removed", query)
+            self._end(query, LEASE_EXPIRED)
+            self.counts["leases_expired"] += 1
+
+    def forgive(self, seconds: float) -> None:
+        """This process did not run for so long: what drivers said meanwhile could not be heard."""
+        with self._lock:
+            self._deadlines = {query: deadline + seconds for query, deadline in self._deadlines.items()}
+
+    def _end(self, query: QueryId, code: str) -> None:
+        with self._lock:
+            known = self._ledger.end(query, code)
+            self._deadlines.pop(query, None)
+            if known is None:
+                return
+            # First the word, then the deed: a server that is killed in between must not serve half of it.
+            try:
+                self._journal.append(QueryEnded(query, code))
+            except OSError as error:
+                # Also a full disk must be freed. After a restart the query is there without its files, and expires.
+                _log.error("the end of query %s could not be written down: %s", query, error)
+            self._forget(query, known)
+            self._compact()
+
+    def _forget(self, query: QueryId, known: Query) -> None:
+        for attempt in known.attempts.values():
+            self._free(attempt, known.application)
+        self._storage.drop_query(query)
+
+    def _compact(self) -> None:
+        """Write the journal anew when most of it is no longer needed; the longer it is, the more seldom."""
+        if self._journal.size_bytes > max(_COMPACT_BYTES, 2 * self._compacted_bytes):
+            try:
+                self._journal.replace(records_of(self._ledger))
+            except OSError as error:
+                _log.warning("the journal could not be written anew: %s", error)
+            self._compacted_bytes = self._journal.size_bytes
+
+    # --------------------------------------------------------------------------------------------- writing
+
+    def reserve(self, id: AttemptId, size_bytes: int) -> int:
+        """How much may be sent; 0 when there is no room now."""
+        with self._lock:
+            if self._draining and not self._ledger.knows(id):
+                raise Refusal(DRAINING, f"{self.name} takes no new attempts.")
+            attempt = self._opened(id)
+            application = self._ledger.query(id.query).application
+            quota = self._settings.quota_bytes
+            if quota and self._used[application] + size_bytes > quota:
+                raise Refusal(QUOTA, f"{application} has used its {quota} bytes on {self.name}.")
+            try:
+                granted = self._storage.reserve(size_bytes)
+            except NoRoom as error:
+                raise Refusal(FULL, f"{self.name} has no room left on {error}.") from error
+            if not granted:
+                self.counts["reservations_deferred"] += 1
+                return 0
+            attempt.reserved_bytes += size_bytes
+            self._used[application] += size_bytes
+            return size_bytes
+
+    def push(self, message: PushChunks, payload: pa.Buffer) -> None:
+        """Take chunks. Those that are here already are not taken again."""
+        chunks = pieces(message, payload)
+        with self._lock:
+            attempt = self._opened(message.attempt)
+            for chunk, data in chunks:
+                known = attempt.chunks.get((chunk.partition, chunk.sequence))
+                if known is not None:
+                    if known.checksum != chunk.checksum:
+                        raise Refusal(
+                            DAMAGED_ON_WAY, f"{message.attempt} sent two different chunks under one number."
+                        )
+                    self.counts["chunks_repeated"] += 1
+                    continue
+                if attempt.reserved_bytes < chunk.size_bytes:
+                    raise Refusal(NOT_RESERVED, f"{message.attempt} has no room reserved on {self.name}.")
+                attempt.reserved_bytes -= chunk.size_bytes
+                stage = message.attempt.task.stage
+                stored = self._storage.put(stage, chunk.partition, data, chunk.checksum)
+                attempt.chunks[chunk.partition, chunk.sequence] = stored
+                self.counts["chunks_pushed"] += 1
+                self.counts["bytes_pushed"] += chunk.size_bytes
+
+    def commit(self, message: CommitAttempt) -> None:
+        """Publish all that is here of an attempt. The same again says the same; anything else is refused."""
+        blocks = {block.partition: block for block in message.blocks}
+        with self._lock:
+            done = self._ledger.committed(message.attempt)
+            if done is not None and done.blocks == blocks:
+                return
+            attempt = self._opened(message.attempt)
+            self._ledger.check_commit(attempt)
+            check_complete(attempt, blocks)
+        try:
+            self._storage.keep(attempt.chunks.values())
+        except (NoRoom, OSError) as error:
+            raise Refusal(FULL, f"{self.name} cannot keep {message.attempt}: {error}.") from error
+        with self._lock:
+            # Meanwhile another attempt may have won, or the query may be over.
+            self._ledger.check_commit(attempt)
+            self._unreserve(attempt)
+            try:
+                self._journal.append(record_of(attempt, blocks.values()))
+            except OSError as error:
+                raise Refusal(FULL, f"{self.name} cannot write its journal: {error}.") from error
+            self._ledger.commit(attempt, blocks)
+            self.counts["commits"] += 1
+
+    def abort(self, id: AttemptId) -> None:
+        with self._lock:
+            application = self._ledger.query(id.query).application
+            attempt = self._ledger.abort(id)
+            if attempt is not None:
+                self._free(attempt, application)
+
+    def _opened(self, id: AttemptId) -> Attempt:
+        attempt = self._ledger.open(id)
+        if id.task.stage.epoch:
+            application = self._ledger.query(id.query).application
+            for stale in self._ledger.stale(id.task.stage):
+                self._free(stale, application)
+        return attempt
+
+    def _unreserve(self, attempt: Attempt) -> None:
+        application = self._ledger.query(attempt.id.query).application
+        self._storage.unreserve(attempt.reserved_bytes)
+        self._used[application] -= attempt.reserved_bytes
+        attempt.reserved_bytes = 0
+
+    def _free(self, attempt: Attempt, application: str) -> None:
+        self._used[application] -= attempt.held_bytes
+        self._storage.unreserve(attempt.reserved_bytes)
+        attempt.reserved_bytes = 0
+        self._storage.drop(attempt.chunks.values())
+        attempt.chunks = {}
+
+    # --------------------------------------------------------------------------------------------- reading
+
+    def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """The blocks, one after the other, made as they are taken, so that a slow reader costs nothing."""
+        for number, block in enumerate(request.blocks):
+            try:
+                index, chunks = self._find(block)
+            except Refusal as refusal:
+                yield _problem(Kind.MISSING, number, f"{refusal.code}: {refusal.message}")
+                return
+            yield frame(Header(Kind.INDEX, block=number), pa.py_buffer(index))
+            for chunk in range(0 if number else request.skip_chunks, len(chunks)):
+                try:
+                    data = self._storage.read(chunks[chunk])
+                except OSError as error:
+                    yield _problem(Kind.MISSING, number, f"{block}: chunk {chunk}: {error}.")
+                    return
+                self.counts["bytes_read"] += data.size
+                yield from parts(number, chunk, data, request.codec, _MESSAGE_BYTES)
+        self.counts["blocks_read"] += len(request.blocks)
+
+    def _find(self, block: Block) -> tuple[bytes, list[Stored]]:
+        with self._lock:
+            attempt = self._ledger.committed(block.attempt)
+            found = attempt.blocks.get(block.partition) if attempt and attempt.blocks else None
+            if attempt is None or found is None:
+                raise Refusal("SHUFFLE_BLOCK_MISSING", f"{block} is not on {self.name}.")
+            if checksum_of(found.index) != block.checksum:
+                raise Refusal("SHUFFLE_BLOCK_MISSING", f"{block} on {self.name} is not the one of that name.")
+            count = sum(partition == block.partition for partition, _ in attempt.chunks)
+            return found.index, [attempt.chunks[block.partition, number] for number in range(count)]
+
+    # ---------------------------------------------------------------------------------------------- health
+
+    def drain(self) -> None:
+        """Take no new attempts; what has begun may finish, and everything is served."""
+        self._draining = True
+
+    @property
+    def empty(self) -> bool:
+        with self._lock:
+            return not self._ledger.queries
+
+    def health(self) -> ServiceHealth:
+        with self._lock:
+            queries = list(self._ledger.queries.values())
+            attempts = [attempt for query in queries for attempt in query.attempts.values()]
+            return ServiceHealth(
+                name=self.name,
+                status="draining" if self._draining else "serving",
+                applications=len({query.application for query in queries}),
+                queries=len(queries),
+                attempts=len(attempts),
+                committed=sum(attempt.blocks is not None for attempt in attempts),
+                held_bytes=sum(self._used.values()),
+                memory_bytes=self._storage.memory_bytes,
+                memory_limit_bytes=self._storage.memory_limit_bytes,
+                disk_bytes=self._storage.disk_bytes,
+                uptime_seconds=time.monotonic() - self._started,
+            )
+
+    @property
+    def spilled_bytes(self) -> int:
+        return self._storage.spilled_bytes
+
+    def close(self) -> None:
+        """Everything that was committed is found again by the next who starts in these directories."""
+        with self._lock:
+            self._journal.close()
+            for descriptor in self._locked:
+                os.close(descriptor)
+
+
+def _problem(kind: Kind, block: int, message: str) -> tuple[pa.RecordBatch, bytes]:
+    return frame(Header(kind, block=block), pa.py_buffer(message.encode()))

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output of one attempt on its way into sealed files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from volley.errors import BlockMissing
+from volley.ids import AttemptId
+from volley.shuffle.base import Block
+from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunk_builder import Gathering
+from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.local_blocks import Handle
+from volley.shuffle.segments import Segment, SpillFiles, memory_segment
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A block and the bytes of its index."""
+
+    block: Block
+    index: bytes
+
+
+class WorkerSink:
+    """A `ShuffleSink`, and after its commit the owner of the attempt's files until `close`.
+
+    Chunks go to memory while the budget admits them; from the first that it does not admit on, to disk.
+    """
+
+    def __init__(
+        self,
+        attempt: AttemptId,
+        partitions: int,
+        *,
+        location: str,
+        budget: MemoryBudget,
+        directories: Sequence[Path],
+        disk_codec: str,
+        chunk_bytes: int,
+        on_abort: Callable[[AttemptId], None],
+    ) -> None:
+        self._attempt = attempt
+        self._location = location
+        self._budget = budget
+        self._disk_codec = disk_codec
+        self._on_abort = on_abort
+        self._lock = threading.Lock()
+        self._gathering = Gathering(partitions, budget, chunk_bytes)
+        self._chunks: list[list[Chunk]] = [[] for _ in range(partitions)]
+        self._memory: Segment | None = None
+        self._memory_bytes = 0
+        self._to_disk = False
+        self._spill = SpillFiles(attempt, directories)
+        self._segments: list[Segment] = []
+        self._committed: tuple[Committed, ...] | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------- as the writer sees it
+
+    def write(self, partition: int, batch: pa.RecordBatch) -> None:
+        with self._lock:
+            self._check_open()
+            for number, ready in self._gathering.add(partition, batch):
+                self._chunks[number].append(self._place(ready))
+
+    def commit(self) -> tuple[Block, ...]:
+        with self._lock:
+            self._check_open()
+            for number, ready in self._gathering.rest():
+                self._chunks[number].append(self._place(ready))
+            self._committed = tuple(self._finished(number) for number in range(len(self._chunks)))
+            for segment in self._segments:
+                segment.seal()
+            return tuple(item.block for item in self._committed)
+
+    def abort(self) -> None:
+        with self._lock:
+            if self._committed is not None or self._closed:
+                return
+            self._free()
+        self._on_abort(self._attempt)
+
+    # -------------------------------------------------------------------------------------- as its store sees it
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._memory_bytes + self._gathering.waiting_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments if not segment.name.in_memory)
+
+    def committed(self, block: Block) -> Committed:
+        """What was committed under the block's name; BlockMissing when that is nothing, or something else."""
+        with self._lock:
+            if self._committed is None or self._closed or not 0 <= block.partition < len(self._committed):
+                raise BlockMissing(f"{block} is not on {self._location}.", attempt=block.attempt)
+            found = self._committed[block.partition]
+            if found.block != block:
+                raise BlockMissing(
+                    f"{block} on {self._location} has {found.block.rows} rows and checksum {found.block.checksum:x}"
+                    f" instead of {block.rows} and {block.checksum:x}.",
+                    attempt=block.attempt,
+                )
+            return found
+
+    def open(self, index: Index) -> list[pa.NativeFile]:
+        """The files of one of its blocks, open for one reader."""
+        with self._lock:
+            if self._closed:
+                raise BlockMissing(
+                    f"{self._attempt} is not on {self._location} any more.", attempt=self._attempt
+                )
+            return [name.open() for name in index.files]
+
+    def close(self) -> None:
+        """Let go of everything. Readers that have a file open keep what they have."""
+        with self._lock:
+            self._free()
+
+    # -------------------------------------------------------------------------------------------------- helpers
+
+    def _check_open(self) -> None:
+        if self._closed or self._committed is not None:
+            raise BlockMissing(f"{self._attempt}: its output is closed.", attempt=self._attempt)
+
+    def _place(self, batch: pa.RecordBatch) -> Chunk:
+        size_bytes = pa.ipc.get_record_batch_size(batch)
+        if not self._to_disk and self._budget.admit(size_bytes, new=self._memory is None):
+            self._memory_bytes += size_bytes
+            sealed = seal(batch, "none")
+        else:
+            self._to_disk = True
+            sealed = seal(batch, self._disk_codec)
+        segment, start = self._append(sealed.data, sealed.body_at)
+        return Chunk(self._segments.index(segment), start, sealed.data.size, batch.num_rows, sealed.checksum)
+
+    def _append(self, data: pa.Buffer, align_at: int) -> tuple[Segment, int]:
+        if self._to_disk:
+            segment, start = self._spill.append(data, align_at)
+        else:
+            segment = self._memory = self._memory or memory_segment()
+            start = segment.append(data, align_at)
+        if segment not in self._segments:
+            self._segments.append(segment)
+        return segment, start
+
+    def _finished(self, number: int) -> Committed:
+        chunks = tuple(self._chunks[number])
+        # Small beside the rows, which are what is counted.
+        names = tuple(segment.name for segment in self._segments)
+        packed = Index(names, chunks, self._gathering.schema if chunks else None).pack()
+        segment, start = self._append(pa.py_buffer(packed), 0)
+        handle = str(Handle(segment.name, start, len(packed)))
+        rows = sum(chunk.rows for chunk in chunks)
+        size_bytes = self._gathering.written_bytes[number]
+        checksum = checksum_of(packed)
+        spilled = sum(chunk.size_bytes for chunk in chunks if not names[chunk.file].in_memory)
+        block = Block(self._attempt, number, self._location, rows, size_bytes, checksum, handle, spilled)
+        return Committed(block, packed)
+
+    def _free(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for segment in self._segments:
+            segment.close()
+        self._gathering.clear()
+        self._budget.free(self._memory_bytes)
+        self._memory_bytes = 0
+        self._segments = []
+        self._chunks = []
+        self._committed = None

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filtered rows of a scan, for a client who waits for the first of them.
+
+DataFusion's filter keeps its rows until it has a few thousand. Where splits are found slowly that may take minutes,
+while the client could have the first rows at once. So a result that is nothing but a filtered scan is run in waves:
+whatever has been read goes through a plan of its own, to its end, and out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from functools import partial
+
+import pyarrow as pa
+
+from volley.events import OperatorMetrics
+from volley.lower.memory import OperatorMemory
+from volley.lower.operators import lower, root
+from volley.lower.scope import arrow_schema
+from volley.lower.sessions import planning_context, running_context
+from volley.lower.streams import Batches, StreamTable
+from volley.plan.nodes import FeedInput, Filter, Node, Project, StageInput
+from volley.worker.fragment import Fragment, Give
+from volley.worker.scan import Scans
+
+
+def held_back(plan: Node) -> FeedInput | None:
+    """The scan below a plan of filters and projections, where a filter would hold its rows back."""
+    filtered = False
+    while isinstance(plan, Project | Filter):
+        filtered |= isinstance(plan, Filter)
+        plan = plan.child
+    return plan if filtered and isinstance(plan, FeedInput) else None
+
+
+class MicroBatches:
+    """A `Running` plan over the scan `node`, from one wave to the next."""
+
+    def __init__(
+        self,
+        plan: Node,
+        node: FeedInput,
+        scans: Scans,
+        cores: int,
+        memory: OperatorMemory | None,
+        input_errors: list[Exception],
+    ) -> None:
+        self.input_errors = input_errors
+        self._plan = plan
+        self._node = node
+        self._scans = scans
+        self._cores = cores
+        self._memory = memory
+        self._metrics: dict[int, OperatorMetrics] = {}
+
+    @property
+    def streams(self) -> int:
+        return self._cores
+
+    async def run(self, give: Give) -> None:
+        loop = asyncio.get_running_loop()
+        async for micro_batch in self._scans.micro_batches(self._node):
+            with ExitStack() as resources:
+                fragment = await loop.run_in_executor(None, self._fragment, micro_batch, resources)
+                try:
+                    await fragment.run(give)
+                    self._add(fragment.metrics())
+                finally:
+                    fragment.drop()
+
+    def metrics(self) -> tuple[OperatorMetrics, ...]:
+        return tuple(self._metrics.values())
+
+    def drop(self) -> None:
+        """A wave lets go of its plan when it ends."""
+
+    def _fragment(self, micro_batch: list[pa.RecordBatch], resources: ExitStack) -> Fragment:
+        width = min(self._cores, len(micro_batch))
+
+        def rows(_: StageInput | FeedInput) -> StreamTable:
+            parts: list[Batches] = [partial(iter, micro_batch[number::width]) for number in range(width)]
+            return StreamTable(arrow_schema(self._node.output), parts)
+
+        planning = planning_context(self._cores, self._memory)
+        frame = root(lower(self._plan, planning, rows, resources), self._plan)
+        return Fragment(running_context(self._cores, self._memory), frame.execution_plan(), self.input_errors)
+
+    def _add(self, metrics: tuple[OperatorMetrics, ...]) -> None:
+        """Every wave has the same plan, so the same place is the same operator."""
+        for place, operator in enumerate(metrics):
+            before = dict(self._metrics[place].values) if place in self._metrics else {}
+            values = {
+                name: before.get(name, 0) + dict(operator.values).get(name, 0)
+                for name in before | dict(operator.values)
+            }
+            self._metrics[place] = OperatorMetrics(operator.name, tuple(values.items()))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A query that is cancelled or interrupted ends at once, with one clear error, and leaves the session usable."""
+
+from __future__ import annotations
+
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+import volley
+from volley import history
+from volley.errors import QueryCancelled
+
+# Far longer than any test: only a cancellation ends it in time.
+ENDLESS = "select count(*) from range(1000000000000) where (id * 3) % 7 = 3"
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in 30 s"
+        time.sleep(0.01)
+
+
+def is_idle() -> bool:
+    """Whether nothing computes in this process any more."""
+    before = time.process_time()
+    time.sleep(0.2)
+    return time.process_time() - before < 0.1
+
+
+def running(spark: SparkSession) -> int:
+    return len(history.running(spark))
+
+
+def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
+    raised: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            spark.sql(ENDLESS).collect()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    eventually(lambda: running(spark))
+    assert volley.cancel(spark) == 1
+    thread.join(30)
+    assert not thread.is_alive()
+    assert isinstance(raised[0], QueryCancelled)
+    assert "volley.cancel" in str(raised[0])
+    eventually(is_idle)
+    assert_usable(spark)
+
+
+PROGRAM = f"""
+import signal, threading, time
+import volley
+from volley import history
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+volley.enable(spark)
+
+def tell():
+    while not history.running(spark):
+        time.sleep(0.01)
+    print("started", flush=True)
+
+try:
+    threading.Thread(target=tell).start()
+    spark.sql("{ENDLESS}").collect()
+except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("interrupted", volley.cancel(spark), spark.range(5).count(), flush=True)
+spark.stop()
+"""
+
+
+def test_ctrl_c_ends_the_query(spark: SparkSession) -> None:
+    """In a process of its own, whose main thread gets the signal as a user's program does."""
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    try:
+        assert program.stdout.readline() == "started\n"
+        # Python may lose the exception when the signal falls into a finalizer; so, until it is done.
+        while program.poll() is None:
+            program.send_signal(signal.SIGINT)
+            if select.select([program.stdout], [], [], 5)[0]:
+                break
+        # No query was left running, and the session still answers.
+        assert program.stdout.readline() == "interrupted 0 5\n"
+        assert program.wait(60) == 0
+    finally:
+        program.kill()
+        program.wait()
+
+
+def assert_usable(spark: SparkSession) -> None:
+    assert running(spark) == 0
+    assert spark.range(5).count() == 5
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "native"

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The 22 TPC-H queries: natively, without one Spark task, and with Spark's rows, however Spark plans them."""
+
+from __future__ import annotations
+
+import pytest
+from answers import Answers
+from pyspark.sql import SparkSession
+
+from volley.bench.queries import QUERIES, query_text
+from volley.testing.session import conf
+
+WORKERS = "spark.volley.local.workers"
+ADAPTIVE = "spark.sql.adaptive.enabled"
+BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+
+# With one worker every exchange fuses away, with three they are real. 256 KB makes the larger joins of these
+# tables shuffle joins, -1 all of them. Together the four meet every value of every setting.
+SETTINGS = {
+    "one worker": {WORKERS: "1"},
+    "one worker, shuffle joins": {WORKERS: "1", ADAPTIVE: "false", BROADCAST: "-1"},
+    "three workers": {WORKERS: "3", ADAPTIVE: "false"},
+    "three workers, some shuffle joins": {WORKERS: "3", BROADCAST: "256KB"},
+}
+MATRIX = [
+    {WORKERS: workers, ADAPTIVE: adaptive, BROADCAST: broadcast}
+    for workers in ("1", "3")
+    for adaptive in ("true", "false")
+    for broadcast in ("10MB", "256KB", "-1")
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_rows_are_sparks(tpch: SparkSession, answers: Answers, settings: dict[str, str], query: str) -> None:
+    with conf(tpch, settings):
+        answers.check(tpch, query)
+
+
+@pytest.mark.usefixtures("little_data")
+@pytest.mark.parametrize("query", QUERIES)
+def test_rows_are_sparks_where_little_is_spread(tpch: SparkSession, answers: Answers, query: str) -> None:
+    with conf(tpch, {WORKERS: "3", BROADCAST: "256KB"}):
+        answers.check(tpch, query)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("settings", MATRIX, ids=lambda settings: "-".join(settings.values()))
+def test_every_combination(
+    tpch: SparkSession, answers: Answers, settings: dict[str, str], query: str
+) -> None:
+    with conf(tpch, settings):
+        answers.check(tpch, query)
+
+
+def test_shuffle_joins_are_met(tpch: SparkSession) -> None:
+    """The settings do what they are chosen for."""
+    with conf(tpch, {BROADCAST: "-1"}):
+        plan = str(tpch.sql(query_text("q05"))._jdf.queryExecution().executedPlan().toString())
+    assert "SortMergeJoin" in plan
+    assert "BroadcastHashJoin" not in plan

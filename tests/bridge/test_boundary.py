@@ -1,0 +1,606 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows between the engines, as Arrow: Spark's tasks read native ones from whoever holds them, and give theirs away."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import volley
+from volley import history
+from volley.bridge import pushing, reading
+from volley.bridge.boundary import EngineBoundary, Rows
+from volley.bridge.native_to_spark import SparkPart
+from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
+from volley.bridge.pushing import pusher
+from volley.bridge.reading import Access
+from volley.bridge.served import Served, can_be_read
+from volley.bridge.source import divided
+from volley.bridge.spark_to_native import IngestTarget, SparkInput
+from volley.cluster import LocalCluster, health_of
+from volley.config import Config
+from volley.coordinator.materialized_result import MaterializedResult
+from volley.errors import CrossingError, QueryCancelled
+from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.observe.report import QueryReport
+from volley.plan.nodes import MaterializedInput, Node, walk
+from volley.query import Query
+from volley.security import Security
+from volley.settings import settings
+from volley.shuffle.base import Block
+from volley.shuffle.factory import StoreSettings, serving_store
+from volley.shuffle.location import Location
+from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
+from volley.transport.codec import decode, encode
+from volley.transport.control import Health, Push, Pushed
+from volley.transport.flight import close_fleets
+from volley.transport.ingest import IngestEndpoint
+from volley.transport.messages import TaskDone
+from volley.transport.spark import application
+
+ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
+SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
+
+
+def report_of(spark: SparkSession) -> QueryReport:
+    report = volley.last_query(spark)
+    assert report is not None
+    return report
+
+
+def grouped(spark: SparkSession) -> DataFrame:
+    """A subplan of some thousand rows below a UDF."""
+    same = F.udf(lambda number: number, "long")
+    orders = spark.table("orders").groupBy("o_custkey", "o_orderstatus").agg(F.max("o_orderdate").alias("d"))
+    return orders.withColumn("same", same("o_custkey"))
+
+
+def crossed(spark: SparkSession, frame: DataFrame) -> tuple[Query, SparkPart]:
+    """A query on its way whose top is Spark's."""
+    query = Query(spark, "collect")
+    part = query.native_plan(frame._jdf.queryExecution())
+    assert isinstance(part, SparkPart)
+    return query, part
+
+
+# ------------------------------------------------------------------------------------------------ in this process
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """The driver's own store, with the rows of one attempt."""
+    security = Security("secret")
+    made = Served("127.0.0.1", "127.0.0.1", security, False, partial(serving_store, Config.read({})))
+    yield made
+    made.close()
+
+
+def kept_blocks(served: Served, partitions: int = 3) -> tuple[Block, ...]:
+    sink = served.store.sink(AttemptId(TaskId(StageId(QueryId("q"), 0), 0), 0), partitions)
+    for number in range(partitions):
+        sink.write(number, ROWS)
+    return sink.commit()
+
+
+def access(token: str = "secret") -> Access:
+    return Access(
+        token, ("", "", ""), StoreSettings.of(Config.read({"spark.volley.shuffle.retryAttempts": "0"}))
+    )
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if readers were on another machine than holders."""
+    monkeypatch.setattr(Location, "on_this_host", False)
+
+
+def read_by_place(served: Served) -> None:
+    read = reading.reader(access(), [[block] for block in kept_blocks(served)], [1, 0], SCHEMA)
+    batches = list(read(iter([pa.record_batch({"id": [0, 2]})])))
+    assert pa.Table.from_batches(batches) == pa.Table.from_arrays(
+        [pa.chunked_array([ROWS.column(place)] * 2) for place in (1, 0)], schema=SCHEMA
+    )
+
+
+def test_rows_are_read_by_place(served: Served) -> None:
+    read_by_place(served)
+
+
+def test_rows_are_read_over_flight(served: Served, elsewhere: None) -> None:
+    read_by_place(served)
+
+
+def test_a_wrong_token_reads_nothing(served: Served, elsewhere: None) -> None:
+    (block, *_) = kept_blocks(served)
+    with pytest.raises(CrossingError, match="native rows cannot be read"):
+        list(reading.rows(access("other"), [block], [1, 0], SCHEMA))
+
+
+def test_what_was_freed_is_an_error_and_not_empty(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block, *_) = kept_blocks(served)
+    served.store.release(QueryId("q"))
+    for near in (True, False):
+        monkeypatch.setattr(Location, "on_this_host", near)
+        with pytest.raises(CrossingError, match="SHUFFLE_BLOCK_MISSING"):
+            list(reading.rows(access(), [block], [1, 0], SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "can"),
+    [
+        ("127.0.0.1", {}, True),
+        ("192.0.2.7", {}, False),
+        ("192.0.2.7", {"executor.insecure": "true"}, True),
+        ("192.0.2.7", {"tls.certificateFile": "cert.pem"}, True),
+        ("192.0.2.7", {"transport": "flight"}, True),
+        ("192.0.2.7", {"shuffle.store": "file:///shared"}, True),
+    ],
+)
+def test_a_driver_listens_beyond_loopback_only_where_it_may(
+    host: str, options: dict[str, str], can: bool
+) -> None:
+    class Context:
+        """Of a cluster."""
+
+        master = "spark://master:7077"
+
+        def getConf(self) -> dict[str, str]:
+            return {"spark.driver.host": host}
+
+    config = Config.read({f"spark.volley.{key}": value for key, value in options.items()})
+    assert can_be_read(Context(), config) is can  # type: ignore[arg-type]
+
+
+def test_the_token_is_not_shown() -> None:
+    assert "secret" not in repr(access())
+
+
+def test_everybody_reads_about_as_much() -> None:
+    attempt = AttemptId(TaskId(StageId(QueryId("q"), 0), 0), 0)
+    blocks = [Block(attempt, number, "here", 1, size) for number, size in enumerate([90, 10, 50, 40, 10, 0])]
+    shares = divided(blocks, 2)
+    assert sorted(sum(block.size_bytes for block in share) for share in shares) == [100, 100]
+    assert sorted(block for share in shares for block in share) == blocks
+    assert len(divided(blocks, 100)) == 6
+    assert divided([], 7) == [[]]
+
+
+# ------------------------------------------------------------------------------------------------------- with Spark
+
+
+def test_nested_types_cross(spark: SparkSession, tmp_path: Path) -> None:
+    text = """
+        select id % 50 as k, if(id % 7 = 0, null, struct(id as number, concat('n', id) as name)) as pair,
+               if(id % 5 = 0, null, array(id, if(id % 3 = 0, null, id + 1))) as numbers,
+               struct(array(cast(id as decimal(12, 2))) as inner) as deep
+        from range(500)
+    """
+    with conf(spark, {"spark.volley.enabled": "false"}):
+        spark.sql(text).write.parquet(str(tmp_path / "nested"))
+    same = F.udf(lambda number: number, "long")
+
+    def query(spark: SparkSession) -> DataFrame:
+        rows = spark.read.parquet(str(tmp_path / "nested"))
+        most = rows.groupBy("k").agg(F.count("*").alias("n")).withColumnRenamed("k", "most")
+        return rows.join(most, F.col("k") == F.col("most")).withColumn("same", same("n"))
+
+    assert_same_rows(spark, query, native=False)
+    assert report_of(spark).engine == "mixed", report_of(spark).reasons
+    with conf(spark, {"spark.volley.enabled": "false"}):
+        plain = query(spark)
+    running, part = crossed(spark, query(spark))
+    with closing(running):
+        crossed_types = [field.dataType for field in part.frame(running._boundary).schema]
+    assert crossed_types == [field.dataType for field in plain.schema]
+
+
+def test_no_rows_at_all(tpch: SparkSession) -> None:
+    assert_same_rows(tpch, lambda spark: grouped(spark).where("o_orderstatus = 'nothing'"), native=False)
+    assert report_of(tpch).engine == "mixed"
+    assert report_of(tpch).rows == 0
+
+
+def test_a_column_that_is_asked_for_twice(tpch: SparkSession) -> None:
+    def query(spark: SparkSession) -> DataFrame:
+        rows = grouped(spark)
+        return rows.select("o_custkey", F.col("o_custkey").alias("again"), "d", "same", "o_custkey")
+
+    assert_same_rows(tpch, query, native=False)
+    assert report_of(tpch).engine == "mixed"
+
+
+def test_rows_that_do_not_fit_into_memory(tpch: SparkSession) -> None:
+    with conf(tpch, {"spark.volley.shuffle.memoryFraction": "1e-9", "spark.volley.local.workers": "2"}):
+        assert_same_rows(tpch, grouped, native=False)
+    assert report_of(tpch).engine == "mixed"
+    assert sum(stage.shuffle_spilled_bytes for stage in report_of(tpch).stages) > 0
+
+
+def test_many_tasks_read_what_is_kept(tpch: SparkSession) -> None:
+    grouped(tpch).collect()
+    # One for the rows of each of two shares; nothing else of this query is Spark's.
+    assert report_of(tpch).spark_tasks == tpch.sparkContext.defaultParallelism
+
+
+def test_spark_knows_how_much_it_reads(tpch: SparkSession) -> None:
+    """A relation that it takes for small would be sent whole to every task of a join."""
+    query, part = crossed(tpch, grouped(tpch))
+    with closing(query):
+        size_bytes = int(part.logical(query._boundary).stats().sizeInBytes())
+    with conf(tpch, {"spark.volley.enabled": "false"}):
+        rows = grouped(tpch).drop("same").toArrow()
+    assert rows.nbytes / 2 < size_bytes < rows.nbytes * 4
+
+
+def test_no_plan_shows_the_token(tpch: SparkSession) -> None:
+    query, part = crossed(tpch, grouped(tpch))
+    started = query._kept
+    tokens = []
+
+    def noted(subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
+        kept, access = started(subplan, resources)
+        tokens.append(access.token)
+        return kept, access
+
+    query._boundary = EngineBoundary(noted)
+    with closing(query):
+        frame = part.frame(query._boundary)
+        execution = frame._jdf.queryExecution()
+        (token,) = tokens
+        assert token is not None
+        assert len(token) == 64
+        texts = [execution.toString(), execution.logical().toJSON(), execution.executedPlan().toJSON()]
+        texts += [execution.explainString(mode) for mode in _modes(tpch)]
+        assert all(texts)
+        assert not any(token in text for text in texts)
+
+
+def _modes(spark: SparkSession) -> list[Any]:
+    modes = spark._jvm.org.apache.spark.sql.execution.ExplainMode  # type: ignore[union-attr]
+    return [modes.fromString(name) for name in ("extended", "formatted", "cost", "codegen")]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_nothing_is_left_behind(tpch: SparkSession) -> None:
+    grouped(tpch).collect()  # what stays for all queries is made by the first
+    threads, files = set(threading.enumerate()), open_files()
+    for test in (lambda number: True, lambda number: 1 // 0):
+        with suppress(Exception):
+            grouped(tpch).where(F.udf(test, "boolean")("same")).collect()
+        assert not history.running(tpch)
+    assert set(threading.enumerate()) <= threads
+    assert open_files() <= files
+
+
+def test_it_can_be_cancelled_while_spark_reads(tpch: SparkSession, tmp_path: Path) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+
+    def wait(number: int) -> int:
+        begun.touch()
+        deadline = time.monotonic() + 60
+        while not go_on.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return number
+
+    # Far more rows than Spark has read when the first of them waits.
+    rows = tpch.table("lineitem").groupBy("l_orderkey", "l_linenumber").agg(F.max("l_comment").alias("c"))
+    frame = rows.withColumn("same", F.udf(wait, "long")("l_orderkey"))
+    raised: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            frame.collect()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not begun.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    deadline = time.monotonic() + 30
+    assert volley.cancel(tpch) == 1
+    # Its job is stopped: nobody waits for what the tasks wait for.
+    thread.join(30)
+    go_on.touch()
+    thread.join(60)
+    assert isinstance(raised[0], QueryCancelled), raised
+    assert time.monotonic() < deadline
+
+
+# ---------------------------------------------------------------------------------------------------- with workers
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(2) as running:
+        yield running
+        close_fleets()
+
+
+def held_bytes(cluster: LocalCluster) -> int:
+    return sum(health.held_bytes for health in cluster.health() if isinstance(health, Health))
+
+
+def test_workers_keep_the_rows_until_spark_has_read_them(tpch: SparkSession, cluster: LocalCluster) -> None:
+    with conf(tpch, cluster.settings):
+        query, part = crossed(tpch, grouped(tpch))
+        with closing(query):
+            part.logical(query._boundary)
+            assert held_bytes(cluster) > 0
+        assert held_bytes(cluster) == 0
+        assert_same_rows(tpch, grouped, native=False)
+        assert report_of(tpch).engine == "mixed"
+        assert held_bytes(cluster) == 0
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_a_holder_that_dies_before_spark_has_read(
+    tpch: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replayed: bool
+) -> None:
+    """Spark runs the query after all; a write, which Spark's writer has begun, says what happened instead."""
+    computed = EngineBoundary.rows
+
+    with LocalCluster(2) as doomed:
+
+        def kill_a_holder(boundary: EngineBoundary, plan: Node) -> Rows:
+            rows = computed(boundary, plan)
+            holder = next(block.location.partition("#")[0] for block in rows.blocks)
+            for member in doomed.members:
+                if member.address == holder:
+                    os.kill(member.pid, signal.SIGKILL)
+                    member.process.wait()
+            return rows
+
+        monkeypatch.setattr(EngineBoundary, "rows", kill_a_holder)
+        with conf(tpch, {**doomed.settings, "spark.volley.shuffle.retryAttempts": "0"}):
+            if replayed:
+                with pytest.warns(UserWarning, match="Volley failed and Spark runs the query"):
+                    assert_same_rows(tpch, grouped, native=False)
+                assert report_of(tpch).engine == "spark"
+                assert "native rows cannot be read" in str(report_of(tpch).reasons[0])
+            else:
+                with pytest.raises(CrossingError, match="native rows cannot be read"):
+                    grouped(tpch).write.format("json").save(str(tmp_path / "rows"))
+        close_fleets()
+
+
+# ------------------------------------------------------------------------------------------- from Spark to workers
+
+
+def below(spark: SparkSession) -> DataFrame:
+    """A UDF below a join and an aggregate."""
+    same = F.udf(lambda number: number, "long")
+    orders = spark.table("orders").select(same("o_custkey").alias("k"), "o_totalprice", "o_orderkey")
+    joined = orders.join(spark.table("customer"), F.col("k") == F.col("c_custkey"))
+    return joined.groupBy("c_mktsegment").agg(F.sum("o_totalprice").alias("total"), F.count("*"))
+
+
+def put(client: flight.FlightClient, push: Push, batch: pa.RecordBatch) -> Any:
+    writer, reader = client.do_put(flight.FlightDescriptor.for_command(encode(push)), batch.schema)
+    with writer:
+        writer.write_batch(batch)
+        writer.done_writing()
+        return decode(reader.read().to_pybytes())
+
+
+def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, cluster: LocalCluster) -> None:
+    address, query = cluster.members[0].address, QueryId.new()
+    attempt = AttemptId(TaskId(StageId(query, 0), 4), 0)
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        put(Security("wrong").connect(address), Push("", attempt, 2), ROWS)
+    client = cluster.security.connect(address)
+    with pytest.raises(flight.FlightServerError, match="UNKNOWN_DRIVER"):
+        put(client, Push("nobody", attempt, 2), ROWS)
+    with pytest.raises(flight.FlightServerError, match="nothing that rows can follow"):
+        put(client, query, ROWS)  # type: ignore[arg-type]
+    before = held_bytes(cluster)
+    pushed = put(client, Push("", attempt, 2), ROWS)
+    assert isinstance(pushed, Pushed)
+    assert [block.rows for block in pushed.blocks] == [10_000, 0]
+    assert pushed.holder == address
+    assert held_bytes(cluster) > before
+    list(client.do_action(flight.Action("release", encode(query))))
+    assert held_bytes(cluster) == before
+    with pytest.raises(flight.FlightServerError, match="its query is over"):
+        put(client, Push("", replace(attempt, attempt=1), 2), ROWS)
+
+
+def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
+    tpch: SparkSession, cluster: LocalCluster
+) -> None:
+    with conf(tpch, cluster.settings):
+        query = Query(tpch, "collect")
+        with closing(query):
+            plan = query.native_plan(below(tpch)._jdf.queryExecution())
+            assert plan is not None
+            assert query._handed is not None
+            assert not isinstance(plan, SparkPart)
+            filled = query._handed.filled(plan)
+            (rows,) = [node for node in walk(filled) if isinstance(node, MaterializedInput)]
+            outputs = query._handed.given[rows.number]
+            # Two tasks of Spark's, and nothing of their rows here.
+            assert sum(output.rows for output in outputs) == tpch.table("orders").count()
+            assert {output.made_by for output in outputs} <= {member.address for member in cluster.members}
+            assert held_bytes(cluster) > 0
+        assert held_bytes(cluster) == 0
+        assert_same_rows(tpch, below, native=False)
+        assert report_of(tpch).engine == "mixed"
+        assert any("it was run by Spark" in stage.decisions for stage in report_of(tpch).stages)
+        assert held_bytes(cluster) == 0
+
+
+def test_rows_of_spark_meet_those_of_files(
+    tpch: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tasks, each with its share of both sides."""
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", 0)
+    shuffled = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
+    with conf(tpch, {**cluster.settings, **shuffled}):
+        assert_same_rows(tpch, below, native=False)
+        assert report_of(tpch).engine == "mixed"
+        assert max(stage.tasks for stage in report_of(tpch).stages) == 2
+
+
+def test_no_rows_of_spark_at_all(tpch: SparkSession, cluster: LocalCluster) -> None:
+    with conf(tpch, cluster.settings):
+        never = F.udf(lambda number: False, "boolean")
+        orders = tpch.table("orders").where(never("o_orderkey"))
+        joined = orders.join(tpch.table("customer"), F.col("o_custkey") == F.col("c_custkey"))
+        counted = joined.groupBy().agg(F.count("*").alias("n"))
+        assert [row.n for row in counted.collect()] == [0]
+        assert report_of(tpch).engine == "mixed"
+
+
+def test_an_error_of_spark_leaves_nothing_on_the_workers(tpch: SparkSession, cluster: LocalCluster) -> None:
+    fails = F.udf(lambda number: 1 // (number - 5), "long")
+    orders = tpch.table("orders").select(fails("o_orderkey").alias("k"))
+    joined = orders.join(tpch.table("customer"), F.col("k") == F.col("c_custkey"))
+    with conf(tpch, cluster.settings), pytest.raises(Exception, match="ZeroDivisionError"):
+        joined.groupBy("c_mktsegment").agg(F.count("*")).collect()
+    assert held_bytes(cluster) == 0
+
+
+def test_no_plan_of_what_is_handed_over_shows_the_token(tpch: SparkSession, cluster: LocalCluster) -> None:
+    token = cluster.security.token
+    assert token
+    push = pusher(
+        Access(token, ("", "", ""), StoreSettings.of(Config.read({}))),
+        IngestEndpoint(("127.0.0.1:1",), "driver"),
+        QueryId.new(),
+        2,
+        [0],
+        pa.schema([("c_1", pa.int64())]),
+    )
+    execution = tpch.range(5).mapInArrow(push, SCHEMA_OF_PUSHED)._jdf.queryExecution()
+    texts = [execution.toString(), execution.logical().toJSON(), execution.executedPlan().toJSON()]
+    texts += [execution.explainString(mode) for mode in _modes(tpch)]
+    assert not any(token in text for text in texts)
+
+
+def test_a_holder_that_dies_with_the_rows_of_spark(
+    tpch: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = SparkInput.pushed
+    with LocalCluster(2) as doomed:
+
+        def kill_a_holder(
+            item: SparkInput, boundary: EngineBoundary, ingest_target: IngestTarget
+        ) -> list[TaskDone]:
+            outputs = taken(item, boundary, ingest_target)
+            for member in doomed.members:
+                if member.address == outputs[0].made_by:
+                    os.kill(member.pid, signal.SIGKILL)
+                    member.process.wait()
+            return outputs
+
+        monkeypatch.setattr(SparkInput, "pushed", kill_a_holder)
+        with (
+            conf(tpch, doomed.settings),
+            pytest.warns(UserWarning, match="handed over are lost with their holder"),
+        ):
+            assert_same_rows(tpch, below, native=False)
+        assert report_of(tpch).engine == "spark"
+        close_fleets()
+
+
+def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
+    """It was there when Spark's job began."""
+    with LocalCluster(2) as cluster:
+        gone = cluster.members[0]
+        os.kill(gone.pid, signal.SIGKILL)
+        gone.process.wait()
+        ingest_endpoint = IngestEndpoint(tuple(member.address for member in cluster.members), "")
+        assert pushing._address(cluster.security, ingest_endpoint, 0) == cluster.members[1].address
+        with pytest.raises(CrossingError, match="answers"):
+            pushing._address(cluster.security, IngestEndpoint((gone.address,), ""), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["file", "service"])
+def test_rows_cross_through_a_shared_store(tpch: SparkSession, tmp_path: Path, store: str) -> None:
+    chosen = {"spark.volley.shuffle.store": tmp_path.as_uri()} if store == "file" else {}
+    services = 2 if store == "service" else 0
+    with (
+        LocalCluster(2, settings=chosen, services=services) as cluster,
+        conf(tpch, {**cluster.settings, **chosen}),
+    ):
+        for query in (grouped, below):
+            assert_same_rows(tpch, query, native=False)
+            assert report_of(tpch).engine == "mixed"
+        close_fleets()
+    if store == "file":
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
+    with conf(tpch, {"spark.volley.transport": "spark"}):
+        for query in (grouped, below):
+            assert_same_rows(tpch, query, native=False)
+            assert report_of(tpch).engine == "mixed"
+        shared = application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
+        assert shared.holders
+        for holder in shared.holders:
+            health = health_of(holder, shared.security)
+            assert isinstance(health, Health)
+            assert health.held_bytes == 0
+
+
+def test_types_that_come_from_spark(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    text = """
+        select cast(id as tinyint) as b, cast(id * 300 as smallint) as s, cast(id * 70000 as int) as i, id as l,
+               cast(id / 3 as float) as f, if(id % 4 = 0, double('nan'), id / -7) as d, id % 2 = 0 as flag,
+               cast(id * 1.5 as decimal(7, 2)) as small, cast(id * -1.25 as decimal(38, 10)) as wide,
+               if(id % 5 = 0, null, concat('name ', id, ' ü')) as name, encode(cast(id as string), 'utf-8') as raw,
+               date_add(date'1581-12-30', cast(id * 9000 as int)) as day,
+               timestamp'1899-12-31 23:59:59.123456' + make_dt_interval(cast(id * 3000 as int)) as moment,
+               timestamp_ntz'1899-12-31 23:59:59.123456' as local, if(id > 3, null, id) as gone,
+               if(id % 7 = 0, null, struct(id as number, array(concat('n', id), null) as names)) as nested
+        from range(40)
+    """
+    with conf(spark, {"spark.volley.enabled": "false"}):
+        spark.sql(text).write.parquet(str(tmp_path / "t"))
+        spark.range(40).selectExpr("id as k", "id % 3 as third").write.parquet(str(tmp_path / "k"))
+    same = F.udf(lambda number: number, "long")
+
+    def query(spark: SparkSession) -> DataFrame:
+        rows = spark.read.parquet(str(tmp_path / "t")).withColumn("same", same("l"))
+        return rows.join(spark.read.parquet(str(tmp_path / "k")), F.col("same") == F.col("k"))
+
+    for large in ("false", "true"):
+        with conf(spark, {**cluster.settings, "spark.sql.execution.arrow.useLargeVarTypes": large}):
+            assert_same_rows(spark, query, native=False)
+        assert report_of(spark).engine == "mixed", report_of(spark).reasons
+
+
+def test_a_query_of_rows_one_by_one_lets_go_too(tpch: SparkSession, cluster: LocalCluster) -> None:
+    with conf(tpch, cluster.settings):
+        assert len(list(below(tpch).toLocalIterator())) == 5
+        assert report_of(tpch).engine == "mixed"
+        below(tpch).toLocalIterator()  # and is dropped
+        deadline = time.monotonic() + 30
+        while held_bytes(cluster):
+            gc.collect()
+            assert time.monotonic() < deadline

@@ -1,0 +1,447 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run of a query: who wins, what is tried again, and that every way to the end lets go of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from volley.cancellation import CancellationToken
+from volley.coordinator.manifest import Election
+from volley.coordinator.result import ResultStream
+from volley.coordinator.run import execute
+from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled, QueryError, TaskError
+from volley.events import (
+    Event,
+    EventLog,
+    QueryFinished,
+    QueryStarted,
+    StageFinished,
+    StageStarted,
+    TaskFailed,
+    TaskFinished,
+    TaskStarted,
+)
+from volley.ids import AttemptId, QueryId, StageId
+from volley.observe.stages import stage_reports
+from volley.plan.expressions import (
+    Attribute,
+    Call,
+    Literal,
+    SortKey,
+)
+from volley.plan.nodes import (
+    Aggregate,
+    DataFile,
+    Exchange,
+    FileScan,
+    Filter,
+    Limit,
+    Node,
+    Partitioning,
+    Range,
+    Sort,
+    Union,
+)
+from volley.plan.types import BOOLEAN, LONG
+from volley.shuffle.base import Block
+from volley.shuffle.memory import MemoryStore
+from volley.stages.cut import cut
+from volley.testing.contracts import attempt_id
+from volley.transport.base import RunningTask
+from volley.transport.local import LocalTransport
+from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
+
+NUMBER = Attribute(1, "n", LONG, False)
+ENDLESS = 10**15
+WORKERS = 3
+
+
+@pytest.fixture(autouse=True)
+def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+
+
+def numbers(count: int) -> Node:
+    return Range(0, count, 1, (NUMBER,))
+
+
+def none_of(child: Node) -> Node:
+    return Filter(Call("LessThan", (NUMBER, Literal(0, LONG)), BOOLEAN), child)
+
+
+def hashed(child: Node) -> Node:
+    return Exchange(Partitioning.HASH, WORKERS, (NUMBER,), (), child)
+
+
+def single(child: Node) -> Node:
+    return Exchange(Partitioning.SINGLE, 1, (), (), child)
+
+
+def distinct(child: Node) -> Node:
+    return Aggregate((NUMBER,), (), (), (NUMBER,), child)
+
+
+@dataclass
+class Started:
+    """A query, with all that a test looks at."""
+
+    stream: ResultStream
+    transport: LocalTransport
+    token: CancellationToken
+    log: EventLog
+    attempts: list[AttemptId] = field(default_factory=list)
+
+    def rows(self) -> list[int]:
+        return [value for batch in self.stream for value in batch.column(0).to_pylist()]
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.log.events if isinstance(event, kind)]
+
+
+def start(
+    plan: Node,
+    *,
+    transport: LocalTransport | None = None,
+    listener: Callable[[Event], None] = lambda event: None,
+    timeout_seconds: float = 60,
+    attempts: int = 3,
+    buffer_bytes: int = 2**20,
+) -> Started:
+    transport = transport or LocalTransport(WORKERS, 3, MemoryStore, buffer_bytes)
+    token, log = CancellationToken(), EventLog(listener)
+    stream = execute(
+        cut(plan, WORKERS),
+        transport,
+        query=QueryId.new(),
+        token=token,
+        timeout_seconds=timeout_seconds,
+        attempts=attempts,
+        events=log,
+        result_buffer_bytes=buffer_bytes,
+    )
+    return Started(stream, transport, token, log)
+
+
+def assert_quiet() -> None:
+    """Nothing computes any more: the process uses next to no processor time over a tenth of a second."""
+    deadline = time.monotonic() + 30
+    used = 1.0
+    while time.monotonic() < deadline and used > 0.03:
+        before = time.process_time()
+        time.sleep(0.1)
+        used = time.process_time() - before
+    assert used <= 0.03, f"the process still computes: {used:.2f} s of 0.1 s"
+
+
+# ------------------------------------------------------------------------------------------ rows and events
+
+
+def test_rows_pass_through_several_stages() -> None:
+    plan = Sort((SortKey(NUMBER, True, True),), True, single(distinct(hashed(numbers(10_000)))))
+    query = start(plan)
+    assert query.rows() == list(range(10_000))
+    assert query.transport.held_bytes == 0
+
+
+def test_events_tell_the_story_in_order() -> None:
+    query = start(single(distinct(hashed(numbers(100)))))
+    query.rows()
+    kinds = [type(event) for event in query.log.events]
+    assert kinds[0] is QueryStarted
+    assert kinds[-1] is QueryFinished
+    assert kinds.count(StageStarted) == kinds.count(StageFinished) == 3
+    assert kinds.count(TaskStarted) == kinds.count(TaskFinished) == 1 + WORKERS + 1
+    assert all(event.to_dict()["version"] == 1 for event in query.log.events)
+    first, second, result = stage_reports(query.stream.events)
+    assert (first.tasks, second.tasks, result.tasks) == (1, WORKERS, 1)
+    assert (first.rows, second.rows, result.rows) == (100, 100, 100)
+    assert first.bytes > 0
+    assert any(operator.name == "RepartitionExec" for operator in first.operators)
+
+
+def test_an_empty_result_has_a_schema() -> None:
+    query = start(single(none_of(numbers(100))))
+    assert query.rows() == []
+    assert query.stream.schema == pa.schema([("0", pa.int64())])
+
+
+def test_queries_of_many_threads_do_not_mix() -> None:
+    def run(size: int) -> tuple[int, list[int]]:
+        return size, sorted(start(single(distinct(hashed(numbers(size))))).rows())
+
+    with ThreadPoolExecutor(8) as pool:
+        for size, rows in pool.map(run, range(1, 40)):
+            assert rows == list(range(size))
+
+
+def test_a_query_can_run_while_the_result_of_another_is_open() -> None:
+    outer = start(numbers(ENDLESS))
+    next(outer.stream)
+    assert start(single(distinct(hashed(numbers(5))))).rows()
+    next(outer.stream)
+    outer.stream.close()
+
+
+# ------------------------------------------------------------------------------------------ ends
+
+
+def test_closing_an_endless_result_ends_it() -> None:
+    query = start(numbers(ENDLESS))
+    with query.stream as stream:
+        assert next(stream).num_rows
+    assert query.log.events[-1].code == "QUERY_CANCELLED"  # type: ignore[attr-defined]
+    assert list(query.stream) == []
+    assert_quiet()
+
+
+def test_a_result_that_is_dropped_ends_the_query() -> None:
+    query = start(numbers(ENDLESS))
+    ended = threading.Event()
+    query.token.on_fire(ended.set)
+    next(query.stream)
+    query.stream = None  # type: ignore[assignment]
+    gc.collect()
+    assert ended.wait(10)
+    assert_quiet()
+
+
+def test_a_slow_client_stops_the_workers() -> None:
+    """What is made and not yet read is bounded, however much there is to make."""
+    query = start(numbers(ENDLESS), buffer_bytes=2**20)
+    next(query.stream)
+    assert_quiet()
+    query.stream.close()
+
+
+def test_cancelling_in_the_middle_of_an_operator() -> None:
+    """The token is fired when the task runs; the operator would compute for years."""
+    running = threading.Event()
+
+    def listener(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            running.set()
+
+    query = start(single(none_of(numbers(ENDLESS))), listener=listener)
+    assert running.wait(30)
+    query.token.cancel("a test asked for it")
+    with pytest.raises(QueryCancelled, match="a test asked for it"):
+        query.rows()
+    assert query.transport.held_bytes == 0
+    assert_quiet()
+
+
+def test_a_query_cancelled_before_it_starts_ends_as_cancelled() -> None:
+    query = start(none_of(numbers(ENDLESS)))
+    query.token.cancel("at once")
+    with pytest.raises(QueryCancelled):
+        query.rows()
+
+
+def test_a_deadline_ends_the_query() -> None:
+    query = start(single(none_of(numbers(ENDLESS))), timeout_seconds=0.2)
+    with pytest.raises(DeadlineExceeded, match=r"0\.2 s"):
+        query.rows()
+    assert query.transport.held_bytes == 0
+    assert_quiet()
+
+
+def test_a_limit_does_not_wait_for_tasks_that_are_not_needed() -> None:
+    """One of three tasks finds the two rows that are wanted; the others, which have none, hang."""
+    zeros = Filter(
+        Call("EqualTo", (NUMBER, Literal(0, LONG)), BOOLEAN),
+        Union((NUMBER,), (hashed(numbers(100)), hashed(numbers(100)))),
+    )
+    plan = Limit(2, 0, True, single(Limit(2, 0, False, zeros)))
+    transport = Faulty(LocalTransport(WORKERS, 3, MemoryStore), wrap=HangsWithoutRows)
+    query = start(plan, transport=transport)  # type: ignore[arg-type]
+    assert query.rows() == [0, 0]
+    assert len(query.of(TaskStarted)) == 1 + 1 + WORKERS + 1
+    assert len(query.of(TaskFinished)) == 1 + 1 + 1 + 1
+
+
+# ------------------------------------------------------------------------------------------ failures
+
+
+@dataclass
+class Faulty:
+    """A transport on which some attempts fail as if their worker had."""
+
+    inner: LocalTransport
+    wrap: Callable[[RunningTask], RunningTask]
+    placed: dict[AttemptId, str] = field(default_factory=dict)
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        return self.inner.workers()
+
+    async def reserve(self, worker: str, attempt: AttemptId) -> bool:
+        return await self.inner.reserve(worker, attempt)
+
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
+        self.placed[task.attempt] = worker
+        return self.wrap(await self.inner.start(worker, task))
+
+    def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
+        return self.inner.fetch(block)
+
+    async def release(self, query: QueryId) -> None:
+        await self.inner.release(query)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.inner.held_bytes
+
+
+@dataclass
+class FailingTask:
+    """Does its work, commits, and then says that it failed: a worker that dies with the answer on its lips."""
+
+    inner: RunningTask
+    failure: Failure
+
+    @property
+    def attempt(self) -> AttemptId:
+        return self.inner.attempt
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        return
+        yield
+
+    async def done(self) -> TaskDone | TaskFailure:
+        await self.inner.cancel() if self.attempt.task.stage.stage else await self.inner.done()
+        return TaskFailure(self.attempt, self.failure, "INJECTED", "the test broke it")
+
+    async def cancel(self) -> None:
+        await self.inner.cancel()
+
+
+@dataclass
+class HangsWithoutRows:
+    """Never ends when it has nothing to give, until it is cancelled."""
+
+    inner: RunningTask
+
+    @property
+    def attempt(self) -> AttemptId:
+        return self.inner.attempt
+
+    def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        return self.inner.batches()
+
+    async def done(self) -> TaskDone | TaskFailure:
+        outcome = await self.inner.done()
+        if isinstance(outcome, TaskDone) and not outcome.rows:
+            await asyncio.Event().wait()
+        return outcome
+
+    async def cancel(self) -> None:
+        await self.inner.cancel()
+
+
+def faulty(fails: Callable[[AttemptId], Failure | None]) -> Faulty:
+    def wrap(running: RunningTask) -> RunningTask:
+        failure = fails(running.attempt)
+        return running if failure is None else FailingTask(running, failure)
+
+    return Faulty(LocalTransport(WORKERS, 3, MemoryStore), wrap)
+
+
+def test_a_failed_attempt_is_tried_again_elsewhere_and_its_rows_count_once() -> None:
+    transport = faulty(lambda attempt: Failure.WORKER if attempt.attempt == 0 else None)
+    query = start(single(distinct(hashed(numbers(1000)))), transport=transport)  # type: ignore[arg-type]
+    assert sorted(query.rows()) == list(range(1000))
+    for attempt, worker in transport.placed.items():
+        # Of stage 1 all workers are busy, so a task may have to go back to where it failed.
+        if attempt.attempt == 1 and attempt.task.stage.stage != 1:
+            assert worker != transport.placed[AttemptId(attempt.task, 0)]
+    failed = query.of(TaskFailed)
+    assert len(failed) == 1 + WORKERS + 1
+    assert not any(event.final for event in failed)  # type: ignore[attr-defined]
+    assert [report.attempts for report in stage_reports(query.log.events)] == [2, 2 * WORKERS, 2]
+    assert transport.held_bytes == 0
+
+
+def test_attempts_are_limited_and_the_error_names_stage_task_and_attempt() -> None:
+    def fails(attempt: AttemptId) -> Failure | None:
+        return Failure.WORKER if (attempt.task.stage.stage, attempt.task.task) == (1, 2) else None
+
+    query = start(single(distinct(hashed(numbers(1000)))), transport=faulty(fails), attempts=2)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"s1/t2/a1.*the test broke it.*tried 2 times"):
+        query.rows()
+    assert query.of(TaskFailed)[-1].final  # type: ignore[attr-defined]
+    assert query.transport.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [(Failure.DATA, DataError), (Failure.INTERNAL, TaskError), (Failure.LOST_INPUT, BlockMissing)],
+)
+def test_what_cannot_pass_is_not_tried_again(failure: Failure, error: type[QueryError]) -> None:
+    transport = faulty(lambda attempt: failure)
+    query = start(single(numbers(10)), transport=transport)  # type: ignore[arg-type]
+    with pytest.raises(error, match="the test broke it"):
+        query.rows()
+    assert len(transport.placed) == 1
+
+
+def test_an_input_file_that_is_gone_is_a_data_error() -> None:
+    scan = FileScan("parquet", (DataFile("/nowhere/at/all.parquet", 1, 1),), (NUMBER,), (), ())
+    with pytest.raises(DataError, match=r"nowhere/at/all\.parquet"):
+        start(single(distinct(hashed(scan)))).rows()
+
+
+def test_a_failure_ends_the_tasks_beside_it() -> None:
+    scan = FileScan("parquet", (DataFile("/nowhere/at/all.parquet", 1, 1),), (NUMBER,), (), ())
+    plan = Union((NUMBER,), (single(none_of(numbers(ENDLESS))), single(scan)))
+    with pytest.raises(DataError):
+        start(plan).rows()
+    assert_quiet()
+
+
+def test_the_first_committed_attempt_wins_for_good() -> None:
+    election = Election(StageId(QueryId("q"), 0), 2)
+    first, late, other = (
+        TaskDone(attempt, (Block(attempt, 0, "here", rows, 8),), rows, 8, 0.0, ())
+        for attempt, rows in ((attempt_id(0, 1), 5), (attempt_id(0, 0), 6), (attempt_id(1, 0), 7))
+    )
+    assert election.commit(first)
+    assert not election.commit(late)
+    assert election.commit(other)
+    assert election.rows == 12
+    assert [blocks[0].attempt for blocks in election.manifest().blocks] == [first.attempt, other.attempt]
+
+
+def test_a_commit_of_another_epoch_is_refused() -> None:
+    election = Election(StageId(QueryId("q"), 0, epoch=1), 1)
+    with pytest.raises(ValueError):
+        election.commit(TaskDone(attempt_id(), (), 0, 0, 0.0, ()))
+
+
+# ------------------------------------------------------------------------------------------ the end of the process
+
+_LEAVES_EARLY = """
+from tests.test_coordinator import ENDLESS, none_of, numbers, single, start
+open_result = start(numbers(ENDLESS))
+next(open_result.stream)
+computing = start(single(none_of(numbers(ENDLESS))))
+print("leaving", flush=True)
+"""
+
+
+def test_a_process_can_end_while_queries_run() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _LEAVES_EARLY], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.stdout == "leaving\n", ended.stderr
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanged data that is lost: it is computed again, only it, and nobody sees two versions of one result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from volley.cancellation import CancellationToken
+from volley.coordinator.attempts import Attempts
+from volley.coordinator.run import execute
+from volley.errors import BlockDamaged, BlockMissing, QueryError
+from volley.events import (
+    EventLog,
+    StageAbsorbed,
+    StageRolledBack,
+    StageStarted,
+    TaskFailed,
+    TaskFinished,
+)
+from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
+from volley.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Join,
+    JoinKind,
+    Limit,
+    Node,
+    Partitioning,
+    Range,
+    TopN,
+    Window,
+)
+from volley.plan.types import DOUBLE, LONG
+from volley.shuffle.base import Block
+from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.memory import MemoryStore
+from volley.shuffle.objectstore import ObjectStore
+from volley.stages.cut import cut
+from volley.stages.graph import Output, Stage
+from volley.stages.repeatable import is_repeatable
+from volley.transport.local import LocalTransport
+from volley.transport.messages import Failure, TaskFailure
+
+NUMBER = Attribute(1, "n", LONG, False)
+WORKERS = 3
+
+
+@dataclass
+class Losses:
+    """Which outputs are gone when they are read: those of `stage`, up to `count` times, each attempt once."""
+
+    stage: int
+    count: int
+    damaged: bool = False
+    lost: list[AttemptId] = field(default_factory=list)
+
+    def strike(self, block: Block) -> None:
+        if block.attempt.task.stage.stage != self.stage or block.attempt in self.lost:
+            return
+        if len(self.lost) < self.count:
+            self.lost.append(block.attempt)
+            kind = BlockDamaged if self.damaged else BlockMissing
+            raise kind(f"{block} is gone.", attempt=block.attempt)
+
+
+class LossyStore(MemoryStore):
+    """A real store in which some outputs are gone by the time they are read."""
+
+    def __init__(self, location: str, losses: Losses) -> None:
+        super().__init__(location)
+        self._losses = losses
+
+    def read(self, block: Block) -> Iterator[pa.RecordBatch]:
+        self._losses.strike(block)
+        return super().read(block)
+
+
+@pytest.fixture(autouse=True)
+def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
+    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
+
+
+def numbers(count: int) -> Node:
+    return Range(0, count, 1, (NUMBER,))
+
+
+def exchanged(partitioning: Partitioning, child: Node) -> Node:
+    partitions = 1 if partitioning is Partitioning.SINGLE else WORKERS
+    keys = (NUMBER,) if partitioning is Partitioning.HASH else ()
+    return Exchange(partitioning, partitions, keys, (), child)
+
+
+def three_stages(first: Partitioning = Partitioning.HASH, child: Node | None = None) -> Node:
+    distinct = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(first, child or numbers(3000)))
+    return exchanged(Partitioning.SINGLE, distinct)
+
+
+def run(plan: Node, losses: Losses, attempts: int = 3, workers: int = WORKERS) -> tuple[list[int], EventLog]:
+    transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
+    log = EventLog()
+    stream = execute(
+        cut(plan, WORKERS),
+        transport,
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=attempts,
+        events=log,
+    )
+    rows = [value for batch in stream for value in batch.column(0).to_pylist()]
+    assert transport.held_bytes == 0
+    return sorted(rows), log
+
+
+class LossyFolder(ObjectStore):
+    """The same, of a store beside the workers."""
+
+    def __init__(self, directory: Path, losses: Losses) -> None:
+        retry_policy = RetryPolicy(0, 0, 5.0)
+        super().__init__(
+            f"file://{directory}", memory_limit_bytes=2**26, compression="none", retry_policy=retry_policy
+        )
+        self._losses = losses
+
+    def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        for block in blocks:
+            self._losses.strike(block)
+        return super().read_many(blocks)
+
+
+def finished(log: EventLog) -> Counter[tuple[int, int]]:
+    """How often each task gave an output."""
+    done = (event.attempt.task for event in log.events if isinstance(event, TaskFinished))
+    return Counter((task.stage.stage, task.task) for task in done)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_lost_output_is_computed_again_and_nothing_else(damaged: bool) -> None:
+    losses = Losses(stage=1, count=1, damaged=damaged)
+    rows, log = run(three_stages(), losses)
+    assert rows == list(range(3000))
+    (lost,) = losses.lost
+    expected = Counter({(0, 0): 1, (1, 0): 1, (1, 1): 1, (1, 2): 1, (2, 0): 1})
+    expected[(1, lost.task.task)] += 1
+    assert finished(log) == expected
+
+
+def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_again(tmp_path: Path) -> None:
+    losses = Losses(stage=1, count=1)
+    log = EventLog()
+    store = LossyFolder(tmp_path, losses)
+    # One worker makes all outputs: if they were its own, all would be given up.
+    stream = execute(
+        cut(three_stages(), WORKERS),
+        LocalTransport(1, 1, MemoryStore, shared=store),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=3,
+        events=log,
+    )
+    assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
+    (lost,) = losses.lost
+    expected = Counter({(0, 0): 1, (1, 0): 1, (1, 1): 1, (1, 2): 1, (2, 0): 1})
+    expected[(1, lost.task.task)] += 1
+    assert finished(log) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+class StuckFolder(LossyFolder):
+    """One from which nothing can be removed."""
+
+    def release(self, query: QueryId) -> None:
+        super().release(query)
+        raise OSError("the store does not answer")
+
+
+def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path) -> None:
+    stream = execute(
+        cut(three_stages(), WORKERS),
+        LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=1,
+        events=EventLog(),
+    )
+    assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
+
+
+def test_what_a_lost_output_was_made_of_is_not_computed_again_while_it_is_there() -> None:
+    losses = Losses(stage=1, count=WORKERS)
+    rows, log = run(three_stages(), losses, attempts=WORKERS + 1)
+    assert rows == list(range(3000))
+    assert finished(log)[(0, 0)] == 1
+
+
+def test_the_first_stage_is_computed_again_for_its_readers() -> None:
+    rows, log = run(three_stages(), Losses(stage=0, count=1))
+    assert rows == list(range(3000))
+    assert finished(log)[(0, 0)] == 2
+    assert not [event for event in log.events if isinstance(event, StageRolledBack)]
+
+
+def test_attempts_are_limited_and_the_cause_is_named() -> None:
+    with pytest.raises(BlockMissing, match="is gone"):
+        run(three_stages(), Losses(stage=1, count=100), attempts=2)
+
+
+def test_lost_input_does_not_use_up_the_attempts_of_its_reader() -> None:
+    attempts = Attempts(TaskId(StageId(QueryId("q"), 1), 0), limit=2)
+
+    def may_retry(failure: Failure) -> bool:
+        attempt = attempts.next()
+        return attempts.may_retry(TaskFailure(attempt, failure, "code", "message", lost=attempt))
+
+    assert may_retry(Failure.LOST_INPUT)
+    assert may_retry(Failure.WORKER)
+    assert not may_retry(Failure.WORKER)
+
+
+def test_readers_of_what_cannot_be_repeated_begin_again() -> None:
+    """Round robin deals by arrival: an output that is made again may hold other rows in each partition."""
+    rows, log = run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=1))
+    assert rows == list(range(3000))
+    assert rolled_back(log) == [(1, 1)]
+    last = [event.attempt.task.stage for event in log.events if isinstance(event, TaskFinished)]
+    assert {stage.epoch for stage in last if stage.stage == 1} >= {1}
+    assert [event for event in log.events if isinstance(event, TaskFailed)]
+
+
+def four_stages(first: Partitioning) -> Node:
+    """What is read with losses has no rows with the client yet."""
+    distinct = Aggregate((NUMBER,), (), (), (NUMBER,), three_stages(first))
+    return exchanged(Partitioning.SINGLE, distinct)
+
+
+@pytest.mark.parametrize(("damaged", "again"), [(False, WORKERS), (True, 1)])
+def test_a_lost_block_is_held_against_its_worker_and_a_damaged_one_is_not(damaged: bool, again: int) -> None:
+    """All outputs are on one worker. When one is gone, the others are given up before somebody stumbles over them."""
+    losses = Losses(stage=1, count=1, damaged=damaged)
+    rows, log = run(four_stages(Partitioning.HASH), losses, workers=1)
+    assert rows == list(range(3000))
+    assert sum(count for (stage, _), count in finished(log).items() if stage == 1) == WORKERS + again
+
+
+def test_epochs_are_limited() -> None:
+    with pytest.raises(QueryError, match="lost and computed again 2 times"):
+        run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=100), attempts=2)
+
+
+@dataclass
+class FirstOneThenTheOther(Losses):
+    """An output of `stage`, and then one that it was made of, when that is read again."""
+
+    def strike(self, block: Block) -> None:
+        if self.lost:
+            self.stage, self.count = 0, 2
+        super().strike(block)
+
+
+def test_readers_of_readers_begin_again_too() -> None:
+    rows, log = run(four_stages(Partitioning.ROUND_ROBIN), FirstOneThenTheOther(stage=1, count=1))
+    assert rows == list(range(3000))
+    assert rolled_back(log) == [(1, 1), (2, 1)]
+
+
+def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Stage 3 joins stage 2, which is small, and does the work of stage 1, which reads stage 0, in its own tasks."""
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {1: frozenset({2})})
+    other = Attribute(2, "m", LONG, False)
+    small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
+    large = exchanged(Partitioning.HASH, below)
+    return exchanged(Partitioning.SINGLE, Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small))
+
+
+def rolled_back(log: EventLog) -> list[tuple[int, int]]:
+    stages = [event.stage for event in log.events if isinstance(event, StageRolledBack)]
+    return [(stage.stage, stage.epoch) for stage in stages]
+
+
+def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = absorbing(exchanged(Partitioning.ROUND_ROBIN, numbers(3000)), monkeypatch)
+    rows, log = run(plan, Losses(stage=0, count=1))
+    assert rows == list(range(3000))
+    assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
+    assert rolled_back(log) == [(3, 1)]
+
+
+def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stage 0 keeps rows with a partner in stage 2, which takes any of those that it reads: another time, others."""
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {0: frozenset({2})})
+    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage: 2**30)
+    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
+    other = Attribute(2, "m", LONG, False)
+    some = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
+    small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Limit(5000, 0, False, some))
+    large = exchanged(Partitioning.HASH, numbers(3000))
+    joined = Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small)
+    plan = exchanged(Partitioning.SINGLE, joined)
+    rows, log = run(plan, Losses(stage=2, count=1))
+    assert rows == list(range(3000))
+    decisions = {
+        event.stage.stage: event.decisions for event in log.events if isinstance(event, StageStarted)
+    }
+    assert "with a partner" in decisions[0][0]
+    assert rolled_back(log) == [(0, 1)]
+
+
+def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    below = Limit(5000, 0, False, exchanged(Partitioning.HASH, numbers(3000)))
+    rows, log = run(absorbing(below, monkeypatch), Losses(stage=3, count=1))
+    assert rows == list(range(3000))
+    assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
+    assert rolled_back(log) == [(4, 1)]
+
+
+def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = absorbing(exchanged(Partitioning.HASH, numbers(3000)), monkeypatch)
+    losses = Losses(stage=2, count=1)
+    rows, log = run(plan, losses)
+    assert rows == list(range(3000))
+    (lost,) = losses.lost
+    assert finished(log)[(2, lost.task.task)] == 2
+    assert rolled_back(log) == []
+
+
+FRACTION = Attribute(8, "f", DOUBLE)
+
+
+def aggregated(function: str, column: Attribute) -> Aggregate:
+    call = AggregateCall(Call(function, (column,), column.type), AggregateMode.PARTIAL, False, None, 9)
+    return Aggregate((NUMBER,), (call,), (), (NUMBER,), numbers(3))
+
+
+@pytest.mark.parametrize(
+    ("plan", "partitioning", "repeatable"),
+    [
+        (numbers(3), Partitioning.HASH, True),
+        (numbers(3), Partitioning.ROUND_ROBIN, False),
+        (Limit(1, 0, True, numbers(3)), Partitioning.HASH, False),
+        (Aggregate((NUMBER,), (), (), (NUMBER,), numbers(3)), Partitioning.SINGLE, True),
+        (TopN(1, 0, (SortKey(NUMBER, True, True),), (NUMBER,), numbers(3)), Partitioning.HASH, False),
+        (Window((), numbers(3)), Partitioning.HASH, False),
+        (aggregated("Sum", NUMBER), Partitioning.HASH, True),
+        (aggregated("Sum", FRACTION), Partitioning.HASH, False),
+        (aggregated("Max", FRACTION), Partitioning.HASH, True),
+        (aggregated("First", NUMBER), Partitioning.HASH, False),
+    ],
+)
+def test_what_can_be_repeated(plan: Node, partitioning: Partitioning, repeatable: bool) -> None:
+    stage = Stage(0, plan, 1, Output(partitioning, 1, ()))
+    assert is_repeatable(stage) is repeatable

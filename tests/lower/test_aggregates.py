@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aggregates: every function, mode and type, with Spark as the oracle."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import ArithmeticException
+from pyspark.sql import SparkSession
+
+import volley
+from volley.support.reasons import Reason
+from volley.testing.rows import assert_same_rows
+
+CALLS = (
+    "count(*), count(k), count(k, l), count(1)",
+    "sum(k), sum(l), sum(m), sum(w), sum(g)",
+    "avg(k), avg(l), avg(m), avg(w), avg(g)",
+    "sum(f) filter (where f < 100), avg(f) filter (where f < 100)",
+    "min(f), max(f), min(g), max(g), min(l), max(l), min(w), max(w), min(d), max(d)",
+    "min(s), max(s), min(b), max(b), min(dt), max(dt), min(ts), max(ts)",
+    "bool_and(b), bool_or(b), count_if(b)",
+    "stddev(m), stddev_pop(l), variance(k), var_pop(w), std(id)",
+    "count(distinct s)",
+    "count(distinct s, l), count(*), sum(m)",
+    "count(distinct s), count(distinct l), sum(m), avg(m), max(s), count(*)",
+    "sum(distinct l), avg(distinct m), sum(m)",
+    "sum(m) filter (where l > 0), count(*) filter (where s = 'a'), count(distinct s) filter (where l > 0)",
+    "count(distinct s) filter (where l > 0), count(distinct l) filter (where b), sum(m) filter (where b)",
+    "sum(cast(id as tinyint)), avg(cast(id as smallint)), sum(cast(k as double))",
+    "sum(cast(l as decimal(38, 10))), avg(cast(m as decimal(38, 18)))",
+    "sum(if(b, 1, 0)), sum(m) / count(m), max(id) - min(id), 7",
+    "try_sum(l), try_avg(m)",
+)
+QUERIES = (
+    "select f, count(*) from t group by f",
+    "select g, f, count(*) from t group by g, f",
+    "select f, min(f), max(f), min(g), max(g) from t group by f",
+    "select distinct k, s from t",
+    "select distinct f from t",
+    "select k from t group by k",
+    "select count(*) from (select distinct k, l from t)",
+    "select k, s, sum(m), grouping(k), grouping_id(k, s) from t group by rollup(k, s)",
+    "select k, s, b, sum(m), count(*) from t group by cube(k, s, b)",
+    "select k, s, sum(l) from t group by grouping sets ((k), (s), ())",
+    "select k, s, count(distinct l) from t group by rollup(k, s)",
+    "select k + 1, sum(m) * 2 from t group by k + 1 having sum(m) > 0",
+    "select k, count(*) c from t group by k order by c desc, k limit 3",
+    "select sum(x) from (select sum(l) x from t group by k)",
+    "select s, count(*) from t where k is null group by s",
+    "select stddev_samp(id), stddev_pop(id), var_samp(id) from t where id = 1",
+    "select k, s, sum(m) from t group by k, s, k",
+    "select count(*) from t where id < 0",
+    "select k, sum(m) from t where id < 0 group by k",
+)
+REFUSED = {
+    "first(k)": Reason.NONDETERMINISTIC,
+    "any_value(s)": Reason.NONDETERMINISTIC,
+    "last(s, true)": Reason.NONDETERMINISTIC,
+    "first(s, true) filter (where k = 1)": Reason.NONDETERMINISTIC,
+    "collect_list(k)": Reason.NONDETERMINISTIC,
+    "approx_count_distinct(k)": Reason.AGGREGATE,
+    "corr(k, l)": Reason.AGGREGATE,
+    "max(struct(k, l))": Reason.ARGUMENT_TYPES,
+}
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_grouped(tables: SparkSession, calls: str) -> None:
+    assert_same_rows(tables, f"select k, {calls} from t group by k")
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("source", ["t", "e"])
+def test_global(tables: SparkSession, calls: str, source: str) -> None:
+    assert_same_rows(tables, f"select {calls} from {source}")
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_across_tasks(tables: SparkSession, calls: str) -> None:
+    """Three workers: states travel between the halves of each aggregate."""
+    tables.conf.set("spark.volley.local.workers", "3")
+    assert_same_rows(tables, f"select s, {calls} from t group by s")
+
+
+@pytest.mark.parametrize("query", QUERIES[:8])
+def test_queries_across_tasks(tables: SparkSession, query: str) -> None:
+    tables.conf.set("spark.volley.local.workers", "3")
+    assert_same_rows(tables, query)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries(tables: SparkSession, query: str) -> None:
+    assert_same_rows(tables, query)
+
+
+@pytest.mark.parametrize("call", REFUSED)
+def test_refused(tables: SparkSession, call: str) -> None:
+    verdict = volley.explain(tables.sql(f"select {call} from t"))
+    assert not verdict.native
+    # That what is left is too little to be cut out is not about the call.
+    assert {reason.reason for reason in verdict.reasons} - {Reason.MIXED} == {REFUSED[call]}
+
+
+OVERFLOWS = ("sum(9223372036854775807L + k - k)", "sum(cast(l as decimal(38, 0)) * 0 + 9e37BD)")
+
+
+@pytest.mark.parametrize("call", OVERFLOWS)
+def test_overflow_is_sparks_error(tables: SparkSession, call: str) -> None:
+    with pytest.raises(ArithmeticException) as raised:
+        tables.sql(f"select {call} from t").collect()
+    assert raised.value.getCondition() in (
+        "ARITHMETIC_OVERFLOW",
+        "NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION",
+    )
+    assert volley.last_query(tables) is not None
+
+
+@pytest.mark.parametrize("call", OVERFLOWS)
+def test_overflow_without_ansi_is_sparks_value(tables: SparkSession, call: str) -> None:
+    tables.conf.set("spark.sql.ansi.enabled", "false")
+    assert_same_rows(tables, f"select {call} from t", native=False)

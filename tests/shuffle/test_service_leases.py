@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases on shuffle servers: what a dead driver left goes, and whoever was paused is told so."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from service_calls import QUERY, Calls, code_of, eventually, holders, logs, numbers, values, written
+
+from volley.errors import BlockMissing, LeaseExpired, ShuffleRefused
+from volley.security import Security
+from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
+from volley.shuffle.service.messages import KeepAlive
+from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
+from volley.testing.contracts import attempt_id, batch_of
+from volley.testing.services import Served, served, service_store
+
+
+class TestLeases:
+    def test_what_a_dead_driver_left_is_removed(self, tmp_path: Path) -> None:
+        with served(tmp_path, lease_seconds=0.2) as (server,):
+            dead = service_store([server.address], "q")
+            block = written(dead, numbers())
+            assert dead._renewal is not None
+            dead._renewal.stop()
+            deadline = server.server_state._deadlines[QUERY]
+            eventually(lambda: time.monotonic() > deadline)
+            server.server_state.expire()
+            assert server.server_state.health().held_bytes == 0
+            assert logs(tmp_path) == []
+            # A driver that was only paused gets a clear error, and never fewer rows.
+            with pytest.raises(BlockMissing, match="SHUFFLE_LEASE_EXPIRED"):
+                values(dead, block)
+            with pytest.raises(LeaseExpired, match="run the query again"):
+                written(dead, batch_of(1), task=1)
+            assert not dead._tell() or QUERY not in dead._mine
+
+    def test_a_driver_that_lives_keeps_its_data(self, tmp_path: Path) -> None:
+        with served(tmp_path, lease_seconds=0.3) as (server,):
+            store = service_store([server.address], "q")
+            store._lease_seconds = 0.3
+            block = written(store, batch_of(1))
+            first = server.server_state._deadlines[QUERY]
+            eventually(lambda: time.monotonic() > first + 0.3)
+            server.server_state.expire()
+            assert values(store, block) == [1]
+            store.close()
+
+    def test_a_server_that_was_paused_itself_does_not_end_the_query(self, tmp_path: Path) -> None:
+        """Its clock says that the driver was silent; the others know better."""
+        with served(tmp_path, 2) as servers:
+            store = service_store([server.address for server in servers], "q", replicas=2)
+            before = written(store, batch_of(1))
+            servers[0].server_state._end(QUERY, "SHUFFLE_LEASE_EXPIRED")
+            assert store._tell()
+            assert store._mine == {QUERY}
+            after = written(store, batch_of(2), task=1)
+            assert holders(after) == (servers[1].address,)
+            assert values(store, before, after) == [1, 2]
+            store.close()
+
+    def test_a_pause_of_the_server_is_not_the_drivers(self, tmp_path: Path) -> None:
+        settings = ServiceSettings("127.0.0.1", 0, ShuffleServerSettings((tmp_path,), 2**26, lease_seconds=1))
+        daemon = ServiceDaemon(settings, Security())
+        daemon.server_state.keep_alive(KeepAlive("application", (QUERY,)))
+        before = daemon.server_state._deadlines[QUERY]
+        # Whoever looks after leases waits for this lock, as if the process had been stopped.
+        with daemon.server_state._lock:
+            eventually(lambda: time.monotonic() > before + 0.5)
+            assert daemon.server_state._deadlines == {QUERY: before}
+        eventually(
+            lambda: daemon.server_state._deadlines.get(QUERY, before) != before or daemon.server_state.empty
+        )
+        assert not daemon.server_state.empty
+        daemon.close()
+
+    def test_expiry_survives_a_restart(self, tmp_path: Path) -> None:
+        server_state = ShuffleServerState(
+            "keeper", ShuffleServerSettings((tmp_path,), 2**26, lease_seconds=1e-9)
+        )
+        server_state.keep_alive(KeepAlive("application", (QUERY,)))
+        eventually(lambda: server_state.expire() is None and server_state.empty)
+        server_state.close()
+        again = ShuffleServerState("keeper", ShuffleServerSettings((tmp_path,), 2**26))
+        assert again.keep_alive(KeepAlive("application", (QUERY,))).expired == (QUERY,)
+        assert code_of(Calls(again, attempt_id()).reserve) == "SHUFFLE_LEASE_EXPIRED"
+        again.close()
+
+    def test_a_server_that_was_away_learns_of_the_query_from_the_driver(self, tmp_path: Path) -> None:
+        with served(tmp_path) as (server,):
+            store = service_store([server.address], "q")
+            port = server.server.port
+        shutil.rmtree(tmp_path / "s0")
+        empty = Served(tmp_path / "s0", port)
+        try:
+            with pytest.raises(ShuffleRefused, match="has not begun"):
+                written(store, batch_of(1))
+            assert store._tell()
+            block = written(store, batch_of(1), attempt=1)
+            assert values(store, block) == [1]
+            store.close()
+        finally:
+            empty.close()

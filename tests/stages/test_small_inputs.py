@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is little is not spread: one task reads it, or each reads it for itself, and goes on with what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
+
+from volley.observe.stages import stage_reports
+from volley.plan.expressions import (
+    AggregateMode,
+    Attribute,
+    Call,
+    references,
+)
+from volley.plan.nodes import (
+    Aggregate,
+    DataFile,
+    Exchange,
+    FileScan,
+    Filter,
+    Join,
+    JoinKind,
+    Limit,
+    Node,
+    Partitioning,
+    StageInput,
+    WriteFiles,
+    walk,
+)
+from volley.plan.types import BOOLEAN, LONG
+from volley.stages.adapt import BYTES_A_TASK as LIMIT
+from volley.stages.adapt import continued
+from volley.stages.cut import make_stages
+from volley.stages.exchanges import MAY_BROADCAST_RIGHT
+from volley.stages.graph import Output, Stage
+from volley.stages.scans import BYTES_A_TASK, OPEN_BYTES, scan_tasks, scans_of
+
+K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
+FK, FW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
+HASH = Output(Partitioning.HASH, WORKERS, (K,))
+
+pytestmark = pytest.mark.usefixtures("little_data")
+
+
+def files(*sizes: int) -> FileScan:
+    found = tuple(DataFile(f"{n}.parquet", size, 0) for n, size in enumerate(sizes))
+    return FileScan("parquet", found, (FK, FW), (), ())
+
+
+@pytest.mark.parametrize(
+    ("scan", "tasks"),
+    [
+        (files(), 1),
+        (files(100, 100, 100), 1),
+        (files(*[BYTES_A_TASK] * 2), 2),
+        (files(*[BYTES_A_TASK] * 20), 8),
+        # Opening many costs, however small they are.
+        (files(*[1] * (3 * BYTES_A_TASK // OPEN_BYTES)), 3),
+        (files(100 * BYTES_A_TASK), 8),
+        # Of wide tables only the columns that are read.
+        (replace(files(40 * BYTES_A_TASK), share=0.1), 4),
+    ],
+)
+def test_how_many_tasks_share_a_scan(scan: FileScan, tasks: int) -> None:
+    assert scan_tasks(scan, 8) == tasks
+
+
+# ------------------------------------------------------------------------------------ read by every task
+
+
+def joined(kind: JoinKind, left: Node, right: Node) -> Join:
+    exists = Attribute(9, "e", BOOLEAN) if kind is JoinKind.EXISTENCE else None
+    broadcast = Exchange(Partitioning.BROADCAST, 1, (), (), right)
+    return Join(kind, (K,), (FK,), None, None, left, broadcast, exists=exists)
+
+
+LARGE = FileScan("parquet", (DataFile("l.parquet", 100 * BYTES_A_TASK, 0),), (K, V), (), ())
+
+
+def test_small_files_are_read_by_every_task() -> None:
+    (stage,) = make_stages(joined(JoinKind.INNER, LARGE, files(10, 10)), WORKERS).stages
+    assert stage.tasks == WORKERS
+    assert [node.whole for node in walk(stage.plan) if isinstance(node, FileScan)] == [False, True]
+    assert scans_of(stage.plan) == [LARGE]
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        files(3 * 2**20),
+        files(*[1] * 12),
+        Limit(5, 0, False, files(10)),
+        Limit(1, 0, True, files(10)),
+    ],
+    ids=["large", "many", "by chance", "single"],
+)
+def test_others_are_a_stage_of_their_own(small: Node) -> None:
+    stages = make_stages(joined(JoinKind.INNER, LARGE, small), WORKERS).stages
+    assert len(stages) > 1
+    assert not any(n.whole for stage in stages for n in walk(stage.plan) if isinstance(n, FileScan))
+
+
+@pytest.mark.parametrize("kind", JoinKind)
+def test_rows_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: JoinKind) -> None:
+    # The large side is shared all the same.
+    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", OPEN_BYTES)
+    many = table(tmp_path, (K, V), 4000, seed=1)
+    few = table(tmp_path, (FK, FW), 60, seed=2)
+    log = adapted_run(joined(kind, many, few))
+    if kind in MAY_BROADCAST_RIGHT:
+        assert len(stage_reports(log.events)) == 1
+
+
+# ------------------------------------------------------------------------------------- the task goes on
+
+
+def test_a_single_task_goes_on_to_the_result(tmp_path: Path) -> None:
+    few = table(tmp_path, (K, V), 60, seed=2)
+    plan = counted(
+        AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, by(V, Filter(less(V, 500), few))))
+    )
+    log = adapted_run(plan)
+    assert len(stage_reports(log.events)) == 1
+
+
+def test_what_was_spread_ends_in_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", OPEN_BYTES)
+    many = table(tmp_path, (K, V), 4000, seed=1)
+    halves = counted(AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, many)))
+    log = adapted_run(Limit(100, 0, True, halves))
+    assert absorbed(log) == 1
+    assert any("goes on" in said for said in decisions(log))
+
+
+READ = StageInput(0, (K, V))
+READER = Stage(5, Filter(less(K, 3), READ), WORKERS, HASH)
+PRODUCER = Stage(0, Filter(less(V, 3), StageInput(1, (K, V))), 1, HASH)
+
+
+def test_the_work_of_both() -> None:
+    stage = continued(READER, PRODUCER, LIMIT)
+    assert stage == replace(READER, plan=Filter(less(K, 3), PRODUCER.plan), tasks=1)
+
+
+@pytest.mark.parametrize(
+    ("reader", "producer", "others"),
+    [
+        (READER, replace(PRODUCER, tasks=2), 0),
+        (READER, PRODUCER, LIMIT + 1),
+        (READER, replace(PRODUCER, plan=files(LIMIT + 1)), 0),
+        (replace(READER, plan=Join(JoinKind.INNER, (K,), (FK,), None, None, READ, files(1))), PRODUCER, 0),
+        (
+            replace(READER, plan=WriteFiles("d", (K, V), (), False, "snappy", False, None, (), READ)),
+            PRODUCER,
+            0,
+        ),
+    ],
+    ids=["several tasks", "much else to read", "much to scan", "reads files of its own", "writes"],
+)
+def test_where_it_stays_apart(reader: Stage, producer: Stage, others: int) -> None:
+    assert continued(reader, producer, others) is None
+
+
+# ------------------------------------------------------------------------------- seen before it is joined
+
+
+LOOKS_UP = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in JoinKind if kind in MAY_BROADCAST_RIGHT])
+def test_values_that_are_only_looked_up_are_sent_once(kind: JoinKind) -> None:
+    plan = joined(kind, LARGE, files(10 * BYTES_A_TASK))
+    sent, _ = make_stages(plan, WORKERS).stages
+    assert isinstance(sent.plan, Aggregate) == (kind in LOOKS_UP)
+    if kind in LOOKS_UP:
+        assert sent.plan.output == (FK,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"condition": Call("LessThan", (V, FW), BOOLEAN)}, {"right_keys": (Call("Abs", (FK,), LONG),)}],
+    ids=["condition", "computed key"],
+)
+def test_rows_of_which_more_is_asked_are_all_sent(change: dict[str, Any]) -> None:
+    plan = replace(joined(JoinKind.SEMI, LARGE, files(10 * BYTES_A_TASK)), **change)
+    sent, _ = make_stages(plan, WORKERS).stages
+    assert isinstance(sent.plan, FileScan)
+
+
+@pytest.mark.parametrize("kind", LOOKS_UP)
+def test_their_rows_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: JoinKind) -> None:
+    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
+    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
+    few = Filter(less(FW, 300), table(tmp_path, (FK, FW), 60, seed=2))
+    adapted_run(joined(kind, table(tmp_path, (K, V), 4000, seed=1), few))
+
+
+def test_groups_with_a_condition_are_seen_before_others_are_exchanged() -> None:
+    """HAVING may leave few groups, and then little of the other side is wanted."""
+    key = Attribute(7, "k", LONG)
+    other = replace(LARGE, output=(key,))
+    groups = counted(AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, LARGE)))
+    having = Filter(less(COUNT, 2), groups)
+    plan = Join(JoinKind.INNER, (key,), (K,), None, None, by(key, other), by(K, having))
+    stages = make_stages(plan, WORKERS).stages
+    seen = [stage.output for stage in stages if isinstance(stage.plan, Filter)]
+    assert [(output.partitioning, [references(key) for key in output.keys]) for output in seen if output] == [
+        (Partitioning.HASH, [{K.id}])
+    ]
+    without = Join(JoinKind.INNER, (key,), (K,), None, None, by(key, other), by(K, groups))
+    assert len(make_stages(without, WORKERS).stages) == len(stages) - 1

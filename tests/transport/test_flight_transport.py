@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Flight transport keeps the contract of transports, over real daemons in real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.flight as flight
+import pytest
+
+from volley.cluster import LocalCluster
+from volley.errors import BlockMissing, NoWorkers, QueryError
+from volley.plan.nodes import Partitioning, Project
+from volley.security import Security
+from volley.stages.graph import Output
+from volley.testing.contracts import (
+    TransportContract,
+    committed,
+    in_a_query,
+    numbers,
+    query_id,
+    result_task,
+    stage_task,
+    started,
+)
+from volley.transport import handshake
+from volley.transport.base import Transport
+from volley.transport.fleet import Fleet
+from volley.transport.flight import FlightTransport
+from volley.transport.messages import Failure, TaskDone, TaskFailure
+
+TIMEOUT_SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(2, cores=2, memory="512m") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fleet(cluster: LocalCluster) -> Iterator[Fleet]:
+    fleet = fleet_of(cluster)
+    yield fleet
+    fleet.close()
+
+
+def fleet_of(cluster: LocalCluster, timeout_seconds: float = TIMEOUT_SECONDS) -> Fleet:
+    fleet = Fleet(cluster.addresses, cluster.security, timeout_seconds)
+    fleet.wait()
+    return fleet
+
+
+class TestFlightTransport(TransportContract):
+    @pytest.fixture
+    def make_transport(self, cluster: LocalCluster, fleet: Fleet) -> Callable[[int], Transport]:
+        def make(workers: int) -> Transport:
+            assert workers == len(fleet.peers)
+            return FlightTransport(fleet)
+
+        return make
+
+    def test_rows_without_columns_are_counted(self, make_transport: Callable[[int], Transport]) -> None:
+        async def story(transport: Transport) -> None:
+            running = await started(transport, result_task(Project((), numbers(1000))))
+            rows = 0
+            async for batch in running.batches():
+                rows += batch.num_rows
+            done = await running.done()
+            assert isinstance(done, TaskDone), done
+            assert rows == done.rows == 1000
+
+        self.run(make_transport, story)
+
+    def test_an_attempt_of_a_query_that_is_over_is_refused(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            task = stage_task(numbers(1), Output(Partitioning.SINGLE), 0)
+            await committed(transport, task)
+            await transport.release(query_id())
+            late = replace(task, attempt=replace(task.attempt, attempt=1))
+            assert not await transport.reserve(transport.workers()[0].name, late.attempt)
+            with pytest.raises(QueryError):
+                await transport.start(transport.workers()[0].name, late)
+
+        self.run(make_transport, story)
+
+    def test_the_driver_holds_a_bounded_part_of_a_result_that_nobody_takes(self, fleet: Fleet) -> None:
+        limit_bytes = 1 << 20
+        transport = FlightTransport(fleet, result_buffer_bytes=limit_bytes)
+
+        async def story(transport: Transport) -> None:
+            running = await started(transport, result_task(numbers(10**15)))
+            batches = running.batches()
+            largest = (await anext(batches)).nbytes
+            rows = running._rows  # type: ignore[attr-defined]
+            # The pump stands at the gate: what it holds grows no more, however long nobody reads.
+            while not rows._gate._waiting:
+                await asyncio.sleep(0.01)
+            held = rows._gate.held_bytes
+            assert held <= limit_bytes + largest
+            await asyncio.sleep(0.2)
+            assert rows._gate.held_bytes == held
+            await running.cancel()
+
+        self.run(lambda _: transport, story)
+
+
+def run(story: Callable[[], Any]) -> Any:
+    async def told() -> Any:
+        return await asyncio.wait_for(story(), timeout=60)
+
+    with in_a_query():
+        return asyncio.run(told())
+
+
+class TestLostWorkers:
+    """These break workers. The last leaves one behind, so it stays the last."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls) -> Iterator[LocalCluster]:
+        with LocalCluster(2, cores=1, memory="512m", arguments=["--tasks", "2"]) as running:
+            yield running
+
+    @pytest.fixture
+    def fleet(self, cluster: LocalCluster) -> Iterator[Fleet]:
+        fleet = fleet_of(cluster, timeout_seconds=1.5)
+        yield fleet
+        fleet.close()
+
+    def test_kill_fails_its_attempts_at_once_and_a_successor_is_welcome(
+        self, cluster: LocalCluster, fleet: Fleet
+    ) -> None:
+        async def story() -> None:
+            transport = FlightTransport(fleet)
+            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            stage = await started(transport, stage_task(numbers(10**15), Output(Partitioning.SINGLE), 1))
+            result = await started(transport, result_task(numbers(10**15), 2))
+            batches = result.batches()
+            assert (await anext(batches)).num_rows
+            victim = cluster.members[0]
+            os.kill(victim.pid, signal.SIGKILL)
+            killed = time.monotonic()
+            async for _ in batches:
+                pass
+            for running in (stage, result):
+                failure = await running.done()
+                assert isinstance(failure, TaskFailure)
+                assert (failure.failure, failure.code) == (Failure.WORKER, "WORKER_LOST")
+                assert victim.address in failure.message
+                await running.cancel()
+            # The connection broke: nobody waited for a deadline.
+            assert time.monotonic() - killed < 1.5
+            assert [worker.name for worker in transport.workers()] == [cluster.members[1].address]
+            assert not await transport.reserve(victim.address, result_task(numbers(1), 3).attempt)
+            with pytest.raises(BlockMissing):
+                list(transport.fetch(done.blocks[0]))
+
+            victim.process.wait()
+            cluster.members.remove(victim)
+            await asyncio.to_thread(cluster.add, 1, port=int(victim.address.rpartition(":")[2]))
+            while len(transport.workers()) < 2:
+                await asyncio.sleep(0.05)
+            again = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 4))
+            assert again.rows == 10
+            with pytest.raises(BlockMissing):
+                list(transport.fetch(done.blocks[0]))
+            await transport.release(query_id())
+
+        run(story)
+
+    def test_a_worker_that_hangs_is_lost_after_the_deadline_and_welcome_when_it_wakes(
+        self, cluster: LocalCluster, fleet: Fleet
+    ) -> None:
+        async def story() -> None:
+            transport = FlightTransport(fleet)
+            hung = cluster.members[0]
+            task = result_task(numbers(10**15))
+            running = await started(transport, task)
+            batches = running.batches()
+            assert (await anext(batches)).num_rows
+            os.kill(hung.pid, signal.SIGSTOP)
+            stopped = time.monotonic()
+            async for _ in batches:
+                pass
+            failure = await running.done()
+            assert isinstance(failure, TaskFailure)
+            assert failure.failure is Failure.WORKER
+            assert "did not answer" in failure.message
+            assert time.monotonic() - stopped < 10
+            await running.cancel()
+            assert hung.address not in {worker.name for worker in transport.workers()}
+
+            os.kill(hung.pid, signal.SIGCONT)
+            while len(transport.workers()) < 2:
+                await asyncio.sleep(0.05)
+            # It has given up the old attempt, and takes no notice of a late word about it.
+            health = cluster.health()[0]
+            assert health is not None
+            assert health.running == 0
+            assert not await transport.reserve(hung.address, task.attempt)
+            other = result_task(numbers(5), 1)
+            assert (await _count(await started(transport, other))) == 5
+            await transport.release(query_id())
+
+        run(story)
+
+    def test_a_query_that_ended_while_its_worker_hung_is_freed_when_it_wakes(
+        self, cluster: LocalCluster, fleet: Fleet
+    ) -> None:
+        async def story() -> None:
+            transport = FlightTransport(fleet)
+            task = stage_task(numbers(1000), Output(Partitioning.SINGLE), 0)
+            await committed(transport, task)
+            os.kill(cluster.members[0].pid, signal.SIGSTOP)
+            while len(transport.workers()) > 1:
+                await asyncio.sleep(0.05)
+            await transport.release(query_id())
+            os.kill(cluster.members[0].pid, signal.SIGCONT)
+            while len(transport.workers()) < 2:
+                await asyncio.sleep(0.05)
+            health = cluster.health()[0]
+            assert health is not None
+            assert health.held_bytes == 0
+
+        run(story)
+
+    def test_a_draining_worker_finishes_and_takes_nothing_new(
+        self, cluster: LocalCluster, fleet: Fleet
+    ) -> None:
+        async def story() -> None:
+            transport = FlightTransport(fleet)
+            going, staying = cluster.members
+            running = await started(transport, result_task(numbers(3_000_000)))
+            going.process.terminate()
+            while len(transport.workers()) > 1:
+                await asyncio.sleep(0.02)
+            assert transport.workers()[0].name == staying.address
+            assert not await transport.reserve(going.address, result_task(numbers(1), 1).attempt)
+            assert await _count(running) == 3_000_000
+            assert isinstance(await running.done(), TaskDone)
+            await transport.release(query_id())
+            assert await asyncio.to_thread(going.process.wait, 20) == 0
+
+        run(story)
+
+
+async def _count(running: Any) -> int:
+    rows = 0
+    async for batch in running.batches():
+        rows += batch.num_rows
+    return rows
+
+
+class TestHandshake:
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            ({"protocol_version": 99}, "protocol 99"),
+            ({"engine_version": "1.2.3"}, "datafusion 1.2.3"),
+            ({"hash_fingerprint": "beef"}, "hash fingerprint beef"),
+        ],
+        ids=["protocol", "engine", "hash"],
+    )
+    def test_another_version_is_refused_and_both_sides_are_named(
+        self, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], named: str
+    ) -> None:
+        true = handshake.Identity.of_this_process("old driver")
+        # The check of this side is taken away, so that the worker's own is seen.
+        monkeypatch.setattr(handshake.Identity, "of_this_process", lambda name: replace(true, **change))
+        monkeypatch.setattr(handshake.Identity, "require_same", lambda self, other: None)
+        with pytest.raises(NoWorkers) as refused:
+            fleet_of(cluster)
+        assert named in str(refused.value)
+        assert "old driver" in str(refused.value)
+        assert f"worker {cluster.addresses[0]}" in str(refused.value)
+
+    def test_this_side_refuses_too(self, cluster: LocalCluster) -> None:
+        ours = handshake.Identity.of_this_process("driver")
+        with pytest.raises(QueryError, match=r"worker x has protocol 7"):
+            replace(ours, name="worker x", protocol_version=7).require_same(ours)
+
+    def test_nobody_there_says_who_was_asked(self, cluster: LocalCluster) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            fleet = Fleet([address], cluster.security, TIMEOUT_SECONDS)
+            with pytest.raises(NoWorkers, match=address):
+                fleet.wait()
+            fleet.close()
+
+    def test_a_worker_that_answers_nonsense_is_lost_at_once(self) -> None:
+        """Not only when its query's deadline comes."""
+
+        class Nonsense(flight.FlightServerBase):
+            def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
+                if action.type == "hello":
+                    ours = handshake.Identity.of_this_process("worker")
+                    yield handshake.to_json(handshake.Welcome(ours, cores=1, slots=1))
+                    return
+                assert heard.wait(TIMEOUT_SECONDS)
+                yield b'{"version": 1, "message": {"$": "News", "odd": 1}}'
+
+        heard, told = threading.Event(), queue.Queue[Any]()
+        with Nonsense("grpc://127.0.0.1:0") as server:
+            fleet = Fleet([f"127.0.0.1:{server.port}"], Security("token"), TIMEOUT_SECONDS)
+            fleet.wait()
+            attempt = result_task(numbers(1)).attempt
+            fleet.peers[0].listen(attempt, told.put)
+            heard.set()
+            failure = told.get(timeout=TIMEOUT_SECONDS)
+            fleet.close()
+        assert isinstance(failure, TaskFailure)
+        assert failure.failure is Failure.WORKER
+        assert "no message" in failure.message

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native tasks inside Spark's own executors: same rows, as many Spark tasks as native ones, nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import StatusTracker
+from pyspark.sql import SparkSession
+
+import volley
+from volley.bench.queries import QUERIES, query_text
+from volley.errors import QueryCancelled
+from volley.observe.report import QueryReport
+from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
+
+SOME = ("q01", "q03", "q11", "q18")
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+
+
+@pytest.fixture
+def executors(tpch: SparkSession) -> Iterator[SparkSession]:
+    with conf(tpch, {"spark.volley.transport": "spark"}):
+        yield tpch
+
+
+def report_of(spark: SparkSession) -> QueryReport:
+    report = volley.last_query(spark)
+    assert report is not None
+    return report
+
+
+def assert_native_tasks(spark: SparkSession) -> None:
+    report = report_of(spark)
+    assert report.engine == "native", [str(reason) for reason in report.reasons]
+    assert report.spark_tasks == report.native_tasks >= sum(stage.attempts for stage in report.stages)
+    if len(report.stages) > 1:
+        assert report.native_tasks > 1
+
+
+@pytest.mark.parametrize(
+    "query", [pytest.param(q, marks=[] if q in SOME else pytest.mark.slow) for q in QUERIES]
+)
+def test_tpch(executors: SparkSession, query: str) -> None:
+    with conf(executors, SHUFFLED):
+        assert_same_rows(executors, query_text(query), native=False)
+        assert_native_tasks(executors)
+
+
+def test_a_spark_task_for_each_native_one(executors: SparkSession) -> None:
+    """Also of subqueries."""
+    executors.sql("select l_returnflag, count(*) from lineitem group by 1").collect()
+    report = report_of(executors)
+    assert report.native
+    assert report.spark_tasks == report.native_tasks == sum(stage.attempts for stage in report.stages) > 1
+    executors.sql(
+        "select count(*) from orders where o_totalprice > (select avg(o_totalprice) from orders)"
+    ).collect()
+    report = report_of(executors)
+    assert report.native
+    assert report.spark_tasks == report.native_tasks == sum(stage.attempts for stage in report.stages) > 1
+
+
+def test_rows_come_back_in_order_and_whole(executors: SparkSession) -> None:
+    assert_same_rows(executors, "select * from orders order by o_orderkey", ordered=True, native=False)
+    assert_native_tasks(executors)
+    nothing = executors.sql("select o_orderkey from orders where o_orderkey < 0")
+    assert nothing.collect() == []
+    assert_native_tasks(executors)
+
+
+def test_a_limit_ends_the_tasks(executors: SparkSession) -> None:
+    """Nobody could read all of these rows."""
+    text = "select id from range(1000000000000) where id % 7 = 3 limit 5"
+    assert len(executors.sql(text).collect()) == 5
+    assert_native_tasks(executors)
+
+
+def test_executors_write(executors: SparkSession, tmp_path: Path) -> None:
+    orders = executors.table("orders")
+    orders.write.partitionBy("o_orderstatus").parquet(str(tmp_path / "t"))
+    assert_native_tasks(executors)
+    assert report_of(executors).rows == orders.count()
+    with conf(executors, {"spark.volley.enabled": "false"}):
+        assert executors.read.parquet(str(tmp_path / "t")).count() == orders.count()
+
+
+def test_cancelling_the_job_group_cancels_the_query(executors: SparkSession) -> None:
+    context = executors.sparkContext
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        context.setJobGroup("a group of the user's", "a long query")
+        try:
+            executors.sql(
+                "select sum(a.id * b.id) from range(200000) a join range(200000) b on a.id % 3 <> b.id % 5"
+            ).collect()
+        except BaseException as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    tracker = context.statusTracker()
+    deadline = time.monotonic() + 60
+    while not _running(tracker, "a group of the user's") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    context.cancelJobGroup("a group of the user's")
+    asking.join(60)
+    assert [type(failure) for failure in failures] == [QueryCancelled]
+    # The sidecar is free again: another query gets its room at once.
+    assert executors.sql("select count(*) as n from nation").collect()[0].n == 25
+    assert_native_tasks(executors)
+
+
+def _running(tracker: StatusTracker, group: str) -> bool:
+    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+    stages = (tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds)
+    return any(stage and stage.numActiveTasks for stage in stages)
+
+
+def test_jobs_say_what_they_are(executors: SparkSession) -> None:
+    executors.sql("select count(*) as n from orders").collect()
+    store = executors.sparkContext._jsc.sc().statusStore()
+    text = store.jobsList(None).apply(0).description().get()
+    assert text.startswith("Volley query ")
+    assert text.endswith("native tasks")
+
+
+def test_bad_data_is_sparks_own_error(executors: SparkSession) -> None:
+    with (
+        conf(executors, {"spark.sql.ansi.enabled": "true"}),
+        pytest.raises(Exception, match="DIVIDE_BY_ZERO"),
+    ):
+        executors.sql("select sum(o_custkey / (o_custkey - o_custkey)) from orders").collect()
+
+
+def test_subqueries_run_there_too(executors: SparkSession) -> None:
+    text = "select count(*) as n from orders where o_totalprice > (select avg(o_totalprice) from orders)"
+    assert_same_rows(executors, text, native=False)
+    assert report_of(executors).engine == "native"
+
+
+def test_an_object_store_holds_the_data(executors: SparkSession, tmp_path: Path) -> None:
+    with conf(executors, {"spark.volley.shuffle.store": tmp_path.as_uri(), **SHUFFLED}):
+        assert_same_rows(executors, query_text("q03"), native=False)
+        assert_native_tasks(executors)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
