@@ -17,7 +17,7 @@ from standalone import StandaloneCluster
 import volley
 from volley.testing.session import conf
 
-PROGRAM = Path(__file__).parents[1] / "examples" / "pipeline.py"
+PROGRAM = Path(__file__).parents[2] / "examples" / "pipeline.py"
 
 
 @pytest.fixture(scope="module")

@@ -431,7 +431,7 @@ def test_a_commit_of_another_epoch_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ the end of the process
 
 _LEAVES_EARLY = """
-from tests.test_coordinator import ENDLESS, none_of, numbers, single, start
+from tests.coordinator.test_coordinator import ENDLESS, none_of, numbers, single, start
 open_result = start(numbers(ENDLESS))
 next(open_result.stream)
 computing = start(single(none_of(numbers(ENDLESS))))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 from captured import plan_of
+from coordinator.test_recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers, run, three_stages
 from pyspark.sql import SparkSession
-from test_recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers, run, three_stages
 
 from volley import last_query
 from volley.errors import BlockMissing, DataError

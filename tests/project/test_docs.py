@@ -17,7 +17,7 @@ from volley.bench.run import Result, Results
 from volley.config import OPTIONS
 from volley.support.reasons import MEANINGS, Reason
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 

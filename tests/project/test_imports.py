@@ -25,7 +25,7 @@ ORDER = [
     "machine",
     "events",
     "cancellation",
-    "gate",
+    "byte_semaphore",
     "loop",
     "foreground",
     "listening",
@@ -63,7 +63,7 @@ ORDER = [
 ]
 
 # The only places that choose a transport or a store.
-CHOOSERS = {"query", "worker.daemon", "shuffle.choice"}
+CHOOSERS = {"query", "worker.daemon", "shuffle.factory"}
 
 # Who tests or measures them has to know them.
 COMPARERS = ("testing", "cli", "bench")
@@ -123,7 +123,7 @@ def test_imports_go_one_way(module: str) -> None:
 
 def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
     concrete = {f"transport.{name}" for name in ("local", "flight", "spark")} | {
-        f"shuffle.{name}" for name in ("memory", "flight", "objectstore", "service.store")
+        f"shuffle.{name}" for name in ("memory", "worker_store", "objectstore", "service.store")
     }
     assert concrete <= set(modules())
     users = {module for module in modules() for name in imports(module) if name in concrete}

@@ -22,7 +22,7 @@ import volley
 from volley.errors import SourceError
 from volley.testing.rows import assert_same_rows
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "paged_api.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "paged_api.py"
 PAGES, ROWS, LISTED = 10, 20, 3
 
 

@@ -21,7 +21,7 @@ from volley.cluster import LocalCluster
 # Starting executors takes its time on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-PROGRAM = Path(__file__).with_name("standalone_program.py")
+PROGRAM = Path(__file__).parents[1].joinpath("standalone_program.py")
 # Spark looks often, and a copy is started as soon as half of the tasks have ended.
 SPECULATION = {
     "spark.speculation": "true",
