@@ -16,6 +16,7 @@ from helpers.recovery import (
     WORKERS,
     Losses,
     LossyFolder,
+    LossyStore,
     exchanged,
     finished,
     numbers,
@@ -36,7 +37,7 @@ from volley.events import (
     TaskFinished,
     TaskStarted,
 )
-from volley.ids import QueryId, StageId, TaskId
+from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
 from volley.plan.nodes import (
     Aggregate,

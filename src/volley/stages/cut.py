@@ -25,6 +25,7 @@ from volley.plan.nodes import (
     walk,
     with_children,
 )
+from volley.plan.order import explicit_order, is_ordered
 from volley.plan.subqueries import with_subqueries
 from volley.stages.exchanges import place_exchanges
 from volley.stages.fuse import (
@@ -33,7 +34,7 @@ from volley.stages.fuse import (
     drop_idle_distinct,
     drop_idle_sorts,
 )
-from volley.stages.graph import Output, Stage, StageGraph, is_ordered
+from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.limits import PlannerLimits
 from volley.stages.reuse import merge_equal_stages
 from volley.stages.row_counts import RowCounts
@@ -45,7 +46,7 @@ def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     """The stages that run `plan` on `workers`; with one worker a single one of a single task, and one a subquery."""
 
     def arranged(plan: Node) -> Node:
-        plan = drop_idle_distinct(drop_idle_sorts(plan))
+        plan = drop_idle_distinct(drop_idle_sorts(explicit_order(plan)))
         if workers > 1:
             plan = complete_after_exchange(plan, UNSPLITTABLE)
         return combine_aggregates(place_exchanges(plan, workers, limits))

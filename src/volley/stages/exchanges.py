@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall
+from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall, plain
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
@@ -42,7 +42,6 @@ from volley.plan.nodes import (
 from volley.stages.distribution import (
     Distribution,
     Keys,
-    plain,
     through_aggregate,
     through_expand,
     through_project,
