@@ -318,13 +318,14 @@ def test_a_late_report_of_a_loss_does_not_take_a_fresh_output_out_of_a_readers_i
     log = EventLog(listen)
     below = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(Partitioning.HASH, numbers(3000)))
     stream = execute(
-        cut(three_stages(Partitioning.HASH, below), WORKERS),
+        cut(three_stages(Partitioning.HASH, below), WORKERS, UNMERGED),
         OneHolder(FirstOutputs(stage=1, count=0), gate),
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=3,
         events=log,
+        limits=UNMERGED,
     )
     rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
     assert reported.is_set()

@@ -116,7 +116,7 @@ class SparkPart:
         """The same as a query that Spark runs, under names that do not repeat; with `ROW` if it has no columns."""
         datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
         rows = datasets.ofRows(self._spark._jsparkSession, self.logical(boundary))
-        frame = ClassicDataFrame(rows, self._spark)
+        frame: DataFrame = ClassicDataFrame(rows, self._spark)
         if not self.output:
             frame = frame.select(lit(True))
         return frame.toDF(*column_names(self.carried))
