@@ -6,12 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
-from adaptive_plans import run
 
+from helpers.adaptive_plans import run
 from volley.plan import nodes
 from volley.plan.expressions import (
     AggregateCall,
@@ -183,7 +184,7 @@ def with_rows(node: Node, place: int, change: Callable[[list[Any]], list[Any]]) 
 def test_shares_of_a_child_give_its_rows_just_where_that_is_said(name: str) -> None:
     node = SAMPLES[name]
     for place in range(len(node.children)):
-        shares = [with_rows(node, place, lambda rows, part=part: rows[part::3]) for part in range(3)]
+        shares = [with_rows(node, place, itemgetter(slice(part, None, 3))) for part in range(3)]
         together = sorted((row for share in shares for row in computed(share)), key=repr)
         assert (together == computed(node)) == (place in traits_of(node).divisible), place
 
@@ -200,9 +201,8 @@ def test_what_is_repeatable_gives_the_same_rows_in_any_order(name: str) -> None:
 def test_row_by_row(name: str) -> None:
     node = SAMPLES[name]
     rows = len(random_rows(1))
-    single = [
-        row for n in range(rows) for row in computed(with_rows(node, 0, lambda rows, n=n: rows[n : n + 1]))
-    ]
+    alone = [with_rows(node, 0, itemgetter(slice(place, place + 1))) for place in range(rows)]
+    single = [row for one in alone for row in computed(one)]
     assert sorted(single, key=repr) == computed(node)
 
 

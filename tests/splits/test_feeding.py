@@ -35,6 +35,7 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
+from volley.rpc.messages import SplitBatch
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
 from volley.splits.planned import PlannedReader
@@ -45,7 +46,6 @@ from volley.testing.contracts import attempt_id
 from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
 from volley.transport.local import LocalTransport
-from volley.transport.messages import SplitBatch
 from volley.worker.split_queue import SplitQueue, Stopped
 
 ID, SPLIT, PID = (Attribute(number, name, LONG) for number, name in ((1, "id"), (2, "split"), (3, "pid")))
@@ -253,9 +253,12 @@ class TestIntake:
     def test_an_error_wakes_who_waits(self) -> None:
         asked = threading.Event()
         split_queue = SplitQueue(lambda after, credits, read: asked.set())
-        threading.Thread(
-            target=lambda: asked.wait(10) and split_queue.fail(ConnectionError("silent"))
-        ).start()
+
+        def fail() -> None:
+            assert asked.wait(10)
+            split_queue.fail(ConnectionError("silent"))
+
+        threading.Thread(target=fail).start()
         with pytest.raises(ConnectionError, match="silent"):
             split_queue.take()
 

@@ -11,9 +11,9 @@ from volley.coordinator.stage import StageRun
 from volley.errors import BlockMissing
 from volley.events import EventLog, StageFinished, StageStarted
 from volley.ids import AttemptId, StageId
+from volley.rpc.messages import TaskDone
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits
-from volley.transport.messages import TaskDone
 
 
 class MaterializedStage(StageRun):
@@ -44,8 +44,13 @@ class MaterializedStage(StageRun):
     def made(self, attempt: AttemptId) -> bool:
         return attempt in self._made_by
 
-    def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
-        lost = self._lost(attempts, worker)
+    def lose(
+        self,
+        attempts: Set[AttemptId] = frozenset(),
+        worker: str | None = None,
+        known: Set[AttemptId] = frozenset(),
+    ) -> None:
+        lost = self._lost(attempts, worker, known)
         if lost:
             raise BlockMissing(
                 f"{self._id}: rows that Spark had handed over are lost with their holder.",

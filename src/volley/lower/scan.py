@@ -31,7 +31,7 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     partitions = symlink_tables.partitions_of(node.files)
     try:
         directory = scope.resources.enter_context(
-            symlink_tables.directories.linked(node.files, file_format.suffix)
+            symlink_tables.shared_directories().linked(node.files, file_format.suffix)
         )
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error

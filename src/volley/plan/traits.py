@@ -8,7 +8,7 @@ holds. A test fails when a class has no row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -167,7 +167,7 @@ def _aggregate(node: Aggregate) -> Traits:
         together=None if is_partial else node.grouping,
         divisible=_ANY if is_partial else frozenset(),
         repeatable=not any(map(_order_shows, node.calls)),
-        needs_order=any(call.function.function in _FROM_ANY_ROW for call in node.calls),
+        needs_order=any(call.function.function in _BY_POSITION for call in node.calls),
         sorts_input=True,
         reduces=Reduction.GROUPS,
         is_work=True,
@@ -219,9 +219,16 @@ def _expand(node: Expand) -> Traits:
 
 
 def _window(node: Window) -> Traits:
-    # All calls of one node have the same partitions; a call may stand inside a larger expression.
-    calls = (part for part in walk_expression(node.calls[0]) if isinstance(part, WindowCall))
-    return Traits(evaluates=node.calls, together=next(calls).partition_by, sorts_input=True, is_work=True)
+    # The calls of a node have the partitions in common that Spark gave them; some divide these further. None may be
+    # left: Spark replaces `count(NULL) OVER (...)` with a constant.
+    calls = list(window_calls(node.calls))
+    return Traits(
+        evaluates=node.calls,
+        together=min((call.partition_by for call in calls), key=len, default=()),
+        needs_order=any(map(depends_on_order, calls)),
+        sorts_input=True,
+        is_work=True,
+    )
 
 
 def _exchange(node: Exchange) -> Traits:
@@ -286,12 +293,35 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
 
 # ---------------------------------------------------------------------------------------------- helpers
 
-_FROM_ANY_ROW = frozenset({"First", "Last"})
+# Their result is a row's place, or the value of a row at some place.
+NUMBERING = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
+_BY_POSITION = frozenset({"First", "Last", "NthValue", "CollectList"})
 _SUMMED = frozenset({"Sum", "Average", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
 
 
+def window_calls(calls: Iterable[Expression]) -> Iterator[WindowCall]:
+    """The window calls in the columns of a Window."""
+    for call in calls:
+        for part in walk_expression(call):
+            if isinstance(part, WindowCall):
+                yield part
+
+
+def depends_on_order(call: WindowCall) -> bool:
+    """Whether it tells apart rows that its own ORDER BY leaves equal."""
+    name = function_of(call).function
+    if name in NUMBERING or name in _BY_POSITION:
+        return True
+    is_whole = call.frame.lower is None and call.frame.upper is None
+    return isinstance(call.function, AggregateCall) and call.frame.rows and not is_whole
+
+
+def function_of(call: WindowCall) -> Call:
+    return call.function.function if isinstance(call.function, AggregateCall) else call.function
+
+
 def _order_shows(call: AggregateCall) -> bool:
-    if call.function.function in _FROM_ANY_ROW:
+    if call.function.function in _BY_POSITION:
         return True
     # Adding doubles in another order changes their last bits.
     is_float = call.type in FRACTIONAL or any(part.type in FRACTIONAL for part in call.function.arguments)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import Alias, Attribute, Expression
+from volley.plan.expressions import Alias, Attribute, Expression, plain
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -38,7 +38,6 @@ from volley.plan.traits import TRAITS, below_row_by_row, traits_of
 from volley.stages.distribution import (
     Distribution,
     Keys,
-    plain,
     through,
 )
 from volley.stages.limits import PlannerLimits, within

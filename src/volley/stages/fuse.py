@@ -24,9 +24,11 @@ from volley.plan.expressions import (
 from volley.plan.nodes import (
     Aggregate,
     Exchange,
+    Filter,
     Node,
     Project,
     Sort,
+    Window,
     transform,
     with_children,
 )
@@ -34,18 +36,33 @@ from volley.plan.traits import traits_of
 
 
 def drop_idle_sorts(plan: Node) -> Node:
-    """Without the local sorts under joins, aggregates and windows, which order their input as they need it."""
+    """Without the sorts under joins, aggregates and windows, which order their input as they need it.
+
+    The order of a global sort further down reaches a window as sort keys of its own (`plan.order`).
+    """
 
     def change(node: Node) -> Node:
+        if isinstance(node, Window):
+            return replace(node, child=_unsorted(node.child))
         if traits_of(node).sorts_input:
-            return with_children(node, tuple(_unsorted(child) for child in node.children))
+            return with_children(node, tuple(_locally_unsorted(child) for child in node.children))
         return node
 
     return transform(plan, change)
 
 
-def _unsorted(node: Node) -> Node:
+def _locally_unsorted(node: Node) -> Node:
     return node.child if isinstance(node, Sort) and not node.whole else node
+
+
+def _unsorted(node: Node) -> Node:
+    match node:
+        case Sort():
+            return _unsorted(node.child)
+        case Project() | Filter() | Exchange():
+            return replace(node, child=_unsorted(node.child))
+        case _:
+            return node
 
 
 def drop_idle_distinct(plan: Node) -> Node:
