@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from volley.cancellation import CancellationToken
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.events import EventLog, StageAbsorbed, StageStarted, TaskFailed
 from volley.ids import QueryId
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, Expression, Literal
@@ -67,11 +67,9 @@ def run(plan: Node, workers: int) -> tuple[list[tuple[object, ...]], EventLog]:
     stream = execute(
         make_stages(plan, workers),
         transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=1,
-        events=log,
+        RunOptions(
+            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=1, events=log
+        ),
     )
     rows = [row for batch in stream for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
     assert transport.held_bytes == 0

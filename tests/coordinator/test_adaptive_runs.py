@@ -115,7 +115,7 @@ def test_a_side_that_proves_small_too_late_is_still_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: JoinKind, build: BuildSide | None
 ) -> None:
     # Whichever side ends first, none may then be put into the reader.
-    monkeypatch.setattr("volley.coordinator.stage.absorbed", lambda *_: None)
+    monkeypatch.setattr("volley.stages.adaptive.absorbed", lambda *_: None)
     log = adapted_run(replace(joined(tmp_path, kind, None), build=build))
     assert absorbed(log) == 0
     assert any("where it lies" in said for said in decisions(log)) == (kind in MAY_HOLD_RIGHT)

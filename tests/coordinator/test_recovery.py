@@ -14,7 +14,7 @@ import pytest
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.attempts import Attempts
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.errors import BlockDamaged, BlockMissing, QueryError
 from volley.events import (
     Event,
@@ -113,11 +113,9 @@ def run(plan: Node, losses: Losses, attempts: int = 3, workers: int = WORKERS) -
     stream = execute(
         cut(plan, WORKERS),
         transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=attempts,
-        events=log,
+        RunOptions(
+            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=attempts, events=log
+        ),
     )
     rows = [value for batch in stream for value in batch.column(0).to_pylist()]
     assert transport.held_bytes == 0
@@ -165,11 +163,9 @@ def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_agai
     stream = execute(
         cut(three_stages(), WORKERS),
         LocalTransport(1, 1, MemoryStore, shared=store),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=3,
-        events=log,
+        RunOptions(
+            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=3, events=log
+        ),
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
     (lost,) = losses.lost
@@ -191,11 +187,9 @@ def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path)
     stream = execute(
         cut(three_stages(), WORKERS),
         LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=1,
-        events=EventLog(),
+        RunOptions(
+            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=1, events=EventLog()
+        ),
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
 
@@ -402,11 +396,9 @@ def test_a_late_report_of_a_loss_does_not_take_a_fresh_output_out_of_a_readers_i
     stream = execute(
         cut(three_stages(Partitioning.HASH, below), WORKERS),
         OneHolder(FirstOutputs(stage=1, count=0), gate),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=3,
-        events=log,
+        RunOptions(
+            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=3, events=log
+        ),
     )
     rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
     assert reported.is_set()

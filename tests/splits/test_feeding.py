@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructType
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.errors import DataError, QueryError, SourceError
 from volley.events import Event, EventLog, FeedFinished, SplitProgress, StageStarted, TaskStarted
 from volley.ids import QueryId
@@ -65,11 +65,13 @@ def start(
     return execute(
         make_stages(plan, workers),
         LocalTransport(workers, 2, MemoryStore),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=timeout_seconds,
-        attempts=3,
-        events=events or EventLog(),
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=timeout_seconds,
+            attempts=3,
+            events=events or EventLog(),
+        ),
     )
 
 
