@@ -15,7 +15,7 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.coordinator.attempts import Attempts
 from volley.coordinator.run import RunOptions, execute
-from volley.errors import BlockDamaged, BlockMissing, QueryError
+from volley.errors import BlockDamaged, BlockMissing, QueryError, ResultInterrupted
 from volley.events import (
     Event,
     EventLog,
@@ -27,6 +27,7 @@ from volley.events import (
     TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.loop import shared_loop
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
 from volley.plan.nodes import (
     Aggregate,
@@ -405,6 +406,30 @@ def test_a_late_report_of_a_loss_does_not_take_a_fresh_output_out_of_a_readers_i
     assert rows == list(range(3000))
     # The fresh output counts: nobody computes it a third time.
     assert finished(log)[(1, 0)] == 2
+
+
+def test_a_result_that_the_client_has_begun_to_read_is_never_given_twice() -> None:
+    """The first task of the result still streams when the others find what they read gone, and it was round robin."""
+    has_rows = asyncio.Event()
+
+    def gate(attempt: AttemptId) -> asyncio.Event | None:
+        return has_rows if attempt.task.stage.stage == 1 and attempt.task.task > 0 else None
+
+    @dataclass
+    class OtherPartitions(Losses):
+        def strike(self, block: Block) -> None:
+            if block.partition > 0 and block.attempt.task.stage.stage == 0:
+                super().strike(block)
+
+    stream = execute(
+        cut(exchanged(Partitioning.ROUND_ROBIN, numbers(600_000)), WORKERS),
+        OneHolder(OtherPartitions(stage=0, count=1), gate),
+        RunOptions(timeout_seconds=60, attempts=3, result_buffer_bytes=1),
+    )
+    rows = next(stream).column(0).to_pylist()
+    shared_loop().call(has_rows.set)
+    with pytest.raises(ResultInterrupted, match="the client has some"):
+        rows += [value for batch in stream for value in batch.column(0).to_pylist()]
 
 
 FRACTION = Attribute(8, "f", DOUBLE)

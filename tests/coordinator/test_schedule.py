@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -418,3 +419,104 @@ def test_no_order_of_events_loses_or_doubles_a_row(
     cluster = drive(plan, choices, close_at)
     allowed = (ResultInterrupted, BlockMissing, TaskError, QueryError)
     assert cluster.error is None or isinstance(cluster.error, allowed)
+
+
+# ------------------------------------------------------------------------------------------- single decisions
+
+
+def task_of(number: int, task: int, attempt: int = 0, epoch: int = 0) -> AttemptId:
+    return AttemptId(TaskId(StageId(QUERY, number, epoch), task), attempt)
+
+
+def take(cluster: Cluster, attempt: AttemptId) -> AttemptId:
+    """An attempt that runs, about to end with an output."""
+    del cluster.running[attempt]
+    cluster.done[attempt] = cluster.output_of(attempt)
+    return attempt
+
+
+def test_a_late_report_says_nothing_about_outputs_that_were_made_since() -> None:
+    """Both readers find the output of task 0 gone, and the worker that held it had made everything."""
+    cluster = Cluster(Plan((spec(0), spec(1, inputs=(0,)), spec(2, 1, (1,), None))))
+    schedule = cluster.schedule
+    for task in (0, 1):
+        cluster.perform(schedule.finish(cluster.output_of(take(cluster, task_of(0, task))), "w0"))
+    reports = [
+        TaskFailure(take(cluster, task_of(1, task)), Failure.LOST_INPUT, "MISSING", "", task_of(0, 0))
+        for task in (0, 1)
+    ]
+    cluster.perform(schedule.fail(reports[0], "w1", set(WORKERS)))
+    cluster.perform(schedule.finish(cluster.output_of(take(cluster, task_of(0, 0, 1))), "w0"))
+    assert not schedule.is_whole(0)
+    cluster.perform(schedule.fail(reports[1], "w1", set(WORKERS)))
+    # The new output of task 0 still counts; that of task 1 is on its way.
+    assert list(cluster.running) == [task_of(0, 1, 1)]
+    cluster.perform(schedule.finish(cluster.output_of(take(cluster, task_of(0, 1, 1))), "w0"))
+    assert list(cluster.running) == [task_of(1, 0, 1), task_of(1, 1, 1)]
+
+
+def test_readers_behind_outputs_that_are_lost_as_well_begin_again_too() -> None:
+    """Stage 2 has read stage 1, of which nothing is left when stage 0 is lost. It must not read a new one beside."""
+    plan = Plan((spec(0, 1, repeatable=False), spec(1, 1, (0,)), spec(2, 2, (1,)), spec(3, 1, (2,), None)))
+    cluster = Cluster(plan)
+    for attempt in (task_of(0, 0), task_of(1, 0), task_of(2, 0)):
+        cluster.finish(attempt)
+    cluster.gone |= {task_of(0, 0), task_of(1, 0)}
+    cluster.miss(task_of(2, 1))
+    cluster.miss(task_of(1, 0, 1))
+    assert cluster.epochs == {1: 1, 2: 1}
+
+
+def test_a_result_that_the_client_has_begun_to_read_does_not_begin_again() -> None:
+    plan = Plan((spec(0, repeatable=False), spec(1, 2, (0,), None)))
+    cluster = Cluster(plan)
+    cluster.finish(task_of(0, 0))
+    cluster.finish(task_of(0, 1))
+    cluster.step("deliver", task_of(1, 0))
+    cluster.gone.add(task_of(0, 0))
+    cluster.miss(task_of(1, 1))
+    assert isinstance(cluster.error, ResultInterrupted)
+    assert not cluster.running
+
+
+def test_what_a_limit_does_not_need_is_stopped_until_its_rows_are_lost() -> None:
+    limit = Output(Partitioning.SINGLE, enough_rows=2)
+    cluster = Cluster(Plan((spec(0, 3, output=limit, repeatable=False), spec(1, 1, (0,), None))))
+    # Task 2 gives two rows.
+    cluster.finish(task_of(0, 2))
+    assert cluster.cancelled == [task_of(0, 0), task_of(0, 1)]
+    assert list(cluster.running) == [task_of(1, 0)]
+    cluster.gone.add(task_of(0, 2))
+    cluster.miss(task_of(1, 0))
+    assert list(cluster.running) == [task_of(0, 0, 1), task_of(0, 1, 1), task_of(0, 2, 1)]
+
+
+def test_a_result_in_use_is_not_computed_differently() -> None:
+    cluster = Cluster(Plan((spec(0, 1, repeatable=False), spec(1, 1, (0,)), spec(2, 2, (0, 1), None))))
+    cluster.finish(task_of(0, 0))
+    cluster.finish(task_of(1, 0))
+    cluster.read(1)
+    cluster.gone.add(task_of(0, 0))
+    cluster.miss(task_of(2, 0))
+    assert isinstance(cluster.error, ResultInterrupted)
+
+
+def test_when_the_client_has_all_rows_nothing_else_matters() -> None:
+    cluster = Cluster(CHAIN)
+    drive_to_the_end = iter(lambda: next(iter(cluster.running), None), None)
+    for attempt in drive_to_the_end:
+        cluster.finish(attempt)
+    assert cluster.result in cluster.completed
+    assert cluster.schedule.lose(2, set(cluster.done), set()) == []
+    assert cluster.schedule.demand(2) == []
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_lost_output_is_held_against_its_worker_and_a_damaged_one_is_not(damaged: bool) -> None:
+    cluster = Cluster(Plan((spec(0, 3), spec(1, 1, (0,), None))))
+    for task in range(3):
+        cluster.perform(cluster.schedule.finish(cluster.output_of(take(cluster, task_of(0, task))), "w0"))
+    reader = take(cluster, task_of(1, 0))
+    failure = TaskFailure(reader, Failure.LOST_INPUT, "MISSING", "", task_of(0, 1), damaged)
+    cluster.perform(cluster.schedule.fail(failure, "w1", set(WORKERS)))
+    assert {attempt.task.task for attempt in cluster.running} == ({1} if damaged else {0, 1, 2})
