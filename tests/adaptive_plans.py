@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from volley.cancellation import CancellationToken
 from volley.coordinator.run import RunOptions, execute
 from volley.events import EventLog, StageAbsorbed, StageStarted, TaskFailed
-from volley.ids import QueryId
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, Expression, Literal
 from volley.plan.nodes import Aggregate, DataFile, Exchange, FileScan, Node, Partitioning
 from volley.plan.types import BOOLEAN, LONG
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import make_stages
+from volley.stages.limits import PlannerLimits
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
 
 WORKERS = 3
@@ -61,15 +62,18 @@ def by(key: Attribute, child: Node) -> Exchange:
     return Exchange(Partitioning.HASH, WORKERS, (key,), (), child)
 
 
-def run(plan: Node, workers: int) -> tuple[list[tuple[object, ...]], EventLog]:
+def run(
+    plan: Node,
+    workers: int,
+    limits: PlannerLimits,
+    deferred: Mapping[int, frozenset[int]] | None = None,
+) -> tuple[list[tuple[object, ...]], EventLog]:
     log = EventLog()
     transport = LocalTransport(workers, workers, MemoryStore)
     stream = execute(
-        make_stages(plan, workers),
+        make_stages(plan, workers, limits),
         transport,
-        RunOptions(
-            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=1, events=log
-        ),
+        RunOptions(timeout_seconds=60, attempts=1, events=log, limits=limits, deferred=deferred),
     )
     rows = [row for batch in stream for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
     assert transport.held_bytes == 0
@@ -77,9 +81,16 @@ def run(plan: Node, workers: int) -> tuple[list[tuple[object, ...]], EventLog]:
     return sorted(rows, key=repr), log
 
 
-def adapted_run(plan: Node, may_be_empty: bool = False) -> EventLog:
-    expected, _ = run(plan, 1)
-    actual, log = run(plan, WORKERS)
+def adapted_run(
+    plan: Node,
+    limits: PlannerLimits = UNMERGED,
+    *,
+    deferred: Mapping[int, frozenset[int]] | None = None,
+    may_be_empty: bool = False,
+) -> EventLog:
+    """`deferred` are stages that wait for others, if that is not to be planned."""
+    expected, _ = run(plan, 1, limits)
+    actual, log = run(plan, WORKERS, limits, deferred)
     assert actual == expected
     assert expected or may_be_empty
     return log

@@ -17,7 +17,7 @@ from tables import frames
 import volley
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
-from volley.splits.measure import fits_one_task
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restored
 
 # The same cases every time: a build must not fail because of what chance drew.
@@ -27,26 +27,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Java's better compiler and its collector for large heaps are slow to start. Child processes inherit this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _little_data_counts_as_much() -> Iterator[None]:
-    """Tables of tests are so small that one task would do everything; then nothing would be shared or exchanged."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
-        patch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
-        patch.setattr("volley.stages.adapt.CONTINUED_BYTES", -1)
-        patch.setattr("volley.query.fits_one_task", lambda plan, limit_bytes: False)
-        yield
-
-
-@pytest.fixture
-def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little data counts as little, as it does for users."""
-    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 2 * 2**20)
-    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 3 * 2**20)
-    monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
-    monkeypatch.setattr("volley.query.fits_one_task", fits_one_task)
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +64,14 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
         yield spark_session
     for view in _views(spark_session) - before:
         spark_session.catalog.dropTempView(view)
+
+
+@pytest.fixture
+def distributed(spark: SparkSession) -> SparkSession:
+    """`spark`, told to distribute even the small tables of tests: by default one task would read them."""
+    for key, value in DISTRIBUTED_SETTINGS.items():
+        spark.conf.set(key, value)
+    return spark
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import cut
 from volley.stages.layout import Read
 from volley.testing.contracts import attempt_id
+from volley.testing.limits import UNMERGED
 from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
@@ -66,12 +67,6 @@ from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, 
 NUMBER = Attribute(1, "n", LONG, False)
 ENDLESS = 10**15
 WORKERS = 3
-
-
-@pytest.fixture(autouse=True)
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
 
 
 def numbers(count: int) -> Node:
@@ -123,7 +118,7 @@ def start(
     transport = transport or LocalTransport(WORKERS, 3, MemoryStore, buffer_bytes)
     token, log = CancellationToken(), EventLog(listener)
     stream = execute(
-        cut(plan, WORKERS),
+        cut(plan, WORKERS, UNMERGED),
         transport,
         RunOptions(
             query=QueryId.new(),
@@ -131,6 +126,7 @@ def start(
             timeout_seconds=timeout_seconds,
             attempts=attempts,
             events=log,
+            limits=UNMERGED,
             result_buffer_bytes=buffer_bytes,
         ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -48,7 +48,9 @@ from volley.shuffle.memory import MemoryStore
 from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
+from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
 from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.worker.slots import Attempt
@@ -87,12 +89,6 @@ class LossyStore(MemoryStore):
         return super().read(block)
 
 
-@pytest.fixture(autouse=True)
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-
-
 def numbers(count: int) -> Node:
     return Range(0, count, 1, (NUMBER,))
 
@@ -108,14 +104,27 @@ def three_stages(first: Partitioning = Partitioning.HASH, child: Node | None = N
     return exchanged(Partitioning.SINGLE, distinct)
 
 
-def run(plan: Node, losses: Losses, attempts: int = 3, workers: int = WORKERS) -> tuple[list[int], EventLog]:
+def run(
+    plan: Node,
+    losses: Losses,
+    attempts: int = 3,
+    workers: int = WORKERS,
+    limits: PlannerLimits = UNMERGED,
+    deferred: Mapping[int, frozenset[int]] | None = None,
+) -> tuple[list[int], EventLog]:
     transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
     log = EventLog()
     stream = execute(
-        cut(plan, WORKERS),
+        cut(plan, WORKERS, limits),
         transport,
         RunOptions(
-            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=attempts, events=log
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=attempts,
+            events=log,
+            limits=limits,
+            deferred=deferred,
         ),
     )
     rows = [value for batch in stream for value in batch.column(0).to_pylist()]
@@ -162,10 +171,15 @@ def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_agai
     store = LossyFolder(tmp_path, losses)
     # One worker makes all outputs: if they were its own, all would be given up.
     stream = execute(
-        cut(three_stages(), WORKERS),
+        cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=store),
         RunOptions(
-            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=3, events=log
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=3,
+            events=log,
+            limits=UNMERGED,
         ),
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
@@ -186,10 +200,15 @@ class StuckFolder(LossyFolder):
 
 def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path) -> None:
     stream = execute(
-        cut(three_stages(), WORKERS),
+        cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
         RunOptions(
-            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=1, events=EventLog()
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=1,
+            events=EventLog(),
+            limits=UNMERGED,
         ),
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
@@ -272,9 +291,12 @@ def test_readers_of_readers_begin_again_too() -> None:
     assert rolled_back(log) == [(1, 1), (2, 1)]
 
 
-def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+# For plans that are `absorbing`: stage 1 waits to see how large stage 2 is.
+FOR_STAGE_2 = {1: frozenset({2})}
+
+
+def absorbing(below: Node) -> Node:
     """Stage 3 joins stage 2, which is small, and does the work of stage 1, which reads stage 0, in its own tasks."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {1: frozenset({2})})
     other = Attribute(2, "m", LONG, False)
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     large = exchanged(Partitioning.HASH, below)
@@ -286,11 +308,9 @@ def rolled_back(log: EventLog) -> list[tuple[int, int]]:
     return [(stage.stage, stage.epoch) for stage in stages]
 
 
-def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plan = absorbing(exchanged(Partitioning.ROUND_ROBIN, numbers(3000)), monkeypatch)
-    rows, log = run(plan, Losses(stage=0, count=1))
+def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be() -> None:
+    plan = absorbing(exchanged(Partitioning.ROUND_ROBIN, numbers(3000)))
+    rows, log = run(plan, Losses(stage=0, count=1), deferred=FOR_STAGE_2)
     assert rows == list(range(3000))
     assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
     assert rolled_back(log) == [(3, 1)]
@@ -300,16 +320,19 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Stage 0 keeps rows with a partner in stage 2, which takes any of those that it reads: another time, others."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {0: frozenset({2})})
-    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage: 2**30)
-    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
+    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage, limits: 2**30)
     other = Attribute(2, "m", LONG, False)
     some = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Limit(5000, 0, False, some))
     large = exchanged(Partitioning.HASH, numbers(3000))
     joined = Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small)
     plan = exchanged(Partitioning.SINGLE, joined)
-    rows, log = run(plan, Losses(stage=2, count=1))
+    rows, log = run(
+        plan,
+        Losses(stage=2, count=1),
+        limits=replace(UNMERGED, broadcast_bytes=0),
+        deferred={0: frozenset({2})},
+    )
     assert rows == list(range(3000))
     decisions = {
         event.stage.stage: event.decisions for event in log.events if isinstance(event, StageStarted)
@@ -318,20 +341,18 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     assert rolled_back(log) == [(0, 1)]
 
 
-def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one() -> None:
     below = Limit(5000, 0, False, exchanged(Partitioning.HASH, numbers(3000)))
-    rows, log = run(absorbing(below, monkeypatch), Losses(stage=3, count=1))
+    rows, log = run(absorbing(below), Losses(stage=3, count=1), deferred=FOR_STAGE_2)
     assert rows == list(range(3000))
     assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
     assert rolled_back(log) == [(4, 1)]
 
 
-def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = absorbing(exchanged(Partitioning.HASH, numbers(3000)), monkeypatch)
+def test_what_a_stage_reads_whole_is_computed_again() -> None:
+    plan = absorbing(exchanged(Partitioning.HASH, numbers(3000)))
     losses = Losses(stage=2, count=1)
-    rows, log = run(plan, losses)
+    rows, log = run(plan, losses, deferred=FOR_STAGE_2)
     assert rows == list(range(3000))
     (lost,) = losses.lost
     assert finished(log)[(2, lost.task.task)] == 2
@@ -395,10 +416,15 @@ def test_a_late_report_of_a_loss_does_not_take_a_fresh_output_out_of_a_readers_i
     log = EventLog(listen)
     below = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(Partitioning.HASH, numbers(3000)))
     stream = execute(
-        cut(three_stages(Partitioning.HASH, below), WORKERS),
+        cut(three_stages(Partitioning.HASH, below), WORKERS, UNMERGED),
         OneHolder(FirstOutputs(stage=1, count=0), gate),
         RunOptions(
-            query=QueryId.new(), token=CancellationToken(), timeout_seconds=60, attempts=3, events=log
+            limits=UNMERGED,
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=3,
+            events=log,
         ),
     )
     rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
@@ -422,9 +448,9 @@ def test_a_result_that_the_client_has_begun_to_read_is_never_given_twice() -> No
                 super().strike(block)
 
     stream = execute(
-        cut(exchanged(Partitioning.ROUND_ROBIN, numbers(600_000)), WORKERS),
+        cut(exchanged(Partitioning.ROUND_ROBIN, numbers(600_000)), WORKERS, UNMERGED),
         OneHolder(OtherPartitions(stage=0, count=1), gate),
-        RunOptions(timeout_seconds=60, attempts=3, result_buffer_bytes=1),
+        RunOptions(timeout_seconds=60, attempts=3, limits=UNMERGED, result_buffer_bytes=1),
     )
     rows = next(stream).column(0).to_pylist()
     shared_loop().call(has_rows.set)

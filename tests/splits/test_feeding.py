@@ -41,7 +41,9 @@ from volley.splits.files import Piece, encode
 from volley.splits.parquet import PlannedReader
 from volley.splits.prune import comparisons, may_hold
 from volley.stages.cut import make_stages
+from volley.stages.limits import PlannerLimits
 from volley.testing.contracts import attempt_id
+from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
 from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
@@ -67,9 +69,10 @@ def start(
     timeout_seconds: float = 60,
     events: EventLog | None = None,
     transport: LocalTransport | None = None,
+    limits: PlannerLimits = DISTRIBUTED,
 ) -> ResultStream:
     return execute(
-        make_stages(plan, workers),
+        make_stages(plan, workers, limits),
         transport or LocalTransport(workers, 2, MemoryStore),
         RunOptions(
             query=QueryId.new(),
@@ -77,6 +80,7 @@ def start(
             timeout_seconds=timeout_seconds,
             attempts=3,
             events=events or EventLog(),
+            limits=limits,
         ),
     )
 
@@ -327,13 +331,10 @@ class TestFiles:
             files.append(DataFile(str(path), path.stat().st_size, 0))
         return FileScan("parquet", tuple(files), columns, (), ())
 
-    def test_one_large_file_is_read_by_all_workers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("volley.stages.scans.MIN_SPLIT_BYTES", 20_000)
+    def test_one_large_file_is_read_by_all_workers(self, tmp_path: Path) -> None:
         table = pa.table({"id": pa.array(range(100_000), pa.int64())})
         scan = self.scan(tmp_path, [table], (ID,), row_group_size=1000, use_dictionary=False)
-        stream = start(scan)
+        stream = start(scan, limits=replace(DISTRIBUTED, min_split_bytes=20_000))
         assert sorted(column(stream)) == list(range(100_000))
         event = fed(stream)
         assert event.found >= 6 * WORKERS

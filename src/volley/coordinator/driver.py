@@ -51,6 +51,7 @@ from volley.stages.adapt import Produced
 from volley.stages.adaptive import AdaptivePlan, adapt, answer
 from volley.stages.graph import Output, Stage, StageGraph, result_schema
 from volley.stages.layout import Layout
+from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
 from volley.transport.base import RunningTask, Transport
 from volley.transport.messages import TaskDone, TaskSpec
@@ -66,6 +67,7 @@ class Driver:
         self,
         graph: StageGraph,
         deferred: Mapping[int, frozenset[int]],
+        limits: PlannerLimits,
         materialized: Outputs,
         query: QueryId,
         attempts: int,
@@ -74,6 +76,7 @@ class Driver:
         events: EventLog,
     ) -> None:
         self._graph = graph
+        self._limits = limits
         self._materialized = materialized
         self._query = query
         self._attempts_limit = attempts
@@ -116,7 +119,7 @@ class Driver:
 
     def _adapt(self) -> None:
         """Let the stages begin that may, in the form that the sizes of the finished ones suggest."""
-        before, self._plan = self._plan, adapt(self._plan, self._finished)
+        before, self._plan = self._plan, adapt(self._plan, self._finished, self._limits)
         for number, reader in self._plan.absorbed.items():
             if number not in before.absorbed:
                 absorbed, by = StageId(self._query, number), StageId(self._query, reader)
@@ -136,7 +139,8 @@ class Driver:
             self._perform(self._schedule.add(spec, self._materialized[stage.plan.number]))
             return
         outputs = {number: output for number in inputs if (output := self._plan[number].output)}
-        feeding = Feeding(stage, str(id), layout.is_same_for_all(outputs), self._launcher.equal_workers)
+        reads_alike, equal_workers = layout.is_same_for_all(outputs), self._launcher.equal_workers
+        feeding = Feeding(stage, str(id), reads_alike, equal_workers, self._limits)
         running = self._stages[stage.id] = _Stage(stage, feeding)
         # It starts with the tasks that are sure to have something to do; `_grow` adds more as work is found.
         tasks = max(1, min(feeding.known_splits(), stage.tasks)) if feeding.may_grow else stage.tasks

@@ -29,6 +29,7 @@ from volley.loop import shared_loop
 from volley.plan.nodes import MaterializedInput
 from volley.stages.deferral import awaited
 from volley.stages.graph import StageGraph
+from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.transport.base import Transport
 from volley.transport.messages import TaskDone
 
@@ -40,19 +41,22 @@ NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}
 class RunOptions:
     """Who runs a query, and how.
 
-    A task is given up after `attempts` failures. When no worker is left the query waits `absence_seconds` for one,
-    which only makes sense where its data outlives workers. `given` are the outputs of stages that have run elsewhere,
-    by the numbers of their `MaterializedInput`.
+    `limits` decide how stages adapt to the sizes of their inputs. A task is given up after `attempts` failures. When no
+    worker is left the query waits `absence_seconds` for one, which only makes sense where its data outlives workers.
+    `given` are the outputs of stages that have run elsewhere, by the numbers of their `MaterializedInput`. `deferred`
+    are the stages that wait for others, if that is not to be planned here.
     """
 
     timeout_seconds: float
     attempts: int
+    limits: PlannerLimits = DEFAULT_LIMITS
     query: QueryId = field(default_factory=QueryId.new)
     token: CancellationToken = field(default_factory=CancellationToken)
     events: EventLog = field(default_factory=EventLog)
     result_buffer_bytes: int = RESULT_BUFFER_BYTES
     absence_seconds: float = 0.0
     given: Mapping[int, Sequence[TaskDone]] = field(default_factory=dict)
+    deferred: Mapping[int, frozenset[int]] | None = None
 
 
 def execute(graph: StageGraph, transport: Transport, options: RunOptions) -> ResultStream:
@@ -136,7 +140,8 @@ class _Run:
         launcher = Launcher(self._transport, self._events, self.batches, options.absence_seconds)
         driver = Driver(
             graph,
-            awaited(graph),
+            awaited(graph, options.limits) if options.deferred is None else options.deferred,
+            options.limits,
             options.given,
             self._query,
             options.attempts,

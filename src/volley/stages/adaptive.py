@@ -23,6 +23,7 @@ from volley.plan.nodes import MaterializedInput, Node
 from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
 from volley.stages.graph import Stage, StageGraph
 from volley.stages.layout import Layout
+from volley.stages.limits import PlannerLimits
 from volley.stages.runtime_filters import Finished, limit_bytes, reduced
 from volley.stages.selectivity import may_shrink
 from volley.stages.subqueries import asked, with_results
@@ -77,10 +78,10 @@ class AdaptivePlan:
         return replace(self, stages=tuple(changed))
 
 
-def adapt(plan: AdaptivePlan, finished: Sizes) -> AdaptivePlan:
+def adapt(plan: AdaptivePlan, finished: Sizes, limits: PlannerLimits) -> AdaptivePlan:
     """Settle every stage whose inputs are `finished`."""
     while (stage := next(_ready(plan, finished), None)) is not None:
-        plan = _settle(plan, stage, finished)
+        plan = _settle(plan, stage, finished, limits)
     return plan
 
 
@@ -106,19 +107,19 @@ def _ready(plan: AdaptivePlan, finished: Sizes) -> Iterator[Stage]:
             yield stage
 
 
-def _settle(plan: AdaptivePlan, stage: Stage, finished: Sizes) -> AdaptivePlan:
+def _settle(plan: AdaptivePlan, stage: Stage, finished: Sizes, limits: PlannerLimits) -> AdaptivePlan:
     if isinstance(stage.plan, MaterializedInput):
         return _with_layout(plan, stage, Layout(stage.tasks, stage.whole))
     reader = plan.only_reader(stage.id)
     if reader is not None:
-        merged = _absorb(plan, stage, reader, finished)
+        merged = _absorb(plan, stage, reader, finished, limits)
         if merged is not None:
             return merged
-        stage = _filter(plan, stage, reader, finished)
-    resized = adapted(stage, {node.stage: finished[node.stage] for node in stage.inputs})
+        stage = _filter(plan, stage, reader, finished, limits)
+    resized = adapted(stage, {node.stage: finished[node.stage] for node in stage.inputs}, limits)
     stage = replace(resized.stage, decisions=(*stage.decisions, *resized.decisions))
     if reader is not None:
-        merged = _chain(plan, stage, reader, finished)
+        merged = _chain(plan, stage, reader, finished, limits)
         if merged is not None:
             return merged
     return _with_layout(plan, stage, resized.layout)
@@ -128,12 +129,14 @@ def _with_layout(plan: AdaptivePlan, stage: Stage, layout: Layout) -> AdaptivePl
     return replace(plan.replaced(stage), layouts={**plan.layouts, stage.id: layout})
 
 
-def _absorb(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes) -> AdaptivePlan | None:
+def _absorb(
+    plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, limits: PlannerLimits
+) -> AdaptivePlan | None:
     """The plan with `stage` put into its reader; None where its output has to be exchanged."""
     read = {node.stage for node in reader.inputs}
     outputs = {number: output for number in read if (output := plan[number].output)}
     sizes = {number: finished[number].size_bytes for number in read & finished.keys() - {stage.id}}
-    merged = absorbed(reader, stage, outputs, sizes)
+    merged = absorbed(reader, stage, outputs, sizes, limits)
     if merged is None:
         return None
     small = {number: sizes[number] for number in merged.whole & sizes.keys()}
@@ -144,12 +147,14 @@ def _absorb(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes) ->
     return _merge(plan, stage, merged, decision)
 
 
-def _chain(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes) -> AdaptivePlan | None:
+def _chain(
+    plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, limits: PlannerLimits
+) -> AdaptivePlan | None:
     """The plan with the single task of `stage` going on with its reader; None where that is not worth it."""
     others = {node.stage for node in reader.inputs} - {stage.id}
     if not others <= finished.keys():
         return None
-    merged = continued(reader, stage, sum(finished[number].size_bytes for number in others))
+    merged = continued(reader, stage, sum(finished[number].size_bytes for number in others), limits)
     if merged is None:
         return None
     decision = f"the task of stage {stage.id} is the only one and goes on with this stage itself"
@@ -162,14 +167,14 @@ def _merge(plan: AdaptivePlan, stage: Stage, reader: Stage, decision: str) -> Ad
     return replace(plan.replaced(reader), absorbed={**plan.absorbed, stage.id: reader.id})
 
 
-def _filter(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes) -> Stage:
+def _filter(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, limits: PlannerLimits) -> Stage:
     """The stage without rows that its reader, or whoever reads that, has no use for, if finished stages tell which."""
     near = {node.stage for node in reader.inputs} & finished.keys()
-    found = reduced(stage, reader, _measured(plan, near, finished))
+    found = reduced(stage, reader, _measured(plan, near, finished), limits)
     if found is None:
         top = _last_reader(plan, reader)
         upstream = plan.upstream(top.id)
-        limit = limit_bytes(stage)
+        limit = limit_bytes(stage, limits)
 
         def plan_of(number: int) -> Node | None:
             """The work of stages below `top`, but for those that are finished and small."""
@@ -177,7 +182,7 @@ def _filter(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes) ->
             work = plan[number].plan
             return None if is_small or isinstance(work, MaterializedInput) else work
 
-        found = reduced(stage, top, _measured(plan, upstream & finished.keys(), finished), plan_of)
+        found = reduced(stage, top, _measured(plan, upstream & finished.keys(), finished), limits, plan_of)
     if found is None:
         return stage
     filtered, sources = found

@@ -37,6 +37,7 @@ from volley.stages.fuse import (
     drop_idle_sorts,
 )
 from volley.stages.graph import Output, Stage, StageGraph, is_ordered
+from volley.stages.limits import PlannerLimits
 from volley.stages.reuse import merge_equal_stages
 from volley.stages.scans import scan_tasks, scans_of
 from volley.support.operators import UNSPLITTABLE
@@ -45,16 +46,16 @@ from volley.support.operators import UNSPLITTABLE
 _OWN_IDS = 2**62
 
 
-def make_stages(plan: Node, workers: int) -> StageGraph:
+def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     """The stages that run `plan` on `workers`; with one worker a single one of a single task, and one a subquery."""
 
     def arranged(plan: Node) -> Node:
         plan = drop_idle_distinct(drop_idle_sorts(plan))
         if workers > 1:
             plan = complete_after_exchange(plan, UNSPLITTABLE)
-        return combine_aggregates(place_exchanges(plan, workers))
+        return combine_aggregates(place_exchanges(plan, workers, limits))
 
-    return merge_equal_stages(cut(plan, workers, arranged))
+    return merge_equal_stages(cut(plan, workers, limits, arranged))
 
 
 def kept(graph: StageGraph, readers: int) -> StageGraph:
@@ -72,18 +73,21 @@ def alone(graph: StageGraph) -> StageGraph:
     return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, decisions=(said,))))
 
 
-def cut(plan: Node, workers: int, arranged: Callable[[Node], Node] = lambda plan: plan) -> StageGraph:
+def cut(
+    plan: Node, workers: int, limits: PlannerLimits, arranged: Callable[[Node], Node] = lambda plan: plan
+) -> StageGraph:
     """Every exchange in `plan`, and in its subqueries, becomes the border of a stage, when they are `arranged`."""
-    cutting = _Cutting(workers, arranged)
+    cutting = _Cutting(workers, limits, arranged)
     root = cutting.last_stage(plan)
     stages = (*cutting.stages, cutting.stage(root, None, is_ordered(root)))
     return StageGraph(stages, frozenset(cutting.subqueries))
 
 
 class _Cutting:
-    def __init__(self, workers: int, arranged: Callable[[Node], Node]) -> None:
+    def __init__(self, workers: int, limits: PlannerLimits, arranged: Callable[[Node], Node]) -> None:
         self.stages: list[Stage] = []
         self._workers = workers
+        self._limits = limits
         self._arranged = arranged
         self.subqueries: set[int] = set()
         self._read_as: dict[Node, StageInput] = {}
@@ -93,7 +97,7 @@ class _Cutting:
         return self._without_exchanges(self._arranged(with_subqueries(plan, self._subquery)))
 
     def stage(self, plan: Node, output: Output | None, ordered: bool) -> Stage:
-        return Stage(len(self.stages), plan, _tasks(plan, self.stages, self._workers), output, ordered)
+        return Stage(len(self.stages), plan, self._tasks(plan), output, ordered)
 
     def _subquery(self, plan: Node) -> StageInput:
         if plan not in self._read_as:
@@ -119,6 +123,17 @@ class _Cutting:
         read = StageInput(stage.id, shown.output, child.keys if isinstance(child, Sort) else ())
         return read if child.output else Project((), read)
 
+    def _tasks(self, plan: Node) -> int:
+        """As many tasks as the leaf that is divided furthest; what every task reads whole does not count."""
+        scans = (scan_tasks(scan, self._workers, self._limits) for scan in scans_of(plan))
+        tasks = max(scans, default=1)
+        for node in walk(plan):
+            if isinstance(node, StageInput):
+                output = self.stages[node.stage].output
+                assert output is not None
+                tasks = max(tasks, output.partitions)
+        return tasks
+
 
 def _output(exchange: Exchange, child: Node) -> Output:
     enough = (
@@ -130,14 +145,3 @@ def _output(exchange: Exchange, child: Node) -> Output:
 def _with_a_column(child: Node) -> Node:
     """Batches without columns lose their row count on the way; one constant column keeps it."""
     return Project((Alias(_OWN_IDS, "row", Literal(True, BOOLEAN)),), child)
-
-
-def _tasks(plan: Node, stages: list[Stage], workers: int) -> int:
-    """As many tasks as the leaf that is spread furthest; what every task reads whole does not count."""
-    tasks = max((scan_tasks(scan, workers) for scan in scans_of(plan)), default=1)
-    for node in walk(plan):
-        if isinstance(node, StageInput):
-            output = stages[node.stage].output
-            assert output is not None
-            tasks = max(tasks, output.partitions)
-    return tasks

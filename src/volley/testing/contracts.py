@@ -42,6 +42,7 @@ from volley.shuffle.base import Block, ShuffleStore
 from volley.splits.files import FileSource
 from volley.splits.source import Split, SplitSource
 from volley.stages.graph import Output
+from volley.testing.limits import DISTRIBUTED
 from volley.transport.base import RunningTask, Transport
 from volley.transport.codec import decode, encode
 from volley.transport.messages import (
@@ -396,7 +397,7 @@ class TransportContract:
             assert isinstance(await running.done(), TaskDone)
 
         with number_files(4, 10) as scan:
-            splits = [split.payload for split in FileSource(scan, 4).splits()]
+            splits = [split.payload for split in FileSource(scan, 4, DISTRIBUTED).splits()]
             self.run(make_transport, lambda transport: story(transport, splits, scan))
 
     def test_a_task_that_waits_for_splits_can_be_cancelled(
