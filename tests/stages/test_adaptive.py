@@ -34,11 +34,11 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.stages.adapt import Produced
 from volley.stages.adaptive import AdaptivePlan, adapt, answer
 from volley.stages.cut import make_stages
-from volley.stages.deferral import awaited
-from volley.stages.graph import Stage, StageGraph
+from volley.stages.deferral import defer
+from volley.stages.graph import Output, Stage, StageGraph
+from volley.stages.resize import Produced
 from volley.testing.limits import DISTRIBUTED
 
 MIB = 2**20
@@ -97,7 +97,7 @@ class Query:
     finished: dict[int, Produced] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.plan = AdaptivePlan.start(self.graph, awaited(self.graph, LIMITS))
+        self.plan = AdaptivePlan.start(self.graph, defer(self.graph, LIMITS))
         self.adapt()
 
     def adapt(self) -> None:
@@ -166,6 +166,26 @@ def test_a_side_that_waits_is_exchanged_when_the_other_did_not() -> None:
     query.finish(1, 900 * MIB)
     assert query.running == [0]
     assert not query.plan.absorbed
+
+
+def test_stages_that_wait_for_each_other_do_not_wait_for_ever() -> None:
+    graph = make_stages(TWO, WORKERS, LIMITS)
+    plan = adapt(AdaptivePlan.start(graph, {0: frozenset({1}), 1: frozenset({0})}), {}, LIMITS)
+    assert list(plan.layouts) == [0]
+
+
+def test_a_stage_does_not_wait_for_one_whose_subquery_needs_it() -> None:
+    """Stage 0 could wait for stage 2. But that asks for the result of stage 1, which comes from stage 0."""
+    output = Output(Partitioning.HASH, WORKERS, (A,))
+    asks = Call("LessThan", (B, ScalarSubquery(77, StageInput(1, (A,)), LONG)), BOOLEAN)
+    join = Join(JoinKind.INNER, (A,), (B,), None, None, StageInput(0, (A,)), StageInput(2, (B,)))
+    stages = (
+        Stage(0, scan(A, 400), WORKERS, output),
+        Stage(1, StageInput(0, (A,)), 1, Output(Partitioning.SINGLE)),
+        Stage(2, Filter(asks, scan(B, 40)), WORKERS, output),
+        Stage(3, join, WORKERS),
+    )
+    assert defer(StageGraph(stages, frozenset({1})), LIMITS).get(0) is None
 
 
 def test_a_plan_waits_for_the_subqueries_it_asks() -> None:

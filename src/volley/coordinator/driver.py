@@ -47,12 +47,12 @@ from volley.events import (
 )
 from volley.ids import AttemptId, QueryId, StageId
 from volley.plan.nodes import MaterializedInput, Partitioning
-from volley.stages.adapt import Produced
 from volley.stages.adaptive import AdaptivePlan, adapt, answer
 from volley.stages.graph import Output, Stage, StageGraph, result_schema
 from volley.stages.layout import Layout
 from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
+from volley.stages.resize import Produced
 from volley.transport.base import RunningTask, Transport
 from volley.transport.messages import TaskDone, TaskSpec
 

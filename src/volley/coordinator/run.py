@@ -27,7 +27,7 @@ from volley.events import EventLog, QueryFinished, QueryStarted
 from volley.ids import QueryId
 from volley.loop import shared_loop
 from volley.plan.nodes import MaterializedInput
-from volley.stages.deferral import awaited
+from volley.stages.deferral import defer
 from volley.stages.graph import StageGraph
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.transport.base import Transport
@@ -140,7 +140,7 @@ class _Run:
         launcher = Launcher(self._transport, self._events, self.batches, options.absence_seconds)
         driver = Driver(
             graph,
-            awaited(graph, options.limits) if options.deferred is None else options.deferred,
+            defer(graph, options.limits) if options.deferred is None else options.deferred,
             options.limits,
             options.given,
             self._query,

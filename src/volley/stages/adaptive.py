@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from volley.plan.nodes import MaterializedInput, Node
-from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
+from volley.stages.absorb import absorb, chain, describe_small
 from volley.stages.graph import Stage, StageGraph
 from volley.stages.layout import Layout
 from volley.stages.limits import PlannerLimits
-from volley.stages.runtime_filters import Finished, limit_bytes, reduced
+from volley.stages.resize import Produced, resize
+from volley.stages.runtime_filters import Finished, apply_runtime_filter, limit_bytes
 from volley.stages.selectivity import may_shrink
 from volley.stages.subqueries import asked, with_results
 
@@ -80,9 +81,17 @@ class AdaptivePlan:
 
 def adapt(plan: AdaptivePlan, finished: Sizes, limits: PlannerLimits) -> AdaptivePlan:
     """Settle every stage whose inputs are `finished`."""
-    while (stage := next(_ready(plan, finished), None)) is not None:
+    while (stage := _next_ready(plan, finished)) is not None:
         plan = _settle(plan, stage, finished, limits)
     return plan
+
+
+def _next_ready(plan: AdaptivePlan, finished: Sizes) -> Stage | None:
+    stage = next(_ready(plan, finished), None)
+    if stage is None and plan.layouts.keys() <= finished.keys():
+        # Nothing runs that a deferred stage could wait for: deferral only ever costs time.
+        return next(_ready(replace(plan, deferred={}), finished), None)
+    return stage
 
 
 def answer(plan: AdaptivePlan, subquery: int, result: pa.Table) -> AdaptivePlan:
@@ -116,7 +125,7 @@ def _settle(plan: AdaptivePlan, stage: Stage, finished: Sizes, limits: PlannerLi
         if merged is not None:
             return merged
         stage = _filter(plan, stage, reader, finished, limits)
-    resized = adapted(stage, {node.stage: finished[node.stage] for node in stage.inputs}, limits)
+    resized = resize(stage, {node.stage: finished[node.stage] for node in stage.inputs}, limits)
     stage = replace(resized.stage, decisions=(*stage.decisions, *resized.decisions))
     if reader is not None:
         merged = _chain(plan, stage, reader, finished, limits)
@@ -136,12 +145,12 @@ def _absorb(
     read = {node.stage for node in reader.inputs}
     outputs = {number: output for number in read if (output := plan[number].output)}
     sizes = {number: finished[number].size_bytes for number in read & finished.keys() - {stage.id}}
-    merged = absorbed(reader, stage, outputs, sizes, limits)
+    merged = absorb(reader, stage, outputs, sizes, limits)
     if merged is None:
         return None
     small = {number: sizes[number] for number in merged.whole & sizes.keys()}
     decision = (
-        f"{small_inputs(small)}: every task reads it whole, and does the work of stage {stage.id} "
+        f"{describe_small(small)}: every task reads it whole, and does the work of stage {stage.id} "
         "itself, whose rows are not exchanged"
     )
     return _merge(plan, stage, merged, decision)
@@ -154,7 +163,7 @@ def _chain(
     others = {node.stage for node in reader.inputs} - {stage.id}
     if not others <= finished.keys():
         return None
-    merged = continued(reader, stage, sum(finished[number].size_bytes for number in others), limits)
+    merged = chain(reader, stage, sum(finished[number].size_bytes for number in others), limits)
     if merged is None:
         return None
     decision = f"the task of stage {stage.id} is the only one and goes on with this stage itself"
@@ -170,7 +179,7 @@ def _merge(plan: AdaptivePlan, stage: Stage, reader: Stage, decision: str) -> Ad
 def _filter(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, limits: PlannerLimits) -> Stage:
     """The stage without rows that its reader, or whoever reads that, has no use for, if finished stages tell which."""
     near = {node.stage for node in reader.inputs} & finished.keys()
-    found = reduced(stage, reader, _measured(plan, near, finished), limits)
+    found = apply_runtime_filter(stage, reader, _measured(plan, near, finished), limits)
     if found is None:
         top = _last_reader(plan, reader)
         upstream = plan.upstream(top.id)
@@ -182,11 +191,13 @@ def _filter(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, li
             work = plan[number].plan
             return None if is_small or isinstance(work, MaterializedInput) else work
 
-        found = reduced(stage, top, _measured(plan, upstream & finished.keys(), finished), limits, plan_of)
+        found = apply_runtime_filter(
+            stage, top, _measured(plan, upstream & finished.keys(), finished), limits, plan_of
+        )
     if found is None:
         return stage
     filtered, sources = found
-    small = small_inputs({number: finished[number].size_bytes for number in sources})
+    small = describe_small({number: finished[number].size_bytes for number in sources})
     decision = f"{small}: only rows with a partner there are exchanged"
     return replace(filtered, decisions=(*stage.decisions, decision))
 
