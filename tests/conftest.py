@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Spark session for the whole run: starting Java costs seconds, and most tests need only a fresh configuration."""
+"""One Spark session for all tests of a process: starting Java costs seconds, and most tests need only fresh settings.
+
+`pytest --transport flight --store service tests/...` runs what takes `spark` on another transport and shuffle store.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from answers import Answers
 from hypothesis import settings
 from pyspark.sql import DataFrame, SparkSession
-from tables import frames
 
 import volley
+from helpers.answers import Answers
+from helpers.tables import frames
+from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
+from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deployed
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restored
 
@@ -27,6 +32,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Java's better compiler and its collector for large heaps are slow to start. Child processes inherit this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("volley")
+    group.addoption("--transport", choices=TRANSPORTS, default="local", help="how tasks reach workers")
+    group.addoption("--store", choices=STORES, default="memory", help="where exchanged data is kept")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that need Java are marked, so that `-m "not spark"` selects the others."""
+    if isinstance(item, pytest.Function) and "spark_session" in item.fixturenames:
+        item.add_marker("spark")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of the embedded mode itself are left out when another deployment was asked for."""
+    if (config.getoption("--transport"), config.getoption("--store")) == (TRANSPORTS[0], STORES[0]):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("embedded")])
+    items[:] = [item for item in items if not item.get_closest_marker("embedded")]
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +80,25 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def deployment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    """The workers and the shuffle store of `--transport` and `--store`."""
+    transport, store = request.config.getoption("--transport"), request.config.getoption("--store")
+    with deployed(transport, store, tmp_path_factory.mktemp("deployment")) as found:
+        yield found
+        eventually(found.is_empty)
+
+
 @pytest.fixture
-def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
+def spark(spark_session: SparkSession, deployment: Deployment) -> Iterator[SparkSession]:
     """The session with Volley enabled; settings that a test leaves behind, and its views, are gone after it."""
     before = _views(spark_session)
     with restored(spark_session):
         volley.enable(spark_session)
+        for key, value in deployment.settings.items():
+            spark_session.conf.set(key, value)
         yield spark_session
     for view in _views(spark_session) - before:
         spark_session.catalog.dropTempView(view)

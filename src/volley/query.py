@@ -38,6 +38,7 @@ from volley.coordinator.result import ResultStream
 from volley.coordinator.run import NOTHING_GIVEN, RunOptions, execute, materialize
 from volley.errors import (
     CaptureError,
+    CommitError,
     ConfigError,
     CrossingError,
     DataError,
@@ -59,6 +60,7 @@ from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import Origins, capture
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
+from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
@@ -74,7 +76,6 @@ from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
-from volley.transport.messages import TaskDone
 from volley.transport.spark import SparkTransport, application
 from volley.transport.spark_control import driver_hosts, on_this_machine
 from volley.worker.server import ServingStore
@@ -389,7 +390,10 @@ class Query:
         Spark's own error is then the one the user sees, with its class, parameters and place in the SQL text. Where
         Spark does not fail (it may not evaluate what we did), its rows are the right ones.
         """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError):
+        if isinstance(
+            error,
+            QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError | CommitError,
+        ):
             raise error
         if not isinstance(error, DataError):
             if self.config.fallback == "error":

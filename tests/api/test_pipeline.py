@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
-from standalone import StandaloneCluster
 
 import volley
+from helpers.standalone import StandaloneCluster
 from volley.testing.session import conf
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "pipeline.py"

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from answers import Answers
 from pyspark.sql import SparkSession
 
+from helpers.answers import Answers
 from volley.bench.queries import QUERIES, query_text
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf

@@ -40,6 +40,9 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.observe.report import QueryReport
 from volley.plan.nodes import MaterializedInput, Node, walk
 from volley.query import Query
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Health, Push, Pushed
+from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import Block
@@ -48,11 +51,8 @@ from volley.shuffle.location import Location
 from volley.testing.limits import UNMERGED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
-from volley.transport.codec import decode, encode
-from volley.transport.control import Health, Push, Pushed
 from volley.transport.flight import close_fleets
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import TaskDone
 from volley.transport.spark import application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
@@ -276,7 +276,8 @@ def test_no_plan_shows_the_token(tpch: SparkSession) -> None:
 
 
 def _modes(spark: SparkSession) -> list[Any]:
-    modes = spark._jvm.org.apache.spark.sql.execution.ExplainMode  # type: ignore[union-attr]
+    assert spark._jvm is not None
+    modes = spark._jvm.org.apache.spark.sql.execution.ExplainMode
     return [modes.fromString(name) for name in ("extended", "formatted", "cost", "codegen")]
 
 
@@ -400,7 +401,7 @@ def below(spark: SparkSession) -> DataFrame:
     return joined.groupBy("c_mktsegment").agg(F.sum("o_totalprice").alias("total"), F.count("*"))
 
 
-def put(client: flight.FlightClient, push: Push, batch: pa.RecordBatch) -> Any:
+def put(client: flight.FlightClient, push: object, batch: pa.RecordBatch) -> Any:
     writer, reader = client.do_put(flight.FlightDescriptor.for_command(encode(push)), batch.schema)
     with writer:
         writer.write_batch(batch)
@@ -417,7 +418,7 @@ def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, clust
     with pytest.raises(flight.FlightServerError, match="UNKNOWN_DRIVER"):
         put(client, Push("nobody", attempt, 2), ROWS)
     with pytest.raises(flight.FlightServerError, match="nothing that rows can follow"):
-        put(client, query, ROWS)  # type: ignore[arg-type]
+        put(client, query, ROWS)
     before = held_bytes(cluster)
     pushed = put(client, Push("", attempt, 2), ROWS)
     assert isinstance(pushed, Pushed)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
 
 import volley
 from volley.cluster import LocalCluster
@@ -31,7 +33,7 @@ def udf_in_the_middle(spark: SparkSession) -> DataFrame:
 
 
 def pandas_udf_in_the_middle(spark: SparkSession) -> DataFrame:
-    twice = F.pandas_udf(lambda numbers: numbers * 2, "long")
+    twice = pandas_udf(lambda numbers: numbers * 2, "long", PandasUDFType.SCALAR)
     orders = spark.table("orders").select("o_orderkey", twice("o_custkey").alias("k"))
     joined = orders.join(spark.table("lineitem"), F.col("o_orderkey") == F.col("l_orderkey"))
     return joined.groupBy("k").agg(F.max("l_shipdate"), F.count("*"))
@@ -154,10 +156,11 @@ def test_every_way_to_ask(tpch: SparkSession) -> None:
     frame = udf_at_the_top(tpch)
     with conf(tpch, {"spark.volley.enabled": "false"}):
         expected = frame.collect()
+    pandas: Any = frame.toPandas()
     answers = [
         frame.collect(),
         frame.take(9),
-        frame.toPandas().values.tolist(),
+        pandas.values.tolist(),
         [frame.first(), *frame.tail(4)],
     ]
     for answer in answers:

@@ -383,8 +383,8 @@ def make_tables(
             expected, actual = (described(spark, name) for name in names)
             assert actual == expected
             columns = [F.to_json(F.struct("*")).alias("row")]
-            expected, actual = (sorted(spark.table(name).select(columns).collect()) for name in names)
-            assert actual == expected
+            expected_rows, rows = (sorted(spark.table(name).select(columns).collect()) for name in names)
+            assert rows == expected_rows
     finally:
         for name in names:
             spark.sql(f"drop table if exists {name}")

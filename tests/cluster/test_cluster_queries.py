@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from answers import Answers
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.answers import Answers
 from volley.bench.queries import QUERIES, query_text
 from volley.cluster import LocalCluster
 from volley.errors import ConfigError, NoWorkers

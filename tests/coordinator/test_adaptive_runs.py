@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from adaptive_plans import WORKERS, absorbed, adapted_run, by, counted, decisions, table
 
+from helpers.adaptive_plans import WORKERS, absorbed, adapted_run, by, counted, decisions, table
 from volley.events import EventLog
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports

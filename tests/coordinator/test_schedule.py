@@ -29,10 +29,10 @@ from volley.coordinator.schedule import (
 from volley.errors import BlockMissing, QueryError, ResultInterrupted, TaskError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.nodes import Partitioning
+from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure
 from volley.shuffle.base import Block
 from volley.stages.graph import Output
 from volley.stages.layout import Layout
-from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure
 
 QUERY = QueryId("q")
 WORKERS = ("w0", "w1", "w2")

@@ -24,6 +24,7 @@ from volley.lower.streams import StreamTable
 from volley.plan.expressions import Attribute, Call, Expression, Literal
 from volley.plan.nodes import (
     DataFile,
+    FeedInput,
     FileScan,
     Filter,
     Join,
@@ -166,7 +167,7 @@ def _scan(path: Path, columns: tuple[Attribute, ...], size: int | None = None) -
 
 
 def _run(node: Node, inputs: StreamTable | None = None) -> pa.Table:
-    def given(_: StageInput) -> StreamTable:
+    def given(_: StageInput | FeedInput) -> StreamTable:
         assert inputs is not None
         return inputs
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from captured import plan_of
-from coordinator.test_recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers, run, three_stages
 from pyspark.sql import SparkSession
 
+from helpers.captured import plan_of
+from helpers.recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers, run, three_stages
 from volley import last_query
 from volley.errors import BlockMissing, DataError
 from volley.plan.expressions import Call, Expression, InSubquery, Literal, ScalarSubquery
@@ -43,6 +43,7 @@ def test_rows_are_sparks(tpch: SparkSession, query: str, workers: str) -> None:
     assert_same_rows(tpch, query)
 
 
+@pytest.mark.embedded
 def test_its_stages_are_in_the_report(tpch: SparkSession) -> None:
     tpch.conf.set("spark.volley.local.workers", "1")
     tpch.sql(QUERIES["in a filter"]).collect()

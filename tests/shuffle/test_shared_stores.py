@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from answers import Answers
 from pyspark.sql import SparkSession
 
+from helpers.answers import Answers
 from volley.bench.queries import QUERIES
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster

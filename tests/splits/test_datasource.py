@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,8 @@ def test_the_first_row_is_there_while_discovery_hangs(spark: SparkSession) -> No
     registered(spark, Numbers, splits=10, hang_after=1)
     rows = spark.sql("select id from numbers where id > 2").toLocalIterator()
     assert next(rows).id == 3
-    rows.close()  # type: ignore[attr-defined]  # it is a generator
+    assert isinstance(rows, Generator)
+    rows.close()
 
 
 def test_an_endless_source_under_a_limit(spark: SparkSession, tmp_path: Path) -> None:

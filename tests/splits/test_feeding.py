@@ -36,6 +36,7 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
+from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
 from volley.splits.parquet import PlannedReader
@@ -47,7 +48,6 @@ from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
 from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
-from volley.transport.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.worker.split_queue import SplitQueue, Stopped
 
 ID, SPLIT, PID = (Attribute(number, name, LONG) for number, name in ((1, "id"), (2, "split"), (3, "pid")))
@@ -303,9 +303,12 @@ class TestIntake:
     def test_an_error_wakes_who_waits(self) -> None:
         asked = threading.Event()
         split_queue = SplitQueue(lambda after, credits, read: asked.set())
-        threading.Thread(
-            target=lambda: asked.wait(10) and split_queue.fail(ConnectionError("silent"))
-        ).start()
+
+        def fail() -> None:
+            assert asked.wait(10)
+            split_queue.fail(ConnectionError("silent"))
+
+        threading.Thread(target=fail).start()
         with pytest.raises(ConnectionError, match="silent"):
             split_queue.take()
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from coordinator.test_recovery import WORKERS, Losses, numbers, run
 from pyspark.sql import SparkSession
 
+from helpers.recovery import WORKERS, Losses, numbers, run
 from volley import last_query
 from volley.events import TaskStarted
 from volley.plan.expressions import Attribute, Literal, ScalarSubquery

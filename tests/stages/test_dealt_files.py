@@ -7,10 +7,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from adaptive_plans import WORKERS, adapted_run, by, table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.adaptive_plans import WORKERS, adapted_run, by, table
 from volley.coordinator.feeding import Feeding
 from volley.events import EventLog, FeedFinished
 from volley.plan.expressions import Attribute, Call, Literal

@@ -354,7 +354,7 @@ def test_a_stage_that_has_not_begun_is_put_into_its_reader() -> None:
     new = absorb(reader(join()), HEAVY, outputs(0, 1), {1: LIMITS.broadcast_bytes}, LIMITS)
     assert new is not None
     assert new.plan == replace(join(), left=HEAVY.plan, build=BuildSide.RIGHT)
-    assert (new.tasks, new.whole) == (4, {1})
+    assert (new.tasks, new.whole) == (4, frozenset({1}))
     # The next adaptation treats what is read whole as what it is.
     again = resize(new, {1: produced(160)}, LIMITS)
     assert again.stage == new

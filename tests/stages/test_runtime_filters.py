@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 
+from helpers.adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 from volley.events import EventLog
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import AggregateMode, Alias, Attribute, Call
@@ -287,11 +287,11 @@ def by_two_keys(directory: Path) -> Node:
     few_keys = Filter(less(FK, 4), table(directory, (FK, FW), 60, seed=2))
     left = join(JoinKind.INNER, table(directory, (K, V), 20 * ROWS, seed=1), sent(few_keys), (K, FK))
     right = table(directory, (X, Y), 400, seed=3)
-    hashed = [
+    first, second = (
         Exchange(Partitioning.HASH, WORKERS, keys, (), child)
         for keys, child in (((V, K), left), ((Y, X), right))
-    ]
-    return Join(JoinKind.INNER, (V, K), (Y, X), None, None, *hashed)
+    )
+    return Join(JoinKind.INNER, (V, K), (Y, X), None, None, first, second)
 
 
 @pytest.mark.parametrize("plan", [grouped_then_joined, by_two_keys])

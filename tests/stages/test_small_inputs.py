@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
 
+from helpers.adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import (
     AggregateMode,
@@ -209,7 +209,7 @@ def test_groups_with_a_condition_are_seen_before_others_are_exchanged() -> None:
     stages = make_stages(plan, WORKERS, LIMITS).stages
     seen = [stage.output for stage in stages if isinstance(stage.plan, Filter)]
     assert [(output.partitioning, [references(key) for key in output.keys]) for output in seen if output] == [
-        (Partitioning.HASH, [{K.id}])
+        (Partitioning.HASH, [frozenset({K.id})])
     ]
     without = Join(JoinKind.INNER, (key,), (K,), None, None, by(key, other), by(K, groups))
     assert len(make_stages(without, WORKERS, LIMITS).stages) == len(stages) - 1

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from volley.batches import make_batch
 from volley.coordinator.feeding import Feeding
 from volley.coordinator.launch import Launcher
 from volley.coordinator.manifest import Manifest
@@ -46,7 +47,9 @@ from volley.events import (
     TaskFailed,
 )
 from volley.ids import AttemptId, QueryId, StageId
+from volley.loop import Work, run_blocking
 from volley.plan.nodes import MaterializedInput, Partitioning
+from volley.rpc.messages import TaskDone, TaskSpec
 from volley.stages.adaptive import AdaptivePlan, adapt, answer
 from volley.stages.graph import Output, Stage, StageGraph, result_schema
 from volley.stages.layout import Layout
@@ -54,7 +57,6 @@ from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
 from volley.stages.resize import Produced
 from volley.transport.base import RunningTask, Transport
-from volley.transport.messages import TaskDone, TaskSpec
 
 Outputs = Mapping[int, Sequence[TaskDone]]
 """Of stages that have run elsewhere, by the numbers of their `MaterializedInput`."""
@@ -244,7 +246,7 @@ class Driver:
         for _ in range(self._attempts_limit):
             manifest = await self.whole(number)
             try:
-                batches = await asyncio.get_running_loop().run_in_executor(None, self._fetch, manifest)
+                batches = await run_blocking(Work.FETCH, self._fetch, manifest)
             except BlockMissing as error:
                 missing = error
                 lost = frozenset({error.attempt} if error.attempt else ())
@@ -255,7 +257,7 @@ class Driver:
             self._perform(self._schedule.consume(number))
             schema = result_schema(self._stages[number].stage.plan.output)
             return pa.Table.from_batches(
-                [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema
+                [make_batch(batch.columns, schema, batch.num_rows) for batch in batches], schema
             )
         raise missing or BlockMissing(
             f"{self._schedule.stage_id(number)}: its result changed {self._attempts_limit} times while it was read."

@@ -13,8 +13,8 @@ from volley.coordinator.result import ResultQueue
 from volley.errors import TaskError, VolleyError
 from volley.events import EventLog, TaskFinished, TaskStarted
 from volley.ids import AttemptId
+from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
 from volley.transport.base import RunningTask, Transport
-from volley.transport.messages import TaskDone, TaskFailure, TaskSpec
 
 Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
 """Answers what an attempt on a worker wants, until it ends."""

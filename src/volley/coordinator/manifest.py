@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, StageId, TaskId
+from volley.rpc.messages import TaskDone
 from volley.shuffle.base import Block
 from volley.stages.layout import Read
-from volley.transport.messages import TaskDone
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from volley.events import EventLog, QueryFinished, QueryStarted
 from volley.ids import QueryId
 from volley.loop import shared_loop
 from volley.plan.nodes import MaterializedInput
+from volley.rpc.messages import TaskDone
 from volley.stages.deferral import defer
 from volley.stages.graph import StageGraph
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.transport.base import Transport
-from volley.transport.messages import TaskDone
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}

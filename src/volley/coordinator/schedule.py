@@ -34,9 +34,9 @@ from volley.coordinator.attempts import Attempts, error_of
 from volley.coordinator.manifest import Election, Manifest
 from volley.errors import BlockMissing, QueryError, ResultInterrupted
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.rpc.messages import InputBlocks, TaskDone, TaskFailure
 from volley.stages.graph import Output
 from volley.stages.layout import Layout, Read
-from volley.transport.messages import InputBlocks, TaskDone, TaskFailure
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall
+from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall, plain
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
@@ -42,7 +42,6 @@ from volley.plan.nodes import (
 from volley.stages.distribution import (
     Distribution,
     Keys,
-    plain,
     through_aggregate,
     through_expand,
     through_project,
@@ -351,8 +350,12 @@ def _can_be_shared(node: Node) -> bool:
 
 
 def _partition_by(node: Window) -> Keys:
-    """All calls of one node have the same partitions; a call may stand inside a larger expression."""
-    return next(part.partition_by for part in walk_expression(node.calls[0]) if isinstance(part, WindowCall))
+    """All calls of one node have the same partitions; a call may stand inside a larger expression.
+
+    None may be left: Spark replaces `count(NULL) OVER (...)` with a constant.
+    """
+    parts = (part for call in node.calls for part in walk_expression(call))
+    return next((part.partition_by for part in parts if isinstance(part, WindowCall)), ())
 
 
 def _value(expression: Expression) -> Expression:
