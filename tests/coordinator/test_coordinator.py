@@ -20,7 +20,7 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Election
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled, QueryError, TaskError
 from volley.events import (
     Event,
@@ -139,13 +139,15 @@ def start(
     stream = execute(
         cut(plan, WORKERS, UNMERGED),
         transport,
-        query=QueryId.new(),
-        token=token,
-        timeout_seconds=timeout_seconds,
-        attempts=attempts,
-        events=log,
-        limits=UNMERGED,
-        result_buffer_bytes=buffer_bytes,
+        RunOptions(
+            query=QueryId.new(),
+            token=token,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            events=log,
+            limits=UNMERGED,
+            result_buffer_bytes=buffer_bytes,
+        ),
     )
     return Started(stream, transport, token, log)
 

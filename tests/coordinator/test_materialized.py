@@ -13,7 +13,7 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.coordinator.run import execute, keep
+from volley.coordinator.run import RunOptions, execute, materialize
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled
 from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed
 from volley.ids import AttemptId, QueryId, StageId, TaskId
@@ -64,15 +64,17 @@ class Kept:
     ) -> None:
         self.transport = transport or LocalTransport(WORKERS, 3, MemoryStore)
         self.token, self.log = CancellationToken(), EventLog()
-        self.output: MaterializedResult = keep(
+        self.output: MaterializedResult = materialize(
             kept(make_stages(plan, WORKERS, UNMERGED), readers=4),
             self.transport,
-            query=QueryId.new(),
-            token=self.token,
-            timeout_seconds=timeout_seconds,
-            attempts=2,
-            events=self.log,
-            limits=UNMERGED,
+            RunOptions(
+                query=QueryId.new(),
+                token=self.token,
+                timeout_seconds=timeout_seconds,
+                attempts=2,
+                events=self.log,
+                limits=UNMERGED,
+            ),
         )
 
     def ending(self) -> str | None:
@@ -212,13 +214,15 @@ def run(
     stream = execute(
         make_stages(plan, WORKERS, UNMERGED),
         transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=3,
-        events=log or EventLog(),
-        limits=UNMERGED,
-        given={7: given},
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=3,
+            events=log or EventLog(),
+            limits=UNMERGED,
+            given={7: given},
+        ),
     )
     return sorted(value for batch in stream for value in batch.column(0).to_pylist())
 

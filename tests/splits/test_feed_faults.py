@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructType
 
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.events import EventLog, FeedFinished, TaskFailed
 from volley.ids import QueryId
 from volley.plan.expressions import Attribute
@@ -56,12 +56,14 @@ def ids(cluster: LocalCluster, plan: Node, log: EventLog) -> list[int]:
     stream = execute(
         make_stages(plan, 3, DISTRIBUTED),
         FlightTransport(fleet),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=120,
-        attempts=3,
-        events=log,
-        limits=DISTRIBUTED,
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=120,
+            attempts=3,
+            events=log,
+            limits=DISTRIBUTED,
+        ),
     )
     with stream:
         return [value for batch in stream for value in batch.column(0).to_pylist()]

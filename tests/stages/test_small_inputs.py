@@ -33,7 +33,7 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.stages.adapt import continued
+from volley.stages.absorb import chain
 from volley.stages.cut import make_stages
 from volley.stages.graph import Output, Stage
 from volley.stages.limits import DEFAULT_LIMITS as LIMITS
@@ -145,7 +145,7 @@ PRODUCER = Stage(0, Filter(less(V, 3), StageInput(1, (K, V))), 1, HASH)
 
 
 def test_the_work_of_both() -> None:
-    stage = continued(READER, PRODUCER, LIMIT, LIMITS)
+    stage = chain(READER, PRODUCER, LIMIT, LIMITS)
     assert stage == replace(READER, plan=Filter(less(K, 3), PRODUCER.plan), tasks=1)
 
 
@@ -165,7 +165,7 @@ def test_the_work_of_both() -> None:
     ids=["several tasks", "much else to read", "much to scan", "reads files of its own", "writes"],
 )
 def test_where_it_stays_apart(reader: Stage, producer: Stage, others: int) -> None:
-    assert continued(reader, producer, others, LIMITS) is None
+    assert chain(reader, producer, others, LIMITS) is None
 
 
 # ------------------------------------------------------------------------------- seen before it is joined

@@ -16,6 +16,8 @@ from volley.stages.graph import Stage
 def is_repeatable(stage: Stage) -> bool:
     if stage.output is not None and stage.output.partitioning is Partitioning.ROUND_ROBIN:
         return False  # dealt in the order in which batches happen to arrive
+    if stage.output is not None and stage.output.enough_rows is not None:
+        return False  # which tasks gave the rows is a matter of which were first
     return gives_same_rows(stage.plan)
 
 

@@ -76,7 +76,7 @@ PlanOf = Callable[[int], Node | None]
 """The work of a stage, to look into; None where its output is to be taken as it is."""
 
 
-def partners(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -> list[FilterSource]:
+def filter_sources(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -> list[FilterSource]:
     """What the rows of a stage must find a partner in, to be of use to `reader`, which need not read it itself."""
     search = _Search(number, plan_of)
     found = search.above(reader.plan)[1]
@@ -84,7 +84,7 @@ def partners(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -
     return [partner for partner, _ in found] if search.places == 1 else []
 
 
-def reduced(
+def apply_runtime_filter(
     stage: Stage,
     reader: Stage,
     finished: Mapping[int, Finished],
@@ -94,13 +94,13 @@ def reduced(
     """The stage without rows that `reader` has no use for, and the inputs that tell which.
 
     `reader` is the only one to read it, or to read what only its reader reads, and so on; then `plan_of` gives the work
-    of these. None where those that are `finished` are of no help.
+    of these. None if no finished stage can filter it.
     """
     read = {node.stage for node in stage.inputs}
     limit, ids = limit_bytes(stage, limits), _ids(stage.plan)
     useful = [
         partner
-        for partner in partners(reader, stage.id, plan_of)
+        for partner in filter_sources(reader, stage.id, plan_of)
         if partner.inputs <= finished.keys() and not partner.inputs & read and not partner.asks
         if not ids & _ids(partner.plan)
         if within(_size_bytes(partner, finished, limits), limit)
