@@ -12,6 +12,10 @@ VolleyError                      code, what happened, what to do next
     +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
     +-- NoWorkers                none of the worker daemons can be used
     +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
+    +-- PeerLost                 another process does not answer, or not with what was asked for
+    |   +-- PeerTimedOut         not within the deadline of the call
+    |   +-- PeerUnavailable      nobody listens there, or the connection broke
+    +-- PeerRefused              another process refuses a call; its code says why
     +-- BlockMissing             exchanged data is not where the manifest says
     |   +-- BlockDamaged         it is there, and is not what was written
     |   +-- LeaseExpired         its driver did not show that it lives, and all of the query was removed
@@ -84,6 +88,26 @@ class NoWorkers(QueryError):
 
 class HandshakeRefused(QueryError):
     code = "HANDSHAKE_REFUSED"
+
+
+class PeerLost(QueryError):
+    code = "PEER_LOST"
+
+
+class PeerTimedOut(PeerLost):
+    code = "PEER_TIMED_OUT"
+
+
+class PeerUnavailable(PeerLost):
+    code = "PEER_UNAVAILABLE"
+
+
+class PeerRefused(QueryError):
+    """`code` is that of the error on the other side."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        self.code = code
+        super().__init__(message, hint=hint)
 
 
 class ResultInterrupted(QueryError):

@@ -60,6 +60,7 @@ from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import Origins, capture
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
+from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
@@ -74,7 +75,6 @@ from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
-from volley.transport.messages import TaskDone
 from volley.transport.spark import SparkTransport, application
 from volley.transport.spark_control import driver_hosts, on_this_machine
 from volley.worker.server import ServingStore

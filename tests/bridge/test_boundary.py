@@ -40,6 +40,9 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.observe.report import QueryReport
 from volley.plan.nodes import MaterializedInput, Node, walk
 from volley.query import Query
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Health, Push, Pushed
+from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import Block
@@ -47,11 +50,8 @@ from volley.shuffle.factory import StoreSettings, serving_store
 from volley.shuffle.location import Location
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
-from volley.transport.codec import decode, encode
-from volley.transport.control import Health, Push, Pushed
 from volley.transport.flight import close_fleets
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import TaskDone
 from volley.transport.spark import application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})

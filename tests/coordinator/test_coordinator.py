@@ -54,13 +54,13 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
+from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
 from volley.shuffle.base import Block
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import cut
 from volley.testing.contracts import attempt_id
 from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
 
 NUMBER = Attribute(1, "n", LONG, False)
 ENDLESS = 10**15

@@ -35,13 +35,13 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
+from volley.rpc.control import Push
+from volley.rpc.messages import TaskDone, WorkerInfo
 from volley.shuffle.factory import serving_store
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import kept, make_stages
-from volley.transport.control import Push
 from volley.transport.local import LocalTransport
-from volley.transport.messages import TaskDone, WorkerInfo
 from volley.worker.receiving import receive
 
 NUMBER = Attribute(1, "n", LONG, False)

@@ -38,6 +38,7 @@ from volley.plan.nodes import (
     Window,
 )
 from volley.plan.types import DOUBLE, LONG
+from volley.rpc.messages import Failure, TaskFailure
 from volley.shuffle.base import Block
 from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.memory import MemoryStore
@@ -46,7 +47,6 @@ from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
 from volley.transport.local import LocalTransport
-from volley.transport.messages import Failure, TaskFailure
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3

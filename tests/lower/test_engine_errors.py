@@ -18,10 +18,10 @@ from volley.lower.memory import OperatorMemory
 from volley.plan.expressions import Alias, Attribute, Call, Literal
 from volley.plan.nodes import Join, JoinKind, Partitioning, Project, Range, StageInput
 from volley.plan.types import LONG
+from volley.rpc.messages import Failure, InputBlocks, TaskFailure, TaskSpec
 from volley.shuffle.memory import MemoryStore
 from volley.stages.graph import Output
 from volley.testing.contracts import attempt_id, result_task, stage_task
-from volley.transport.messages import Failure, InputBlocks, TaskFailure, TaskSpec
 from volley.worker.slots import Slots
 from volley.worker.task import failure_of
 

@@ -17,10 +17,10 @@ from volley.lower.memory import OperatorMemory, can_merge
 from volley.plan.expressions import Alias, Attribute, Call, Literal, SortKey
 from volley.plan.nodes import Join, JoinKind, Node, Partitioning, Project, Range, Sort
 from volley.plan.types import BOOLEAN, LONG
+from volley.rpc.messages import TaskDone
 from volley.shuffle.memory import MemoryStore
 from volley.stages.graph import Output
 from volley.testing.contracts import result_task, stage_task
-from volley.transport.messages import TaskDone
 from volley.worker.task import run_task
 
 LEFT = Attribute(1, "l", LONG, False)

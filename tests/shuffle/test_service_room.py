@@ -17,9 +17,9 @@ from service_calls import MANY, QUERY, Calls, eventually, holders, kept_value, l
 
 from volley.errors import ShuffleRefused
 from volley.ids import QueryId, StageId
+from volley.rpc.service import KeepAlive
 from volley.shuffle.chunks import checksum_of
 from volley.shuffle.service.journal import Journal
-from volley.shuffle.service.messages import KeepAlive
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.storage import Storage, _append, _Log
 from volley.testing.contracts import attempt_id, batch_of

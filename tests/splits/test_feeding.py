@@ -35,6 +35,7 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
+from volley.rpc.messages import SplitBatch
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
 from volley.splits.parquet import PlannedReader
@@ -43,7 +44,6 @@ from volley.stages.cut import make_stages
 from volley.testing.contracts import attempt_id
 from volley.testing.sources import Numbers
 from volley.transport.local import LocalTransport
-from volley.transport.messages import SplitBatch
 from volley.worker.split_queue import SplitQueue, Stopped
 
 ID, SPLIT, PID = (Attribute(number, name, LONG) for number, name in ((1, "id"), (2, "split"), (3, "pid")))

@@ -31,12 +31,8 @@ from volley.errors import ConfigError, QueryError
 from volley.ids import QueryId
 from volley.plan.expressions import SortKey
 from volley.plan.nodes import DataFile, FileScan, Partitioning, Sort, Union
-from volley.security import Security
-from volley.shuffle.memory import MemoryStore
-from volley.stages.graph import Output
-from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, result_task, stage_task
-from volley.transport.codec import decode, encode
-from volley.transport.control import (
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import (
     RESULT_TICKET,
     Ack,
     AskHealth,
@@ -47,10 +43,15 @@ from volley.transport.control import (
     Reserve,
     Watch,
 )
-from volley.transport.handshake import Hello, Identity, hash_fingerprint, to_json, welcome_of
-from volley.transport.messages import TaskDone, TaskFailure
+from volley.rpc.handshake import Hello, Identity, hash_fingerprint, read_welcome, to_json
+from volley.rpc.messages import TaskDone, TaskFailure
+from volley.security import Security
+from volley.shuffle.factory import ShuffleSettings
+from volley.shuffle.memory import MemoryStore
+from volley.stages.graph import Output
+from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, result_task, stage_task
 from volley.worker.budget import WorkerBudget
-from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings
+from volley.worker.daemon import Daemon, DaemonSettings
 from volley.worker.drivers import Drivers, UnknownDriver
 from volley.worker.server import pieces
 from volley.worker.slots import Slots
@@ -75,7 +76,9 @@ class Caller:
 
     def hello(self, *queries: str) -> None:
         words = Hello(Identity.of_this_process(self.name), self.name, queries)
-        assert welcome_of(self.raw("hello", to_json(words))).refusal == ""
+        welcome = read_welcome(self.raw("hello", to_json(words)))
+        assert welcome is not None
+        assert welcome.refusal == ""
 
     def run(self, task: Any) -> None:
         assert self.ask("reserve", Reserve(self.name, task.attempt)) == Ack(True)
@@ -347,7 +350,7 @@ class TestParts:
             assert budget.shuffle_bytes == int(total * 0.3)
 
     def test_the_fingerprint_is_the_same_in_another_process(self) -> None:
-        code = "from volley.transport.handshake import hash_fingerprint; print(hash_fingerprint())"
+        code = "from volley.rpc.handshake import hash_fingerprint; print(hash_fingerprint())"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert other.stdout.strip() == hash_fingerprint()
 

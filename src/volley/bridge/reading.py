@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from volley.errors import CrossingError, VolleyError
+from volley.rpc.codec import decode, encode
 from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.factory import StoreSettings, reading_store
-from volley.transport.codec import decode, encode
 
 
 @dataclass(frozen=True)

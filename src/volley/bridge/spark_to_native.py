@@ -28,11 +28,11 @@ from volley.lower.scope import arrow_schema, distinct
 from volley.plan.capture import Origins
 from volley.plan.nodes import LocalRows, MaterializedInput, Node, with_children
 from volley.plan.types import to_arrow
+from volley.rpc.control import Pushed
+from volley.rpc.messages import TaskDone
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
-from volley.transport.control import Pushed
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import TaskDone
 
 # For a word with all workers, of which some may be gone.
 _RELEASE_SECONDS = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from volley.errors import BlockMissing, DataError, EngineError, QueryCancelled, QueryError, TaskError
 from volley.ids import AttemptId, TaskId
-from volley.transport.messages import Failure, TaskFailure
+from volley.rpc.messages import Failure, TaskFailure
 
 
 class Attempts:

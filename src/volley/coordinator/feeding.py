@@ -17,12 +17,12 @@ from volley.errors import VolleyError
 from volley.events import SplitCounts
 from volley.plan.fed_scans import fed_scan, over_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
+from volley.rpc.messages import SplitBatch, SplitRequest
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
 from volley.stages.scans import dealt, push_down, scans_of
 from volley.transport.base import RunningTask
-from volley.transport.messages import SplitBatch, SplitRequest
 
 # How often the progress of a query is told: its events are kept, so not at every split.
 _TELL_SECONDS = 1.0

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from volley.ids import AttemptId, StageId
+from volley.rpc.messages import TaskDone
 from volley.shuffle.base import Block
 from volley.stages.layout import Read
-from volley.transport.messages import TaskDone
 
 
 @dataclass(frozen=True)

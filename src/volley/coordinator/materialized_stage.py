@@ -11,8 +11,8 @@ from volley.coordinator.stage import StageRun
 from volley.errors import BlockMissing
 from volley.events import EventLog, StageFinished, StageStarted
 from volley.ids import AttemptId, StageId
+from volley.rpc.messages import TaskDone
 from volley.stages.graph import Stage
-from volley.transport.messages import TaskDone
 
 
 class MaterializedStage(StageRun):

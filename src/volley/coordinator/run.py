@@ -26,10 +26,10 @@ from volley.events import EventLog, QueryFinished, QueryStarted
 from volley.ids import QueryId, StageId
 from volley.loop import LoopThread, shared_loop
 from volley.plan.nodes import MaterializedInput
+from volley.rpc.messages import TaskDone
 from volley.stages.deferral import awaited
 from volley.stages.graph import StageGraph
 from volley.transport.base import Transport
-from volley.transport.messages import TaskDone
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}

@@ -39,6 +39,7 @@ from volley.events import (
 )
 from volley.ids import AttemptId, StageId, TaskId
 from volley.plan.nodes import MaterializedInput, Node, Partitioning
+from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
 from volley.stages.graph import Stage
 from volley.stages.layout import Layout
@@ -46,7 +47,6 @@ from volley.stages.repeatable import is_repeatable
 from volley.stages.runtime_filters import Finished, limit_bytes, reduced
 from volley.stages.selectivity import may_shrink
 from volley.transport.base import RunningTask
-from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
 
 class StageRun:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.location import Location
 from volley.shuffle.objectstore import ObjectStore
 from volley.shuffle.service.store import ServiceStore
+from volley.shuffle.shared import WorkerView
 from volley.shuffle.worker_store import WorkerStore
 
 # A driver only reads, and tasks that run inside of it are few.
@@ -117,6 +118,71 @@ def serving_store(config: Config, location: Location) -> WorkerStore:
 
 def _nobody(location: Location) -> NoReturn:
     raise OSError(f"{location.address} is another process; this one reads its own blocks alone")
+
+
+# ---------------------------------------------------------------------------------------------- stores of a worker
+
+
+@dataclass(frozen=True)
+class ShuffleSettings:
+    """What a worker daemon is told about exchanged data."""
+
+    memory_fraction: float
+    spill_threshold: float
+    max_message_bytes: int
+    compression: str
+    retry_attempts: int
+    retry_delay_seconds: float
+    timeout_seconds: float
+    store: StoreSettings
+
+    @classmethod
+    def of(cls, config: Config) -> ShuffleSettings:
+        return cls(
+            config.shuffle_memory_fraction,
+            config.shuffle_spill_threshold,
+            config.shuffle_max_message_size,
+            config.shuffle_compression,
+            config.shuffle_retry_attempts,
+            config.shuffle_retry_delay_ms / 1000,
+            config.shuffle_timeout_seconds,
+            StoreSettings.of(config),
+        )
+
+    def open_stores(
+        self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
+    ) -> WorkerStores:
+        """The stores of the worker that listens at `address`."""
+        clients = Clients(security)
+        own = WorkerStore(
+            Location.here(address),
+            memory_limit_bytes=memory_limit_bytes,
+            spill_threshold=self.spill_threshold,
+            spill_directories=directories,
+            compression=self.compression,
+            max_message_bytes=self.max_message_bytes,
+            retry_attempts=self.retry_attempts,
+            retry_delay_seconds=self.retry_delay_seconds,
+            stall_seconds=self.timeout_seconds,
+            connect=lambda location: clients[location.address],
+        )
+        return WorkerStores(own, new_store(self.store, security, memory_limit_bytes))
+
+
+class WorkerStores:
+    """`own` is what a worker serves to others; `used` is where its attempts write: that, or a store beside the workers.
+
+    With a shared store its own holds nothing, and nobody has to wait for it to be empty.
+    """
+
+    def __init__(self, own: WorkerStore, shared: SharedStore | None) -> None:
+        self.own = own
+        self.used: ShuffleStore = WorkerView(shared) if shared else own
+        self._shared = shared
+
+    def close(self) -> None:
+        if self._shared:
+            self._shared.close()
 
 
 # ------------------------------------------------------------------------------------------- stores of this process

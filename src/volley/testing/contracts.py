@@ -38,13 +38,8 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.shuffle.base import Block, ShuffleStore
-from volley.splits.files import FileSource
-from volley.splits.source import Split, SplitSource
-from volley.stages.graph import Output
-from volley.transport.base import RunningTask, Transport
-from volley.transport.codec import decode, encode
-from volley.transport.messages import (
+from volley.rpc.codec import decode, encode
+from volley.rpc.messages import (
     PROTOCOL_VERSION,
     Failure,
     InputBlocks,
@@ -53,6 +48,11 @@ from volley.transport.messages import (
     TaskFailure,
     TaskSpec,
 )
+from volley.shuffle.base import Block, ShuffleStore
+from volley.splits.files import FileSource
+from volley.splits.source import Split, SplitSource
+from volley.stages.graph import Output
+from volley.transport.base import RunningTask, Transport
 
 Value = TypeVar("Value")
 

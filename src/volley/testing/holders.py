@@ -17,11 +17,11 @@ import pyarrow.flight as flight
 
 from volley import errors
 from volley.ids import AttemptId, QueryId
+from volley.rpc.codec import decode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.frames import SCHEMA
 from volley.shuffle.location import Location
 from volley.shuffle.worker_store import WorkerStore
-from volley.transport.codec import decode
 
 MEMORY_BYTES = 256 * 2**20
 

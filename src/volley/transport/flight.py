@@ -22,19 +22,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.byte_semaphore import ByteSemaphore
-from volley.errors import QueryError
+from volley.errors import PeerLost, QueryError
 from volley.ids import AttemptId, QueryId
-from volley.runtime import Phase, Shared
-from volley.security import Clients, Security
-from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.location import Location
-from volley.shuffle.shared import QueryLease
-from volley.shuffle.worker_store import WorkerStore
-from volley.transport.codec import encode
-from volley.transport.control import RESULT_TICKET, Ack, Reserve
-from volley.transport.fleet import Fleet, Peer, PeerLost
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import (
+from volley.rpc.codec import encode
+from volley.rpc.control import RESULT_TICKET, Ack, Reserve
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -43,6 +35,14 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.runtime import Phase, Shared
+from volley.security import Clients, Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.location import Location
+from volley.shuffle.shared import QueryLease
+from volley.shuffle.worker_store import WorkerStore
+from volley.transport.fleet import WORKER_LOST, Fleet, Peer
+from volley.transport.ingest import IngestEndpoint
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 _MESSAGE_BYTES = 64 * 2**20
@@ -67,11 +67,13 @@ class FlightTransport:
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
         try:
-            answer = await self.call(self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt))
+            answer: Ack = await self.call(
+                self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt)
+            )
         except QueryError:
             # It is gone, or has forgotten this driver; its own thread finds that out and says so.
             return False
-        return isinstance(answer, Ack) and answer.granted
+        return answer.granted
 
     async def start(self, worker: str, task: TaskSpec) -> FlightTask:
         peer = self._fleet[worker]
@@ -81,7 +83,7 @@ class FlightTransport:
         try:
             await self.call(peer, "run", task)
         except PeerLost as error:
-            running.fail(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
+            running.fail(TaskFailure(task.attempt, Failure.WORKER, WORKER_LOST, error.message))
         except BaseException:
             peer.forget(task.attempt)
             raise
@@ -191,7 +193,7 @@ class FlightTask:
 
     def _failure(self, problem: str) -> TaskFailure:
         message = f"worker {self._peer.address}: {problem}"
-        return TaskFailure(self._attempt, Failure.WORKER, PeerLost.code, message)
+        return TaskFailure(self._attempt, Failure.WORKER, WORKER_LOST, message)
 
     def _heard(self, news: TaskDone | TaskFailure | SplitRequest) -> None:
         if self._outcome.done():

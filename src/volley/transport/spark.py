@@ -25,23 +25,17 @@ from typing import Any
 
 import datafusion
 import pyarrow as pa
-import pyarrow.flight as flight
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from volley.config import PREFIX, Config, parse_bytes
+from volley.errors import PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId, StageId
-from volley.runtime import Phase, Shared
-from volley.security import Security
-from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.shared import QueryLease
-from volley.transport.codec import decode, encode
-from volley.transport.executor import SidecarSettings
-from volley.transport.flight import store_reader
-from volley.transport.handshake import Identity, process_name
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import (
+from volley.rpc.client import Client
+from volley.rpc.codec import decode, encode
+from volley.rpc.handshake import Identity, process_name
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -50,6 +44,13 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.runtime import Phase, Shared
+from volley.security import Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.shared import QueryLease
+from volley.transport.executor import SidecarSettings
+from volley.transport.flight import store_reader
+from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_control import Channel, Control, driver_hosts
 from volley.transport.spark_task import perform
 
@@ -112,14 +113,13 @@ class Application:
 
     def release(self, holder: str, query: QueryId) -> None:
         """Tell a sidecar that a query is over. One that cannot be told has gone with its executor."""
-        client = self.security.connect(holder)
-        try:
-            options = flight.FlightCallOptions(timeout=_RELEASE_SECONDS)
-            list(client.do_action(flight.Action("release", encode(query)), options))
-        except (flight.FlightError, OSError):
-            self.lost(holder)
-        finally:
-            client.close()
+        with Client(holder, self.security, role="sidecar", timeout_seconds=_RELEASE_SECONDS) as client:
+            try:
+                client.call("release", query)
+            except PeerRefused:
+                pass  # it is there, and what it could not free goes with its executor
+            except QueryError:
+                self.lost(holder)
 
     def close(self) -> None:
         """No server of this process may still answer when its interpreter ends."""

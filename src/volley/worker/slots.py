@@ -20,9 +20,9 @@ from volley.byte_semaphore import ByteSemaphore
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
+from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
-from volley.transport.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.worker.split_queue import SplitQueues
 from volley.worker.task import failure_of, run_task
 

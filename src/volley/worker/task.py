@@ -37,9 +37,9 @@ from volley.lower.sessions import hashing_context, planning_context, running_con
 from volley.lower.streams import StreamTable
 from volley.lower.written import written_plan
 from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFiles, walk
+from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
-from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.worker.async_sink import AsyncSink
 from volley.worker.fragment import Fragment, Running
 from volley.worker.micro_batches import MicroBatches, held_back
