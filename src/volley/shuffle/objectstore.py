@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from volley.ended_queries import EndedQueries
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block
@@ -34,7 +35,6 @@ from volley.shuffle.leases import Leases
 from volley.shuffle.objects import Folder
 from volley.shuffle.objectsink import COMMITTED, ObjectSink, is_object, parts_of
 from volley.shuffle.prefetch import ahead
-from volley.shuffle.released import Released
 
 Value = TypeVar("Value")
 
@@ -65,7 +65,7 @@ class ObjectStore:
         self._leases = Leases(self._folder, lease_seconds, is_object)
         self._lock = threading.Lock()
         self._sinks: dict[AttemptId, ObjectSink] = {}
-        self._over = Released()
+        self._over = EndedQueries()
 
     # --------------------------------------------------------------------------------------------------- queries
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from volley.ended_queries import EndedQueries
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode
@@ -28,7 +29,6 @@ from volley.shuffle.fetch import Connect, Fetch, RetryPolicy
 from volley.shuffle.frames import SCHEMA, Header, Kind, frame, parts
 from volley.shuffle.local_blocks import open_peer
 from volley.shuffle.location import Location
-from volley.shuffle.released import Released
 from volley.shuffle.worker_sink import WorkerSink
 
 # Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
@@ -84,7 +84,7 @@ class WorkerStore:
         self._lock = threading.RLock()
         self._sinks: dict[AttemptId, WorkerSink] = {}
         self._fetches: dict[Fetch[Location], frozenset[QueryId]] = {}
-        self._released = Released()
+        self._released = EndedQueries()
 
     # -------------------------------------------------------------------------------------------------- writing
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from volley.batches import slices
 from volley.errors import HandshakeRefused, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.loop import LoopThread
@@ -174,7 +175,7 @@ def _pulled(
     """The batches of an attempt, on a thread of Flight, which waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
         # Rows without columns keep whatever column carried them: it is no part of the result.
-        yield from pieces(batch if len(schema) else batch.select([]), worker.max_message_bytes)
+        yield from slices(batch if len(schema) else batch.select([]), worker.max_message_bytes)
 
 
 def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.RecordBatch | None]:
@@ -182,11 +183,3 @@ def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.Reco
         return await anext(batches, None)
 
     return pull()
-
-
-def pieces(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch in slices of about `limit_bytes` at most, a row at least."""
-    count = -(-batch.nbytes // limit_bytes) or 1
-    rows = -(-batch.num_rows // count) or 1
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)

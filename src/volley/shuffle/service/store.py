@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 
+from volley.ended_queries import EndedQueries
 from volley.errors import BlockMissing, ConfigError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
 from volley.rpc.control import AskHealth
@@ -24,7 +25,6 @@ from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.fetch import Fetch, RetryPolicy
-from volley.shuffle.released import Released
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
 from volley.shuffle.service.sink import ServiceSink
@@ -70,7 +70,7 @@ class ServiceStore:
         self._lock = threading.RLock()
         self._sinks: dict[AttemptId, ServiceSink] = {}
         self._fetches: dict[Fetch[Replica], frozenset[QueryId]] = {}
-        self._over = Released()
+        self._over = EndedQueries()
         self._mine: set[QueryId] = set()
         self._lease_seconds = _FIRST_LEASE_SECONDS
         self._renewal: _Renewal | None = None
