@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_calls import QUERY, values, written
+from service_calls import QUERY, written
 
 from volley.shuffle.base import BlockRequest
 from volley.testing.contracts import batch_of
@@ -32,7 +32,6 @@ def test_every_read_is_counted(tmp_path: Path) -> None:
     with served(tmp_path) as (server,):
         store = service_store([server.address], QUERY.value)
         block = written(store, batch_of(*range(10)))
-        assert values(store, block) == list(range(10))
         state = server.server_state
         before = state.counts["blocks_read"]
 

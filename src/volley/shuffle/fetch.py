@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -18,6 +16,7 @@ from volley.rpc.client import first_line
 from volley.rpc.codec import encode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, Unsealer, check_totals
+from volley.shuffle.config import RetryPolicy
 from volley.shuffle.frames import Header, Kind, unframe
 
 
@@ -36,24 +35,8 @@ Place = TypeVar("Place", bound=Holder)
 Connect = Callable[[Place], flight.FlightClient]
 """A client of the holder there, which may be asked for again after a failure."""
 
-_LONGEST_DELAY_SECONDS = 30.0
 # Asking again does not make a peer trust us.
 FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long to try: `attempts` more times after a failure, waiting longer each time and never exactly as long as
-    others do. A call ends after `stall_seconds`; one that gave nothing in that time has failed, any other goes on in
-    the next call."""
-
-    attempts: int
-    delay_seconds: float
-    stall_seconds: float
-
-    def delay(self, failures: int) -> float:
-        longest = min(_LONGEST_DELAY_SECONDS, self.delay_seconds * 2.0 ** (failures - 1))
-        return longest * random.uniform(0.5, 1.0)
 
 
 class Fetch(Generic[Place]):
