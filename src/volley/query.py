@@ -70,6 +70,7 @@ from volley.splits.datasource import NotPortable, portable_plan
 from volley.splits.measure import fits_one_task, measure
 from volley.stages.cut import alone, kept, make_stages
 from volley.stages.graph import StageGraph
+from volley.stages.limits import PlannerLimits
 from volley.support.check import check
 from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
@@ -450,13 +451,13 @@ class Query:
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         if self.config.transport != "local":
             plan = portable_plan(plan)
-        workers = _places(transport)
+        workers, limits = _places(transport), PlannerLimits.of(self.config)
         if workers == 1:
-            return make_stages(plan, 1)
+            return make_stages(plan, 1, limits)
         plan = measure(plan)
-        if fits_one_task(plan, self.config.single_task_size):
-            return alone(make_stages(plan, 1))
-        return make_stages(plan, workers)
+        if fits_one_task(plan, limits):
+            return alone(make_stages(plan, 1, limits))
+        return make_stages(plan, workers, limits)
 
     def _begun(
         self,
@@ -480,6 +481,7 @@ class Query:
                 timeout_seconds=self.config.timeout_seconds,
                 attempts=self.config.task_attempts,
                 events=events,
+                limits=PlannerLimits.of(self.config),
                 absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
             )
         except BaseException:

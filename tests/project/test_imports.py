@@ -30,6 +30,7 @@ ORDER = [
     "cancellation",
     "byte_semaphore",
     "loop",
+    "batches",
     "foreground",
     "plan",
     "support",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_calls import QUERY, written
 
+from helpers.service_calls import QUERY, written
 from volley.shuffle.base import BlockRequest
 from volley.testing.contracts import batch_of
 from volley.testing.services import served, service_store

@@ -8,7 +8,7 @@ import resource
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -295,6 +295,7 @@ def test_a_dropped_reader_ends_its_threads(uri: str) -> None:
     (block,) = sink.commit()
     batches = store.read(block)
     next(batches)
-    batches.close()  # type: ignore[attr-defined]
+    assert isinstance(batches, Generator)
+    batches.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("volley-objects")]
     store.close()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from helpers.waiting import eventually
 from volley.batches import slices
 from volley.cli.main import cli
 from volley.cluster import health_of
@@ -121,13 +122,6 @@ def health(daemon: Daemon) -> Any:
     found = health_of(daemon.address, PLAIN)
     assert found is not None
     return found
-
-
-def eventually(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def test_the_only_task_of_a_wide_worker_has_the_memory_of_all_its_slots(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from volley.batches import make_batch
 from volley.coordinator.manifest import Manifest
 from volley.errors import BlockMissing
 from volley.ids import AttemptId
@@ -67,7 +68,7 @@ class Answers:
                 continue
             schema = result_schema(run.stage.plan.output)
             return pa.Table.from_batches(
-                [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema
+                [make_batch(batch.columns, schema, batch.num_rows) for batch in batches], schema
             )
         raise missing
 

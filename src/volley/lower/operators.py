@@ -169,9 +169,8 @@ def _local_rows(node: LocalRows, scope: Scope) -> DataFrame:
     first = {attribute.id: position for position, attribute in reversed(list(enumerate(node.output)))}
     columns = [rows.column(first[attribute.id]) for attribute in distinct(node.output)]
     if not columns:
-        # Arrow tables forget how many rows they have without columns.
-        counted = pa.table({"row": pa.nulls(rows.num_rows)})
-        return scope.arrow(counted).select()
+        # DataFusion takes no table without columns.
+        return scope.arrow(pa.table({"row": pa.nulls(rows.num_rows)})).select()
     return scope.arrow(pa.table(columns, schema=arrow_schema(node.output)))
 
 

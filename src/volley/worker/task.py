@@ -16,6 +16,7 @@ from functools import partial
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan
 
+from volley.batches import make_batch
 from volley.errors import (
     BlockDamaged,
     BlockMissing,
@@ -117,7 +118,7 @@ async def _stream(
 
     async def pass_on(_: int, batch: pa.RecordBatch) -> None:
         count.add(batch)
-        await give(_typed(batch, schema) if schema else batch)
+        await give(_typed(batch, schema))
 
     await running.run(pass_on)
     seconds = time.perf_counter() - started
@@ -270,7 +271,7 @@ def _read(
 def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns under their exact types. Nullability, which DataFusion derives for itself, is not part of them."""
     try:
-        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        return make_batch(batch.columns, schema, batch.num_rows)
     except pa.ArrowException as error:
         raise EngineError(f"rows have other types than was planned: {error}.") from error
 
