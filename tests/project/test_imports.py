@@ -20,6 +20,8 @@ ORDER = [
     "fields",
     "ids",
     "errors",
+    "batches",
+    "ended_queries",
     "config",
     "security",
     "machine",
