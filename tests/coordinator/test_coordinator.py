@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -284,6 +284,12 @@ class Faulty:
 
     def workers(self) -> Sequence[WorkerInfo]:
         return self.inner.workers()
+
+    def holders(self) -> Set[str]:
+        return self.inner.holders()
+
+    async def take_in(self, query: QueryId) -> None:
+        return await self.inner.take_in(query)
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         return await self.inner.reserve(worker, attempt)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 import pyarrow as pa
@@ -145,6 +145,9 @@ class OneLeaves(LocalTransport):
 
     def workers(self) -> Sequence[WorkerInfo]:
         return [worker for worker in super().workers() if worker.name != self.gone]
+
+    def holders(self) -> Set[str]:
+        return super().holders() - {self.gone}
 
 
 def test_what_was_lost_on_the_way_is_computed_again() -> None:

@@ -38,9 +38,9 @@ class Launcher:
         self._events = events
         self._batches = batches
 
-    def present(self) -> frozenset[str]:
-        """The workers that can be reached now."""
-        return frozenset(worker.name for worker in self._transport.workers())
+    def present(self) -> Set[str]:
+        """Those whose blocks can be read now."""
+        return self._transport.holders()
 
     @property
     def worker_count(self) -> int:
