@@ -30,6 +30,7 @@ from volley.events import (
     StageStarted,
     TaskFailed,
     TaskFinished,
+    TaskMetrics,
     TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId
@@ -418,7 +419,7 @@ def test_a_failure_ends_the_tasks_beside_it() -> None:
 def test_the_first_committed_attempt_wins_for_good() -> None:
     election = Election(StageId(QueryId("q"), 0), 2)
     first, late, other = (
-        TaskDone(attempt, (Block(attempt, 0, "here", rows, 8),), rows, 8, 0.0, ())
+        TaskDone(attempt, (Block(attempt, 0, "here", rows, 8),), TaskMetrics(rows, 8, 0.0))
         for attempt, rows in ((attempt_id(0, 1), 5), (attempt_id(0, 0), 6), (attempt_id(1, 0), 7))
     )
     assert election.commit(first)
@@ -431,7 +432,7 @@ def test_the_first_committed_attempt_wins_for_good() -> None:
 def test_a_commit_of_another_epoch_is_refused() -> None:
     election = Election(StageId(QueryId("q"), 0, epoch=1), 1)
     with pytest.raises(ValueError):
-        election.commit(TaskDone(attempt_id(), (), 0, 0, 0.0, ()))
+        election.commit(TaskDone(attempt_id(), (), TaskMetrics(0, 0, 0.0)))
 
 
 # ------------------------------------------------------------------------------------------ the end of the process

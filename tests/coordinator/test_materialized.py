@@ -15,7 +15,7 @@ from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
 from volley.coordinator.run import execute, keep
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled
-from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed
+from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed, TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema
 from volley.plan.expressions import Attribute, Call, Literal
@@ -180,7 +180,8 @@ def handed(transport: LocalTransport, task: int, values: Sequence[int], worker: 
     batches = [pa.record_batch([pa.array([value], pa.int64())], schema=schema) for value in values]
     store = transport._workers[worker].store
     blocks = receive(Push("", attempt, WORKERS), batches, store)
-    return TaskDone(attempt, blocks, len(values), sum(block.size_bytes for block in blocks), 0.0, (), worker)
+    size_bytes = sum(block.size_bytes for block in blocks)
+    return TaskDone(attempt, blocks, TaskMetrics(len(values), size_bytes, 0.0), worker)
 
 
 def not_negative(rows: Node) -> Node:
@@ -261,7 +262,7 @@ def test_batches_are_dealt_evenly() -> None:
 
 
 def test_nothing_was_handed_over() -> None:
-    nobody = TaskDone(AttemptId(TaskId(StageId(HANDED, 0), 0), 0), (), 0, 0, 0.0, ())
+    nobody = TaskDone(AttemptId(TaskId(StageId(HANDED, 0), 0), 0), (), TaskMetrics(0, 0, 0.0))
     assert run(LocalTransport(WORKERS, 3, MemoryStore), [nobody]) == []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from volley.config import Config
+from volley.events import TaskMetrics
 from volley.plan.nodes import Partitioning
 from volley.rpc.codec import decode, encode
 from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
@@ -145,7 +146,7 @@ def test_attempts_end_as_their_spark_tasks_say() -> None:
     def done(payloads: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
         attempt = decode(payloads[0], TaskSpec).attempt
         first_try = replace(attempt, attempt=attempt.attempt * 100)
-        return iter([(encode(TaskDone(first_try, (), 1, 8, 0.1, (), "127.0.0.1:1")), b"")])
+        return iter([(encode(TaskDone(first_try, (), TaskMetrics(1, 8, 0.1), "127.0.0.1:1")), b"")])
 
     async def story(transport: SparkTransport) -> None:
         outcome = await (await started(transport, task())).done()

@@ -73,16 +73,6 @@ class Launcher:
         finally:
             self._placement.ended(worker)
         if isinstance(outcome, TaskDone):
-            self._events.record(
-                TaskFinished(
-                    attempt,
-                    outcome.rows,
-                    outcome.size_bytes,
-                    outcome.seconds,
-                    outcome.operators,
-                    outcome.operator_spilled_bytes,
-                    outcome.shuffle_spilled_bytes,
-                )
-            )
+            self._events.record(TaskFinished(attempt, outcome.metrics))
             worker = outcome.made_by or worker
         return Launched(outcome, worker, gave_rows)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from volley.coordinator.answers import Answers
@@ -123,8 +123,8 @@ class StageRun:
         await feeding.stop()
         if feeding:
             self._progress(feeding.counts())
-        for source, status in feeding.status():
-            self._events.record(FeedFinished(self._id, source, **asdict(status)))
+        for status in feeding.status():
+            self._events.record(FeedFinished(self._id, status))
         seconds = time.monotonic() - started
         election = self._election
         self._events.record(StageFinished(self._id, election.rows, election.size_bytes, seconds))

@@ -364,7 +364,9 @@ class TransportContract:
             assert isinstance(done, TaskDone)
             assert sorted(rows) == list(range(100_000))
             assert (done.rows, done.blocks) == (100_000, ())
-            assert any(name == "output_rows" for operator in done.operators for name, _ in operator.values)
+            assert any(
+                name == "output_rows" for operator in done.metrics.operators for name, _ in operator.values
+            )
 
         self.run(make_transport, story)
 
