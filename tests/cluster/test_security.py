@@ -207,8 +207,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestTls:
     def security(self, certificates: Path, ca: str = "", member: str = "", token: str = TOKEN) -> Security:
         files = [f"{ca}.pem" if ca else "", *((f"{member}.pem", f"{member}.key") if member else ("", ""))]
-        paths = [str(certificates / file) if file else "" for file in files]
-        return Security.read("", *paths, environment={"VOLLEY_TOKEN": token})
+        ca_file, certificate_file, key_file = (str(certificates / file) if file else "" for file in files)
+        return Security.read("", ca_file, certificate_file, key_file, environment={"VOLLEY_TOKEN": token})
 
     def test_a_client_that_trusts_the_ca_is_let_in(
         self, make_daemon: Callable[..., Daemon], certificates: Path

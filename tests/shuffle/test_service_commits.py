@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from service_calls import (
+
+from helpers.service_calls import (
     QUERY,
     Calls,
     code_of,
@@ -26,7 +27,6 @@ from service_calls import (
     values,
     written,
 )
-
 from volley.errors import QueryError
 from volley.rpc.service import KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.journal import Journal

@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 from click.testing import CliRunner
-from service_calls import MANY, QUERY, code_of, eventually, numbers, open_keeper, values, written
 
+from helpers.service_calls import MANY, QUERY, code_of, numbers, open_keeper, values, written
+from helpers.waiting import eventually
 from volley.cli.main import cli
 from volley.cluster import health_of
 from volley.errors import ConfigError, ShuffleRefused

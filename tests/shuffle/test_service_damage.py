@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from service_calls import MANY, drop_memory, flip, holders, logs, numbers, values, written
 
+from helpers.service_calls import MANY, drop_memory, flip, holders, logs, numbers, values, written
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import QueryId
 from volley.rpc.service import QueryBegan

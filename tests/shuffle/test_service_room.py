@@ -13,8 +13,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from service_calls import MANY, QUERY, Calls, eventually, holders, kept_value, logs, numbers, values, written
 
+from helpers.service_calls import (
+    MANY,
+    QUERY,
+    Calls,
+    holders,
+    kept_value,
+    logs,
+    numbers,
+    values,
+    written,
+)
+from helpers.waiting import eventually
 from volley.errors import ShuffleRefused
 from volley.ids import QueryId, StageId
 from volley.rpc.service import KeepAlive

@@ -410,7 +410,7 @@ class TestHandshake:
     def test_a_worker_that_answers_nonsense_is_lost_at_once(self) -> None:
         """Not only when its query's deadline comes."""
 
-        class Nonsense(flight.FlightServerBase):
+        class Nonsense(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
             def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
                 if action.type == "hello":
                     ours = handshake.Identity.of_this_process("worker")

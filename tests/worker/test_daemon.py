@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,14 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from helpers.waiting import eventually
 from volley.cli.main import cli
 from volley.cluster import health_of
 from volley.config import Config
 from volley.errors import ConfigError, QueryError
 from volley.ids import QueryId
-from volley.plan.nodes import DataFile, FileScan, Partitioning, Union
+from volley.plan.expressions import SortKey
+from volley.plan.nodes import DataFile, FileScan, Partitioning, Sort, Union
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import (
     RESULT_TICKET,
@@ -122,11 +124,21 @@ def health(daemon: Daemon) -> Any:
     return found
 
 
-def eventually(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
+def test_the_only_task_of_a_wide_worker_has_the_memory_of_all_its_slots(tmp_path: Path) -> None:
+    settings = replace(settings_of(tmp_path), cores=16, slots=16, memory_bytes=1 << 30, lease_seconds=60.0)
+    daemon = Daemon(settings, PLAIN)
+    try:
+        caller = Caller(daemon.address)
+        caller.hello()
+        backwards = Sort((SortKey(NUMBER, False, False),), True, numbers(8_000_000))
+        assert daemon.budget.operators_bytes // 16 < 8_000_000 * 8, "it would not fit into a share"
+        caller.run(stage_task(backwards, SINGLE, 0))
+        done = caller.outcome().end
+        assert isinstance(done, TaskDone), done
+        assert done.rows == 8_000_000
+        assert done.metrics.operator_spilled_bytes == 0
+    finally:
+        daemon.close()
 
 
 class TestCalls:

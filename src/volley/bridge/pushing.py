@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from pyspark import TaskContext
 
+from volley.batches import make_batch
 from volley.bridge.reading import Access
 from volley.errors import CrossingError, QueryError, VolleyError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
@@ -45,7 +46,7 @@ def pusher(
 
     def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [batch.column(place).cast(field.type) for place, field in zip(places, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return make_batch(columns, schema, batch.num_rows)
 
     def push(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)

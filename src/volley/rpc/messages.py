@@ -107,6 +107,7 @@ class Failure(StrEnum):
 
     DATA = "the data or an input file"
     INTERNAL = "a defect"
+    MEMORY = "the memory of operators"
     LOST_INPUT = "missing exchanged data"
     WORKER = "the worker or its surroundings"
     CANCELLED = "cancelled"

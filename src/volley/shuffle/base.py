@@ -24,7 +24,7 @@ __all__ = ["Block", "BlockRequest", "SharedStore", "ShuffleSink", "ShuffleStore"
 
 
 class ShuffleSink(Protocol):
-    """The output of one attempt. Used by one thread at a time."""
+    """The output of one attempt. Used by one thread at a time; only `abort` may come from another meanwhile."""
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         """Add a batch to a partition, after those that were written to it before."""
@@ -36,7 +36,10 @@ class ShuffleSink(Protocol):
         """
 
     def abort(self) -> None:
-        """Forget what was written. After a commit it does nothing: that is undone by `release` alone."""
+        """Forget what was written. After a commit it does nothing: that is undone by `release` alone.
+
+        A write that waits for room ends, with an error.
+        """
 
 
 class ShuffleStore(Protocol):

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from typing import NoReturn
 
 from volley.config import Config
 from volley.machine import available_memory_bytes
+from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
 from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.fetch import RetryPolicy
@@ -189,34 +187,24 @@ class WorkerStores:
 
 # ------------------------------------------------------------------------------------------- stores of this process
 
-_lock = threading.Lock()
-_stores: dict[tuple[StoreSettings, Security], SharedStore] = {}
+_stores: Shared[tuple[StoreSettings, Security], SharedStore] = Shared(
+    Phase.STORES, close=lambda store: store.close()
+)
 
 
 def driver_store(choice: StoreSettings, security: Security) -> SharedStore | None:
     """The store of this process for its own queries: it outlives them, and ends with the process."""
-    with _lock:
-        store = _stores.get((choice, security)) or new_store(choice, security, _DRIVER_MEMORY_BYTES)
-        if store is not None:
-            _stores[choice, security] = store
+    if choice.store == "memory":
+        return None
+
+    def create() -> SharedStore:
+        store = new_store(choice, security, _DRIVER_MEMORY_BYTES)
+        assert store is not None, "only memory has no store beside the workers"
         return store
 
+    return _stores.get((choice, security), create)
 
-@atexit.register
+
 def close_stores() -> None:
     """Release what this process began."""
-    with _lock:
-        closing = list(_stores.values())
-        _stores.clear()
-    for store in closing:
-        store.close()
-
-
-def _forget_after_fork() -> None:
-    # Threads and connections do not survive a fork, and what the parent began is the parent's.
-    global _lock
-    _lock = threading.Lock()
-    _stores.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+    _stores.close()

@@ -13,8 +13,6 @@ lets through wait on the driver; then the stream, and at its other end the task,
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import suppress
@@ -37,6 +35,7 @@ from volley.rpc.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.location import Location
@@ -308,8 +307,7 @@ def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *argum
 
 # ------------------------------------------------------------------------------------------ fleets of this process
 
-_lock = threading.Lock()
-_fleets: dict[tuple[Any, ...], Fleet] = {}
+_fleets: Shared[tuple[Any, ...], Fleet] = Shared(Phase.CONNECTIONS, close=Fleet.close)
 
 
 def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> FleetLease:
@@ -318,33 +316,16 @@ def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: 
     It stays open at least until the lease ends: whoever has asked for it may still have to plan.
     """
     key = (tuple(addresses), security, timeout_seconds)
-    with _lock:
-        idle = [other for other, fleet in _fleets.items() if other != key and not fleet.in_use]
-        unused = [_fleets.pop(other) for other in idle]
-        if key not in _fleets:
-            _fleets[key] = Fleet(addresses, security, timeout_seconds)
-        lease = FleetLease(_fleets[key])
+    with _fleets.locked() as fleets:
+        idle = [other for other, fleet in fleets.items() if other != key and not fleet.in_use]
+        unused = [fleets.pop(other) for other in idle]
+        lease = FleetLease(_fleets.get(key, lambda: Fleet(addresses, security, timeout_seconds)))
     for other in unused:
         other.close()
     lease.fleet.wait()
     return lease
 
 
-@atexit.register
 def close_fleets() -> None:
     """Tell all workers that this driver is going."""
-    with _lock:
-        closing = list(_fleets.values())
-        _fleets.clear()
-    for fleet in closing:
-        fleet.close()
-
-
-def _forget_after_fork() -> None:
-    # Threads and connections do not survive a fork; a child that queries meets the workers itself.
-    global _lock
-    _lock = threading.Lock()
-    _fleets.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+    _fleets.close()

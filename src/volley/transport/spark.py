@@ -14,10 +14,8 @@ really ran an attempt, and holds its output, is known when it has ended.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import secrets
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -47,6 +45,7 @@ from volley.rpc.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.runtime import Phase, Shared
 from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.shared import QueryLease
@@ -125,12 +124,15 @@ class Application:
             except QueryError:
                 self.lost(holder)
 
+    def close(self) -> None:
+        """No server of this process may still answer when its interpreter ends."""
+        self.control.close()
+
 
 _Settings = tuple[Any, ...]
-_applications: weakref.WeakKeyDictionary[SparkContext, dict[_Settings, Application]] = (
-    weakref.WeakKeyDictionary()
+_applications: Shared[tuple[SparkContext, _Settings], Application] = Shared(
+    Phase.CONNECTIONS, close=Application.close
 )
-_applications_lock = threading.Lock()
 
 
 def application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
@@ -145,27 +147,15 @@ def application(context: SparkContext, config: Config, settings: Mapping[str, st
         config.tls_key_file,
         *sorted(item for item in options.items() if item[0].startswith("shuffle.")),
     )
-    with _applications_lock:
-        for other in [other for other in _applications if other._jsc is None]:
-            _close(_applications.pop(other))  # its SparkContext was stopped
-        known = _applications.setdefault(context, {})
-        if key not in known:
-            known[key] = Application(context, config, options)
-        return known[key]
+    with _applications.locked() as applications:
+        for other in [other for other in applications if other[0]._jsc is None]:
+            applications.pop(other).close()  # its SparkContext was stopped
+        return _applications.get((context, key), lambda: Application(context, config, options))
 
 
-def _close(applications: Mapping[_Settings, Application]) -> None:
-    for one in applications.values():
-        one.control.close()
-
-
-@atexit.register
 def close_applications() -> None:
-    """No server of this process may still answer when its interpreter ends."""
-    with _applications_lock:
-        for known in _applications.values():
-            _close(known)
-        _applications.clear()
+    """Stop listening for executors, of all SparkContexts."""
+    _applications.close()
 
 
 class SparkTransport:

@@ -119,8 +119,7 @@ class Daemon:
 
     async def _made(self) -> Worker:
         settings = self._settings
-        # A share for each, so that what one task can do does not depend on its neighbours.
-        memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self.scratch.directories)
+        memory = OperatorMemory(self.budget.operators_bytes, self.scratch.directories, tasks=settings.slots)
         slots = Slots(self.address, settings.slots, settings.cores, self._stores.used, memory=memory)
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(

@@ -98,7 +98,7 @@ class WorkerServer(Server):
             return worker.store.serve(ticket)
         wanted = decode(ticket.removeprefix(RESULT_TICKET), AttemptId)
         attempt = worker.loop.submit(_find(worker.slots, wanted)).result()
-        return attempt.schema, _pulled(worker, attempt.schema, attempt.batches())
+        return attempt.schema, _pulled(worker, attempt.batches())
 
     def receive(
         self, command: bytes, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
@@ -168,13 +168,10 @@ async def _find(slots: Slots, attempt: AttemptId) -> Attempt:
     return slots[attempt]
 
 
-def _pulled(
-    worker: Worker, schema: pa.Schema, batches: AsyncIterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _pulled(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches of an attempt, on a thread of Flight, which waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
-        # Rows without columns keep whatever column carried them: it is no part of the result.
-        yield from pieces(batch if len(schema) else batch.select([]), worker.max_message_bytes)
+        yield from pieces(batch, worker.max_message_bytes)
 
 
 def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.RecordBatch | None]:

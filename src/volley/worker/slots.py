@@ -39,7 +39,7 @@ class NotReserved(QueryError):
 
 
 class Slots:
-    """Runs up to `limit` attempts at a time, each as wide as `cores` and with `memory` for its operators."""
+    """Runs up to `limit` attempts at a time, each as wide as `cores`; their operators share `memory`."""
 
     def __init__(
         self,
@@ -105,7 +105,14 @@ class Slots:
         if not self.reserved or task.attempt not in self._reserved:
             raise NotReserved(f"{task.attempt} has no room reserved on {self.name}.")
         del self._reserved[task.attempt]
-        attempt = Attempt(task, self._store, self._cores, self._memory, self._result_buffer_bytes)
+        attempt = Attempt(
+            task,
+            self._store,
+            self._cores,
+            self._memory,
+            self._result_buffer_bytes,
+            is_alone=lambda: self.running <= 1,
+        )
         self._attempts[task.attempt] = attempt
         return attempt
 
@@ -147,8 +154,10 @@ class Attempt:
         cores: int,
         memory: OperatorMemory | None,
         result_buffer_bytes: int,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._spec = task
+        self._is_alone = is_alone
         self._gate = ByteSemaphore(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
         self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
@@ -219,8 +228,10 @@ class Attempt:
     ) -> TaskDone | TaskFailure:
         try:
             return await run_task(self._spec, store, cores, self._give, memory, self._split_queues)
-        except Exception as error:
-            return failure_of(self.attempt, error)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the engine is no Exception
+            return failure_of(self.attempt, error, self._is_alone())
 
     async def _give(self, batch: pa.RecordBatch) -> None:
         await self._gate.enter(batch.nbytes)

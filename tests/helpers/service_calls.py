@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,13 +40,6 @@ def written(store: ServiceStore, batch: pa.RecordBatch, task: int = 0, attempt: 
 
 def values(store: ServiceStore, *blocks: Block) -> list[int]:
     return [value for batch in store.read_many(blocks) for value in batch.column(0).to_pylist()]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def holders(block: Block) -> tuple[str, ...]:
