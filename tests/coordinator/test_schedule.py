@@ -27,6 +27,7 @@ from volley.coordinator.schedule import (
     StageSpec,
 )
 from volley.errors import BlockMissing, QueryError, ResultInterrupted, TaskError
+from volley.events import TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.nodes import Partitioning
 from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure
@@ -203,7 +204,7 @@ class Cluster:
         # How many rows a task of a LIMIT finds differs from task to task and from attempt to attempt.
         rows = (attempt.task.task + attempt.attempt + attempt.task.stage.epoch) % 3
         blocks = tuple(Block(attempt, partition, "here", rows, 8) for partition in range(partitions))
-        return TaskDone(attempt, blocks, rows, 8, 0.0, ())
+        return TaskDone(attempt, blocks, TaskMetrics(rows, 8, 0.0))
 
     def miss(self, attempt: AttemptId) -> None:
         """An attempt finds an output gone."""
@@ -295,7 +296,7 @@ class Cluster:
         blocks = tuple(
             Block(attempt, partition, "here", 1, 8) for partition in range(stage.output.partitions)
         )
-        self.done[attempt] = TaskDone(attempt, blocks, 1, 8, 0.0, (), made_by=self.holder(attempt))
+        self.done[attempt] = TaskDone(attempt, blocks, TaskMetrics(1, 8, 0.0), made_by=self.holder(attempt))
         self.versions[attempt] = ("spark", stage.number, task)
         self.lineage[attempt] = frozenset()
         return self.done[attempt]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -234,8 +234,8 @@ class Driver:
         await feeding.stop()
         if feeding:
             self._progress(id, feeding.counts())
-        for source, status in feeding.status():
-            self._events.record(FeedFinished(id, source, **asdict(status)))
+        for status in feeding.status():
+            self._events.record(FeedFinished(id, status))
         if not feeding.is_final:
             # It has enough rows of what it has found; over other inputs that might not be enough.
             self._perform(self._schedule.pin(id.stage, "and it has stopped to look for more to read"))

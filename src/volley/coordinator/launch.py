@@ -39,9 +39,9 @@ class Launcher:
         self._events = events
         self._batches = batches
 
-    def present(self) -> frozenset[str]:
-        """The workers that can be reached now."""
-        return frozenset(worker.name for worker in self._transport.workers())
+    def present(self) -> Set[str]:
+        """Those whose blocks can be read now."""
+        return self._transport.holders()
 
     @property
     def worker_count(self) -> int:
@@ -78,17 +78,7 @@ class Launcher:
         finally:
             self._placement.ended(worker)
         if isinstance(outcome, TaskDone):
-            self._events.record(
-                TaskFinished(
-                    attempt,
-                    outcome.rows,
-                    outcome.size_bytes,
-                    outcome.seconds,
-                    outcome.operators,
-                    outcome.operator_spilled_bytes,
-                    outcome.shuffle_spilled_bytes,
-                )
-            )
+            self._events.record(TaskFinished(attempt, outcome.metrics))
             worker = outcome.made_by or worker
         return Launched(outcome, worker)
 
