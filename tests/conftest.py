@@ -21,8 +21,8 @@ from helpers.tables import frames
 from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
-from volley.splits.measure import fits_one_task
 from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deployed
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restored
 
 # The same cases every time: a build must not fail because of what chance drew.
@@ -52,26 +52,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("embedded")])
     items[:] = [item for item in items if not item.get_closest_marker("embedded")]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _little_data_counts_as_much() -> Iterator[None]:
-    """Tables of tests are so small that one task would do everything; then nothing would be shared or exchanged."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
-        patch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
-        patch.setattr("volley.stages.adapt.CONTINUED_BYTES", -1)
-        patch.setattr("volley.query.fits_one_task", lambda plan, limit_bytes: False)
-        yield
-
-
-@pytest.fixture
-def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little data counts as little, as it does for users."""
-    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 2 * 2**20)
-    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 3 * 2**20)
-    monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
-    monkeypatch.setattr("volley.query.fits_one_task", fits_one_task)
 
 
 @pytest.fixture(scope="session")
@@ -117,11 +97,21 @@ def spark(spark_session: SparkSession, deployment: Deployment) -> Iterator[Spark
     before = _views(spark_session)
     with restored(spark_session):
         volley.enable(spark_session)
-        for key, value in deployment.settings.items():
+        # One task would read the small tables of tests, and nothing would cross the transport or reach the store.
+        chosen = deployment.settings | DISTRIBUTED_SETTINGS if deployment.settings else {}
+        for key, value in chosen.items():
             spark_session.conf.set(key, value)
         yield spark_session
     for view in _views(spark_session) - before:
         spark_session.catalog.dropTempView(view)
+
+
+@pytest.fixture
+def distributed(spark: SparkSession) -> SparkSession:
+    """`spark`, told to distribute even the small tables of tests: by default one task would read them."""
+    for key, value in DISTRIBUTED_SETTINGS.items():
+        spark.conf.set(key, value)
+    return spark
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def pipeline() -> ModuleType:
     return module
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("transport", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_same_rows(spark: SparkSession, pipeline: ModuleType, tmp_path: Path, transport: str) -> None:
     with conf(spark, {"spark.volley.enabled": "false"}):

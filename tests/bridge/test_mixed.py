@@ -17,6 +17,7 @@ import volley
 from volley.cluster import LocalCluster
 from volley.errors import FallbackError
 from volley.observe.report import QueryReport
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
@@ -130,6 +131,7 @@ def assert_mixed(spark: SparkSession, query: Callable[[SparkSession], DataFrame]
     assert report.stages
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("workers", ["1", pytest.param("3", marks=pytest.mark.slow)])
 def test_spark_below_native(tpch: SparkSession, query: str, workers: str) -> None:
@@ -137,6 +139,7 @@ def test_spark_below_native(tpch: SparkSession, query: str, workers: str) -> Non
         assert_mixed(tpch, QUERIES[query])
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("query", ABOVE)
 @pytest.mark.parametrize("workers", ["1", pytest.param("3", marks=pytest.mark.slow)])
 def test_spark_above_native(tpch: SparkSession, query: str, workers: str) -> None:
@@ -291,7 +294,7 @@ def test_a_jdbc_source(tpch: SparkSession) -> None:
 
 @pytest.fixture
 def elsewhere(tpch: SparkSession) -> Iterator[SparkSession]:
-    with LocalCluster(2) as cluster, conf(tpch, cluster.settings):
+    with LocalCluster(2) as cluster, conf(tpch, cluster.settings | DISTRIBUTED_SETTINGS):
         yield tpch
         close_fleets()
 
@@ -307,6 +310,7 @@ def test_all_of_it_on_workers_in_other_processes(elsewhere: SparkSession) -> Non
         assert_mixed(elsewhere, query)
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.slow
 def test_inside_executors(tpch: SparkSession) -> None:
     with conf(tpch, {"spark.volley.transport": "spark"}):

@@ -15,18 +15,19 @@ import pytest
 from volley.config import Config
 from volley.errors import ConfigError, NoWorkers
 from volley.ids import QueryId
+from volley.rpc.codec import encode
+from volley.rpc.control import RESULT_TICKET, AskHealth
+from volley.rpc.handshake import Hello, Identity, to_json
 from volley.security import Security, Tls, is_loopback
+from volley.shuffle.factory import ShuffleSettings
 from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.server_state import ShuffleServerSettings
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
-from volley.transport.codec import encode
-from volley.transport.control import RESULT_TICKET, AskHealth
 from volley.transport.fleet import Fleet
-from volley.transport.handshake import Hello, Identity, to_json
 from volley.transport.spark_control import Control
-from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings
+from volley.worker.daemon import Daemon, DaemonSettings
 
 TOKEN = "correct-horse-battery-staple"
 

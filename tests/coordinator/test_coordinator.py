@@ -55,13 +55,7 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.shuffle.base import Block
-from volley.shuffle.memory import MemoryStore
-from volley.stages.cut import cut
-from volley.testing.contracts import attempt_id
-from volley.transport.base import RunningTask, Transport
-from volley.transport.local import LocalTransport
-from volley.transport.messages import (
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -70,16 +64,18 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.shuffle.base import Block
+from volley.shuffle.memory import MemoryStore
+from volley.stages.cut import cut
+from volley.stages.layout import Read
+from volley.testing.contracts import attempt_id
+from volley.testing.limits import UNMERGED
+from volley.transport.base import RunningTask, Transport
+from volley.transport.local import LocalTransport
 
 NUMBER = Attribute(1, "n", LONG, False)
 ENDLESS = 10**15
 WORKERS = 3
-
-
-@pytest.fixture(autouse=True)
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
 
 
 def numbers(count: int) -> Node:
@@ -141,13 +137,14 @@ def start(
     transport = transport or LocalTransport(WORKERS, 3, MemoryStore, buffer_bytes)
     token, log = CancellationToken(), EventLog(listener)
     stream = execute(
-        cut(plan, WORKERS),
+        cut(plan, WORKERS, UNMERGED),
         transport,
         query=QueryId.new(),
         token=token,
         timeout_seconds=timeout_seconds,
         attempts=attempts,
         events=log,
+        limits=UNMERGED,
         result_buffer_bytes=buffer_bytes,
     )
     return Started(stream, transport, token, log)
@@ -445,6 +442,32 @@ def test_the_first_committed_attempt_wins_for_good() -> None:
     assert election.commit(other)
     assert election.rows == 12
     assert [blocks[0].attempt for blocks in election.manifest().blocks] == [first.attempt, other.attempt]
+
+
+def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
+    """An output that is lost and one that is not needed must never look alike."""
+    election = Election(StageId(QueryId("q"), 0), 3)
+    dones = [
+        TaskDone(attempt, (Block(attempt, 0, "here", 5, 8),), 5, 8, 0.0, ())
+        for attempt in (attempt_id(0, 0), attempt_id(1, 0))
+    ]
+    for done in dones:
+        election.commit(done)
+    everything = [Read(0, 0), Read(1, 0), Read(2, 0)]
+    with pytest.raises(BlockMissing, match="s0/t2"):
+        election.manifest().take(everything)
+    with pytest.raises(BlockMissing, match="s0/t2"):
+        assert election.manifest().blocks
+    assert election.manifest().take(everything[:2]) == (*dones[0].blocks, *dones[1].blocks)
+
+    election.skip_the_rest()
+    assert election.missing() == []
+    assert election.manifest().take(everything) == (*dones[0].blocks, *dones[1].blocks)
+
+    election.forget({dones[0].attempt})
+    assert election.missing() == [0, 2]
+    with pytest.raises(BlockMissing, match="s0/t0"):
+        election.manifest().take(everything)
 
 
 def test_a_commit_of_another_epoch_is_refused() -> None:

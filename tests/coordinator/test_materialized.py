@@ -35,13 +35,14 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
+from volley.rpc.control import Push
+from volley.rpc.messages import TaskDone, TaskSpec, WorkerInfo
 from volley.shuffle.factory import serving_store
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import kept, make_stages
-from volley.transport.control import Push
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
-from volley.transport.messages import TaskDone, TaskSpec, WorkerInfo
 from volley.worker.receiving import receive
 from volley.worker.slots import Attempt
 
@@ -64,13 +65,14 @@ class Kept:
         self.transport = transport or LocalTransport(WORKERS, 3, MemoryStore)
         self.token, self.log = CancellationToken(), EventLog()
         self.output: MaterializedResult = keep(
-            kept(make_stages(plan, WORKERS), readers=4),
+            kept(make_stages(plan, WORKERS, UNMERGED), readers=4),
             self.transport,
             query=QueryId.new(),
             token=self.token,
             timeout_seconds=timeout_seconds,
             attempts=2,
             events=self.log,
+            limits=UNMERGED,
         )
 
     def ending(self) -> str | None:
@@ -208,24 +210,19 @@ def run(
 ) -> list[int]:
     plan = plan_over(MaterializedInput(7, len(given), WORKERS, (NUMBER,)))
     stream = execute(
-        make_stages(plan, WORKERS),
+        make_stages(plan, WORKERS, UNMERGED),
         transport,
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=3,
         events=log or EventLog(),
+        limits=UNMERGED,
         given={7: given},
     )
     return sorted(value for batch in stream for value in batch.column(0).to_pylist())
 
 
-@pytest.fixture
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-
-
-@pytest.mark.usefixtures("_tasks_as_planned")
 def test_a_stage_that_has_run_elsewhere_is_read() -> None:
     transport, log = LocalTransport(WORKERS, 3, MemoryStore), EventLog()
     given = [handed(transport, 5, range(10)), handed(transport, 8, range(5, 20), "local-1")]
@@ -236,7 +233,6 @@ def test_a_stage_that_has_run_elsewhere_is_read() -> None:
     assert (first.stage.stage, first.rows) == (0, 25)
 
 
-@pytest.mark.usefixtures("_tasks_as_planned")
 def test_its_rows_are_exchanged_like_others() -> None:
     """They are dealt evenly where they wait: whoever needs them otherwise has to move them."""
     transport = LocalTransport(WORKERS, 3, MemoryStore)

@@ -32,6 +32,8 @@ from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.memory import MemoryStore
 from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
+from volley.stages.limits import PlannerLimits
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
 
 NUMBER = Attribute(1, "n", LONG, False)
@@ -83,17 +85,24 @@ def three_stages(first: Partitioning = Partitioning.HASH, child: Node | None = N
     return exchanged(Partitioning.SINGLE, distinct)
 
 
-def run(plan: Node, losses: Losses, attempts: int = 3, workers: int = WORKERS) -> tuple[list[int], EventLog]:
+def run(
+    plan: Node,
+    losses: Losses,
+    attempts: int = 3,
+    workers: int = WORKERS,
+    limits: PlannerLimits = UNMERGED,
+) -> tuple[list[int], EventLog]:
     transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
     log = EventLog()
     stream = execute(
-        cut(plan, WORKERS),
+        cut(plan, WORKERS, limits),
         transport,
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=attempts,
         events=log,
+        limits=limits,
     )
     rows = [value for batch in stream for value in batch.column(0).to_pylist()]
     assert transport.held_bytes == 0

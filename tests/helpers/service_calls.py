@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.rpc.service import CommitAttempt, CommittedBlock, KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
 from volley.shuffle.frames import Kind, unframe
 from volley.shuffle.service.ledger import Refusal
 from volley.shuffle.service.location import ServiceLocation
-from volley.shuffle.service.messages import CommitAttempt, CommittedBlock, KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of

@@ -85,6 +85,7 @@ def test_queries(tables: SparkSession, query: str) -> None:
     assert_same_rows(tables, query)
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("query", QUERIES[:14])
 def test_across_tasks(tables: SparkSession, query: str) -> None:
     tables.conf.set("spark.volley.local.workers", "3")

@@ -28,8 +28,8 @@ from helpers.service_calls import (
     written,
 )
 from volley.errors import QueryError
+from volley.rpc.service import KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.journal import Journal
-from volley.shuffle.service.messages import KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.storage import Storage, Stored, _append
 from volley.testing.contracts import attempt_id, batch_of

@@ -12,9 +12,9 @@ import pytest
 from helpers.service_calls import QUERY, Calls, code_of, holders, logs, numbers, values, written
 from helpers.waiting import eventually
 from volley.errors import BlockMissing, LeaseExpired, ShuffleRefused
+from volley.rpc.service import KeepAlive
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
-from volley.shuffle.service.messages import KeepAlive
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import Served, served, service_store

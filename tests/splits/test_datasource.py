@@ -27,6 +27,7 @@ from volley.plan.types import BOOLEAN, DATE, LONG, STRING
 from volley.splits.conditions import conditions
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
 from volley.stages.scans import push_down, scans_of
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.testing.sources import Numbers, NumbersPartition
@@ -42,6 +43,7 @@ def registered(spark: SparkSession, source: type[DataSource], **options: Any) ->
     reader.load().createOrReplaceTempView(source.name())
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("workers", ["1", "3"])
 class TestRows:
     @pytest.fixture(autouse=True)
@@ -230,7 +232,7 @@ class TestDaemons:
     def test_a_class_that_workers_import_is_read_by_them(
         self, spark: SparkSession, cluster: LocalCluster
     ) -> None:
-        with conf(spark, cluster.settings):
+        with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
             registered(spark, Numbers, splits=4, rows=250)
             assert_same_rows(
                 spark, "select split, count(*), sum(id) from numbers where id % 3 = 0 group by split"
@@ -244,7 +246,7 @@ class TestDaemons:
             def name(cls) -> str:
                 return "mine"
 
-        with conf(spark, cluster.settings):
+        with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
             registered(spark, Mine, splits=3)
             assert spark.sql("select id from mine").count() == 30
         report = volley.last_query(spark)
@@ -254,6 +256,7 @@ class TestDaemons:
         assert "import" in str(report)
 
 
+@pytest.mark.usefixtures("distributed")
 def test_explain_says_how_a_scan_would_be_shared(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(4):
         pq.write_table(pa.table({"id": pa.array([number], pa.int64())}), tmp_path / f"{number}.parquet")
