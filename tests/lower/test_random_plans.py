@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
-from leaves import COLUMNS, NATIVE, SPARKS, leaf_frames
+from helpers.leaves import COLUMNS, NATIVE, SPARKS, leaf_frames
 from volley.cluster import LocalCluster
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf

@@ -84,9 +84,14 @@ def test_plans_that_keep_no_column(leaves: SparkSession, query: str, workers: st
     assert_same_rows(leaves, query)
 
 
+def _untyped(frame: DataFrame) -> Any:
+    """PySpark's annotations know neither pandas' attributes nor what `show` prints."""
+    return frame
+
+
 ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "collect": lambda frame: frame.collect(),
-    "toPandas": lambda frame: frame.toPandas().shape,
+    "toPandas": lambda frame: _untyped(frame).toPandas().shape,
     "toArrow": lambda frame: frame.toArrow().shape,
     "count": lambda frame: frame.count(),
     "take": lambda frame: frame.take(2),
@@ -94,7 +99,7 @@ ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "tail": lambda frame: frame.tail(2),
     "toLocalIterator": lambda frame: list(frame.toLocalIterator()),
     "isEmpty": lambda frame: frame.isEmpty(),
-    "show": lambda frame: frame._show_string(2),
+    "show": lambda frame: _untyped(frame)._show_string(2),
     "limit": lambda frame: frame.limit(2).collect(),
 }
 

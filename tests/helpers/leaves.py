@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from tables import SCHEMA, rows, write
 
+from helpers.tables import SCHEMA, rows, write
 from volley.testing.session import conf
 from volley.testing.sources import Numbers
 
