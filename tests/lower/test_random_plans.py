@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from leaves import COLUMNS, NATIVE, SPARKS
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.leaves import COLUMNS, NATIVE, SPARKS
 from volley.cluster import LocalCluster
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leaves import NATIVE
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from helpers.leaves import NATIVE
 from volley.cluster import LocalCluster
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -68,9 +68,14 @@ def test_plans_that_keep_no_column(leaves: SparkSession, query: str, workers: st
     assert_same_rows(leaves, query)
 
 
+def _untyped(frame: DataFrame) -> Any:
+    """PySpark's annotations know neither pandas' attributes nor what `show` prints."""
+    return frame
+
+
 ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "collect": lambda frame: frame.collect(),
-    "toPandas": lambda frame: frame.toPandas().shape,
+    "toPandas": lambda frame: _untyped(frame).toPandas().shape,
     "toArrow": lambda frame: frame.toArrow().shape,
     "count": lambda frame: frame.count(),
     "take": lambda frame: frame.take(2),
@@ -78,7 +83,7 @@ ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "tail": lambda frame: frame.tail(2),
     "toLocalIterator": lambda frame: list(frame.toLocalIterator()),
     "isEmpty": lambda frame: frame.isEmpty(),
-    "show": lambda frame: frame._show_string(2),
+    "show": lambda frame: _untyped(frame)._show_string(2),
     "limit": lambda frame: frame.limit(2).collect(),
 }
 

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from service_calls import MANY, holders, numbers, values
 
+from helpers.service_calls import MANY, holders, numbers, values
 from volley.cluster import LocalCluster
 from volley.errors import BlockMissing
 from volley.ids import QueryId
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.base import Block
+from volley.shuffle.config import RetryPolicy
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
+from volley.testing.shuffle_configs import shuffle_config
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +30,13 @@ def services() -> Iterator[LocalCluster]:
 def of_services(
     services: LocalCluster, query: str, replicas: int = 2, stall_seconds: float = 10.0
 ) -> ServiceStore:
-    store = ServiceStore(
-        [server.address for server in services.servers],
+    config = shuffle_config(
+        servers=tuple(server.address for server in services.servers),
         replicas=replicas,
-        security=services.security,
-        memory_limit_bytes=2**26,
         compression="none",
-        retry_policy=RetryPolicy(1, 0.05, stall_seconds),
+        retry=RetryPolicy(1, 0.05, stall_seconds),
     )
+    store = ServiceStore(config, services.security, memory_limit_bytes=2**26)
     store.begin(QueryId(query))
     return store
 
@@ -51,7 +52,7 @@ class TestProcesses:
     def test_every_block_is_there_after_kill_9_and_restart(self, services: LocalCluster) -> None:
         store = of_services(services, "restart", replicas=1)
         attempts = [attempt_id(task, query="restart") for task in range(4)]
-        blocks = []
+        blocks: list[Block] = []
         for number, attempt in enumerate(attempts):
             sink = store.sink(attempt, 3)
             for partition in range(3):

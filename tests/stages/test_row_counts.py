@@ -51,6 +51,7 @@ from volley.plan.nodes import (
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.cut import make_stages
 from volley.stages.row_counts import RowCounts
+from volley.testing.limits import DISTRIBUTED
 
 TRUE = Literal(True, BOOLEAN)
 ONE = Literal(1, LONG)
@@ -69,8 +70,14 @@ def test_a_batch_has_the_rows_that_it_was_told() -> None:
 def test_batches_are_made_in_one_place() -> None:
     """`from_arrays` and `concat_tables` take the number of rows from the columns, so nothing else calls them."""
     root = Path(volley.__file__).parent
-    # A batch of columns that the code itself names always has some.
-    own = {"batches.py", "bridge/result.py", "transport/handshake.py", "sources/files.py"}
+    # A batch of columns that the code itself names always has some, and so has a struct.
+    own = {
+        "batches.py",
+        "bridge/result.py",
+        "lower/functions/structs.py",
+        "rpc/handshake.py",
+        "sources/files.py",
+    }
     callers = {
         str(path.relative_to(root))
         for path in root.rglob("*.py")
@@ -191,7 +198,7 @@ def test_no_stage_gives_rows_without_columns(workers: int) -> None:
     join = _join(JoinKind.INNER, None, rows, Exchange(Partitioning.BROADCAST, 1, (), (), rows))
     spread = Exchange(Partitioning.ROUND_ROBIN, 3, (), (), Union((), (join, rows)))
     for plan in (spread, Limit(2, 0, True, Exchange(Partitioning.SINGLE, 1, (), (), spread))):
-        graph = make_stages(plan, workers)
+        graph = make_stages(plan, workers, DISTRIBUTED)
         assert all(stage.plan.output for stage in graph.stages)
         assert all(node.output for stage in graph.stages for node in stage.inputs)
 
@@ -205,5 +212,5 @@ def test_a_window_of_which_spark_left_constants_is_one_of_all_rows() -> None:
     """Spark replaces `count(NULL) OVER (PARTITION BY a)` with 0 and keeps the operator."""
     constant = Alias(1, "w", Literal(0, LONG))
     rows = Range(0, 9, 1, (Attribute(2, "id", LONG),))
-    graph = make_stages(Window((constant,), rows), 3)
+    graph = make_stages(Window((constant,), rows), 3, DISTRIBUTED)
     assert graph.result.plan == Window((constant,), rows)

@@ -15,19 +15,20 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from volley.errors import ConfigError
+from volley.events import TaskMetrics
 from volley.ids import AttemptId
 from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import FeedInput, SourceScan
 from volley.plan.types import LONG
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Ack, Pull, Refused
+from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.security import Security
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import encode as encode_partition
 from volley.testing.contracts import attempt_id
 from volley.testing.sources import NumbersPartition
-from volley.transport.codec import decode, encode
-from volley.transport.control import Ack, Pull, Refused
-from volley.transport.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.transport.spark_control import Channel, Control
 from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.pulling import Pulls
@@ -148,7 +149,7 @@ def test_an_attempt_that_is_over_is_refused_also_while_it_waits(driver: Driver) 
 
 
 def test_an_end_is_heard(driver: Driver) -> None:
-    done = TaskDone(THEIRS, (), 3, 24, 0.5, (), "127.0.0.1:4711")
+    done = TaskDone(THEIRS, (), TaskMetrics(3, 24, 0.5), "127.0.0.1:4711")
     assert driver.ask("ended", done) == Ack()
     assert driver.outcomes == [done]
 

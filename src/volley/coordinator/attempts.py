@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from volley.errors import BlockMissing, DataError, QueryCancelled, QueryError, TaskError
+from volley.errors import BlockMissing, DataError, EngineError, QueryCancelled, QueryError, TaskError
 from volley.ids import AttemptId, TaskId
-from volley.transport.messages import Failure, TaskFailure
+from volley.rpc.messages import Failure, TaskFailure
 
 
 class Attempts:
@@ -15,6 +15,7 @@ class Attempts:
         self._task = task
         self._limit = limit
         self._made = 0
+        self._failures = 0
         self._lost_inputs = 0
 
     def next(self) -> AttemptId:
@@ -23,7 +24,7 @@ class Attempts:
         return attempt
 
     def may_retry(self, failure: TaskFailure) -> bool:
-        """Only what may pass is worth another attempt: bad data stays bad.
+        """Count a failure and say whether to try again. Only what may pass is worth it: bad data stays bad.
 
         Lost input can be computed again if it is known whose output it was.
         """
@@ -31,7 +32,8 @@ class Attempts:
             # Not this task's failure: counted apart, so that the loss of one worker does not use up its attempts.
             self._lost_inputs += 1
             return failure.lost is not None and self._lost_inputs < self._limit
-        return failure.failure.may_pass and self._made - self._lost_inputs < self._limit
+        self._failures += 1
+        return failure.failure.may_pass and self._failures < self._limit
 
 
 def error_of(failure: TaskFailure) -> QueryError:
@@ -41,6 +43,8 @@ def error_of(failure: TaskFailure) -> QueryError:
             return DataError(f"{failure.attempt}: {failure.message}")
         case Failure.LOST_INPUT:
             return BlockMissing(f"{failure.attempt}: {failure.message}")
+        case Failure.INTERNAL if failure.code == EngineError.code:
+            return EngineError(f"{failure.attempt}: {failure.message}")
         case Failure.CANCELLED:
             return QueryCancelled(f"{failure.attempt}: {failure.message}")
         case _:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
-import time
 from contextlib import ExitStack
 
 import pyarrow as pa
@@ -46,10 +44,6 @@ from volley.plan.nodes import (
     Window,
     WriteFiles,
 )
-
-# Threads of DataFusion let go of Python's objects a moment after a query has ended. One that does so while the
-# interpreter is taken down takes the process with it: one program in twenty that ended at once, none that waited.
-atexit.register(time.sleep, 0.05)
 
 
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:

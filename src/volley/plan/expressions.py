@@ -230,6 +230,15 @@ def _with_children(expression: Expression, parts: list[Any]) -> Expression:
             return replace(expression, value=parts[0])
 
 
+def conjuncts(condition: Expression) -> Iterator[Expression]:
+    """The parts of a condition that must all hold."""
+    if isinstance(condition, Call) and condition.function == "And":
+        for part in condition.arguments:
+            yield from conjuncts(part)
+    else:
+        yield condition
+
+
 def references(expression: Expression) -> frozenset[int]:
     """The ids of the columns that the expression reads."""
     return frozenset(part.id for part in walk(expression) if isinstance(part, Attribute))
@@ -244,3 +253,16 @@ def attribute_of(named: Expression) -> Attribute:
             return Attribute(id, name, child.type, getattr(child, "nullable", True))
         case _:
             raise TypeError(f"{type(named).__name__} has no name of its own")
+
+
+def plain(expression: Expression) -> Expression:
+    """The expression without what does not change its value: names, nullability, aliases at the top."""
+    if isinstance(expression, Alias):
+        return plain(expression.child)
+    return transform(expression, _plain_attribute)
+
+
+def _plain_attribute(expression: Expression) -> Expression:
+    if isinstance(expression, Attribute):
+        return Attribute(expression.id, "", expression.type)
+    return expression

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from volley.errors import ConfigError
 from volley.shuffle.conditional_put import WriteOnce, once_in
 
 _WITHOUT_FOLDERS = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,16 @@ class Folder:
         found = self.files.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
         return [info.base_name for info in found if info.type == fs.FileType.Directory]
 
+    def contents(self, path: str) -> dict[str, float | None]:
+        """All that is below a folder, by path from there, with the time at which it was written."""
+        found = self.files.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+        return {
+            info.path.removeprefix(path).strip("/"): info.mtime.timestamp()
+            if info.mtime is not None
+            else None
+            for info in found
+        }
+
     def remove(self, path: str) -> None:
         """A folder and all in it; nothing when it is not there."""
         try:
@@ -89,7 +97,3 @@ class Folder:
         except OSError as error:
             if self.files.get_file_info(path).type != fs.FileType.NotFound:
                 raise error from None
-
-
-def is_full(error: OSError) -> bool:
-    return error.errno in _FULL

@@ -6,14 +6,11 @@ A few columns of a wide table are little. One footer of each scan tells, that of
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from volley.errors import DataError
+from volley.formats import format_of
 from volley.plan.nodes import (
     FileScan,
     Join,
@@ -26,6 +23,7 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.subqueries import plans_in, with_subqueries
+from volley.stages.limits import PlannerLimits
 from volley.stages.scans import cost_bytes
 
 _NUMBER_BYTES = 8
@@ -40,22 +38,22 @@ def measure(plan: Node) -> Node:
     return with_subqueries(transform(plan, look), measure)
 
 
-def fits_one_task(plan: Node, limit_bytes: int) -> bool:
-    """Whether a measured plan and its subqueries read no more than that, and multiply nothing."""
-    left = float(limit_bytes)
-    for bytes_read in _reads(plan):
+def fits_one_task(plan: Node, limits: PlannerLimits) -> bool:
+    """Whether a measured plan and its subqueries read little enough for one task, and multiply nothing."""
+    left = float(limits.single_task_bytes)
+    for bytes_read in _reads(plan, limits):
         left -= bytes_read
         if left < 0:
             return False
-    return limit_bytes > 0
+    return limits.single_task_bytes > 0
 
 
-def _reads(plan: Node) -> Iterator[float]:
+def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
     """What each source of a plan comes to, in bytes."""
     for node in walk(plan):
         match node:
             case FileScan():
-                yield cost_bytes(node)
+                yield cost_bytes(node, limits)
             case LocalRows():
                 yield len(node.ipc)
             case Range():
@@ -66,32 +64,17 @@ def _reads(plan: Node) -> Iterator[float]:
             case Join() if not node.left_keys:
                 yield float("inf")
     for subquery in plans_in(plan):
-        yield from _reads(subquery)
+        yield from _reads(subquery, limits)
 
 
 def _share(scan: FileScan) -> float:
-    """By the first row group of one file; all of it if that cannot be seen from here."""
+    """By what its largest file says of itself; all of it if that cannot be seen from here."""
     largest = max(scan.files, key=lambda file: file.size_bytes)
     try:
-        modified_ns = os.stat(largest.path).st_mtime_ns  # noqa: PTH116  # a Path costs more than the call
-        sizes = _column_bytes(largest.path, modified_ns)
-    except (OSError, pa.ArrowException):
+        sizes = format_of(scan.format).footer(largest).column_bytes
+    except DataError:
         return 1.0
     from_path = {column.id for column in scan.partition_columns}
     names = {column.name.lower() for column in scan.output if column.id not in from_path}
     total = sum(sizes.values())
     return sum(sizes.get(name, 0) for name in names) / total if total else 0.0
-
-
-@lru_cache(maxsize=4096)
-def _column_bytes(path: str, modified_ns: int) -> dict[str, int]:
-    # The time is only there to make the entry of a rewritten file another one.
-    metadata = pq.read_metadata(path)
-    found: dict[str, int] = {}
-    if metadata.num_row_groups:
-        group = metadata.row_group(0)
-        for number in range(group.num_columns):
-            column = group.column(number)
-            name = column.path_in_schema.split(".")[0].lower()
-            found[name] = found.get(name, 0) + column.total_compressed_size
-    return found

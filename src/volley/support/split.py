@@ -19,17 +19,13 @@ from collections.abc import Callable
 from volley.plan.expressions import AggregateCall
 from volley.plan.nodes import (
     Aggregate,
-    Exchange,
-    Expand,
     FileScan,
-    Join,
     Node,
-    Sort,
-    TopN,
     Unknown,
-    Window,
     walk,
 )
+from volley.plan.order import order_of
+from volley.plan.traits import traits_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
 
@@ -95,7 +91,7 @@ def _takes_any_spread(node: Node) -> bool:
 
 
 def _too_small(subplan: list[Node]) -> Unsupported | None:
-    work = sum(isinstance(node, Join | Aggregate | Window | Sort | TopN | Expand) for node in subplan)
+    work = sum(traits_of(node).is_work for node in subplan)
     reads = any(isinstance(node, FileScan) for node in subplan)
     if work >= (1 if reads else _ENOUGH_WORK):
         return None
@@ -122,11 +118,7 @@ def _cuts(node: Node, can_cut: Callable[[Node], bool]) -> list[Node] | None:
 
 def _gives_an_order(node: Node) -> bool:
     """Whether somebody above may rely on the order of the rows, which a hand-over does not keep."""
-    while not isinstance(node, TopN) and not (isinstance(node, Sort) and node.whole):
-        if isinstance(node, Aggregate | Exchange) or len(node.children) != 1:
-            return False
-        (node,) = node.children
-    return True
+    return order_of(node).asked
 
 
 def _parts_a_pair(node: Node, cuts: list[Node]) -> bool:

@@ -13,10 +13,8 @@ lets through wait on the driver; then the stream, and at its other end the task,
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -24,18 +22,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.byte_semaphore import ByteSemaphore
-from volley.errors import QueryError
+from volley.errors import PeerLost, PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId
-from volley.security import Clients, Security
-from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.location import Location
-from volley.shuffle.shared import QueryLease
-from volley.shuffle.worker_store import WorkerStore
-from volley.transport.codec import encode
-from volley.transport.control import RESULT_TICKET, Ack, Reserve
-from volley.transport.fleet import Fleet, Peer, PeerLost
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import (
+from volley.rpc.codec import encode
+from volley.rpc.control import NOT_RESERVED, RESULT_TICKET, STOPPING, UNKNOWN_DRIVER, Ack, Reserve
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -44,35 +35,50 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.runtime import Phase, Shared
+from volley.security import Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.factory import driver_reader
+from volley.shuffle.shared import QueryLease
+from volley.transport.fleet import WORKER_LOST, Fleet, FleetLease, Peer
+from volley.transport.ingest import IngestEndpoint
 
 RESULT_BUFFER_BYTES = 64 * 2**20
-_MESSAGE_BYTES = 64 * 2**20
 
 
 class FlightTransport:
-    """A `Transport` over a fleet. One for each query. `shared` is the store that the workers use beside their own."""
+    """A `Transport` over a fleet, which stays open until `release`, if it is leased. One for each query.
+
+    `shared` is the store that the workers use beside their own.
+    """
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Fleet | FleetLease,
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         shared: SharedStore | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._lease = fleet if isinstance(fleet, FleetLease) else None
+        self._fleet = fleet.fleet if isinstance(fleet, FleetLease) else fleet
         self._data = QueryLease(shared) if shared else None
         self._result_buffer_bytes = result_buffer_bytes
 
     def workers(self) -> Sequence[WorkerInfo]:
         return [info for peer in self._fleet.peers if (info := peer.info)]
 
+    def holders(self) -> Set[str]:
+        return {peer.address for peer in self._fleet.peers if peer.up}
+
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
         try:
-            answer = await self.call(self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt))
+            answer: Ack = await self.call(
+                self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt)
+            )
         except QueryError:
             # It is gone, or has forgotten this driver; its own thread finds that out and says so.
             return False
-        return isinstance(answer, Ack) and answer.granted
+        return answer.granted
 
     async def start(self, worker: str, task: TaskSpec) -> FlightTask:
         peer = self._fleet[worker]
@@ -82,7 +88,13 @@ class FlightTransport:
         try:
             await self.call(peer, "run", task)
         except PeerLost as error:
-            running.fail(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
+            running.fail(TaskFailure(task.attempt, Failure.WORKER, WORKER_LOST, error.message))
+        except PeerRefused as error:
+            # It was restarted, or greeted again, since it reserved room: there is nothing wrong with the task.
+            passing = error.code in (UNKNOWN_DRIVER, NOT_RESERVED, STOPPING)
+            kind = Failure.WORKER if passing else Failure.INTERNAL
+            running.fail(TaskFailure(task.attempt, kind, error.code, error.message))
+            peer.forget(task.attempt)
         except BaseException:
             peer.forget(task.attempt)
             raise
@@ -98,7 +110,7 @@ class FlightTransport:
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
             return self._data.store.read(block)
-        return store_reader(self._fleet.security).read(block)
+        return driver_reader(self._fleet.security).read(block)
 
     async def release(self, query: QueryId) -> None:
         self._fleet.end(query)
@@ -107,27 +119,13 @@ class FlightTransport:
         await asyncio.gather(*(self.call(peer, "release", query) for peer in there), return_exceptions=True)
         if self._data:
             await self._data.release(query)
+        if self._lease:
+            self._lease.close()
 
     async def call(self, peer: Peer, action: str, message: Any) -> Any:
         """What the worker answers, without holding up the loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._fleet.threads, peer.call, action, message)
-
-
-def store_reader(security: Security) -> WorkerStore:
-    """A store that keeps nothing itself, to read what the workers keep."""
-    clients = Clients(security)
-    return WorkerStore(
-        Location.here("driver:0"),
-        memory_limit_bytes=0,
-        spill_threshold=0,
-        spill_directories=(),
-        compression="auto",
-        max_message_bytes=_MESSAGE_BYTES,
-        retry_attempts=0,
-        retry_delay_seconds=0,
-        connect=lambda location: clients[location.address],
-    )
 
 
 class FlightTask:
@@ -192,7 +190,7 @@ class FlightTask:
 
     def _failure(self, problem: str) -> TaskFailure:
         message = f"worker {self._peer.address}: {problem}"
-        return TaskFailure(self._attempt, Failure.WORKER, PeerLost.code, message)
+        return TaskFailure(self._attempt, Failure.WORKER, WORKER_LOST, message)
 
     def _heard(self, news: TaskDone | TaskFailure | SplitRequest) -> None:
         if self._outcome.done():
@@ -291,40 +289,25 @@ def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *argum
 
 # ------------------------------------------------------------------------------------------ fleets of this process
 
-_lock = threading.Lock()
-_fleets: dict[tuple[Any, ...], Fleet] = {}
+_fleets: Shared[tuple[Any, ...], Fleet] = Shared(Phase.CONNECTIONS, close=Fleet.close)
 
 
-def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> Fleet:
-    """The fleet of this process for these workers, all of them asked; others that run nothing are let go."""
+def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> FleetLease:
+    """The fleet of this process for these workers, all of them asked; others that nobody uses are let go.
+
+    It stays open at least until the lease ends: whoever has asked for it may still have to plan.
+    """
     key = (tuple(addresses), security, timeout_seconds)
-    with _lock:
-        idle = [other for other, fleet in _fleets.items() if other != key and not fleet.live_queries()]
-        unused = [_fleets.pop(other) for other in idle]
-        if key not in _fleets:
-            _fleets[key] = Fleet(addresses, security, timeout_seconds)
-        fleet = _fleets[key]
+    with _fleets.locked() as fleets:
+        idle = [other for other, fleet in fleets.items() if other != key and not fleet.in_use]
+        unused = [fleets.pop(other) for other in idle]
+        lease = FleetLease(_fleets.get(key, lambda: Fleet(addresses, security, timeout_seconds)))
     for other in unused:
         other.close()
-    fleet.wait()
-    return fleet
+    lease.fleet.wait()
+    return lease
 
 
-@atexit.register
 def close_fleets() -> None:
     """Tell all workers that this driver is going."""
-    with _lock:
-        closing = list(_fleets.values())
-        _fleets.clear()
-    for fleet in closing:
-        fleet.close()
-
-
-def _forget_after_fork() -> None:
-    # Threads and connections do not survive a fork; a child that queries meets the workers itself.
-    global _lock
-    _lock = threading.Lock()
-    _fleets.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+    _fleets.close()

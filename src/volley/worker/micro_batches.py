@@ -8,30 +8,29 @@ whatever has been read goes through a plan of its own, to its end, and out.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack
 from functools import partial
 
 import pyarrow as pa
 
 from volley.events import OperatorMetrics
+from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
 from volley.lower.operators import lower, root
 from volley.lower.scope import arrow_schema
 from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import Batches, StreamTable
-from volley.plan.nodes import FeedInput, Filter, Node, Project, StageInput
+from volley.plan.nodes import FeedInput, Filter, Node, StageInput, walk
+from volley.plan.traits import below_row_by_row
 from volley.worker.fragment import Fragment, Give
 from volley.worker.scan import Scans
 
 
 def held_back(plan: Node) -> FeedInput | None:
     """The scan below a plan of filters and projections, where a filter would hold its rows back."""
-    filtered = False
-    while isinstance(plan, Project | Filter):
-        filtered |= isinstance(plan, Filter)
-        plan = plan.child
-    return plan if filtered and isinstance(plan, FeedInput) else None
+    scan = below_row_by_row(plan)
+    filtered = any(isinstance(node, Filter) for node in walk(plan))
+    return scan if filtered and isinstance(scan, FeedInput) else None
 
 
 class MicroBatches:
@@ -59,10 +58,9 @@ class MicroBatches:
         return self._cores
 
     async def run(self, give: Give) -> None:
-        loop = asyncio.get_running_loop()
         async for micro_batch in self._scans.micro_batches(self._node):
             with ExitStack() as resources:
-                fragment = await loop.run_in_executor(None, self._fragment, micro_batch, resources)
+                fragment = await run_blocking(Work.PLAN, self._fragment, micro_batch, resources)
                 try:
                     await fragment.run(give)
                     self._add(fragment.metrics())

@@ -11,30 +11,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 
 import pyarrow as pa
 
 from volley.byte_semaphore import ByteSemaphore
+from volley.ended_queries import EndedQueries
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
+from volley.rpc.control import NOT_RESERVED
+from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
-from volley.transport.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.worker.split_queue import SplitQueues
 from volley.worker.task import failure_of, run_task
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 # A coordinator starts what it reserved at once; one that does not has gone.
 RESERVATION_SECONDS = 30.0
-# Enough to refuse the late messages of any query that may still send some.
-_REMEMBERED_QUERIES = 1024
+
+
+class NotReserved(QueryError):
+    code = NOT_RESERVED
 
 
 class Slots:
-    """Runs up to `limit` attempts at a time, each as wide as `cores` and with `memory` for its operators."""
+    """Runs up to `limit` attempts at a time, each as wide as `cores`; their operators share `memory`."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Slots:
         self._reservation_seconds = reservation_seconds
         self._reserved: dict[AttemptId, float] = {}
         self._attempts: dict[AttemptId, Attempt] = {}
-        self._released: OrderedDict[QueryId, None] = OrderedDict()
+        self._released = EndedQueries()
         self._draining = False
 
     @property
@@ -96,11 +99,18 @@ class Slots:
         return True
 
     def start(self, task: TaskSpec) -> Attempt:
-        """Run an attempt in its reserved room; QueryError when it has none, or no longer."""
+        """Run an attempt in its reserved room; NotReserved when it has none, or no longer."""
         if not self.reserved or task.attempt not in self._reserved:
-            raise QueryError(f"{task.attempt} has no room reserved on {self.name}.")
+            raise NotReserved(f"{task.attempt} has no room reserved on {self.name}.")
         del self._reserved[task.attempt]
-        attempt = Attempt(task, self._store, self._cores, self._memory, self._result_buffer_bytes)
+        attempt = Attempt(
+            task,
+            self._store,
+            self._cores,
+            self._memory,
+            self._result_buffer_bytes,
+            is_alone=lambda: self.running <= 1,
+        )
         self._attempts[task.attempt] = attempt
         return attempt
 
@@ -123,9 +133,7 @@ class Slots:
 
     async def release(self, query: QueryId) -> None:
         """End what runs for the query, free all it holds, and refuse what may still come of it."""
-        self._released[query] = None
-        while len(self._released) > _REMEMBERED_QUERIES:
-            self._released.popitem(last=False)
+        self._released.add(query)
         self._reserved = {attempt: at for attempt, at in self._reserved.items() if _query(attempt) != query}
         mine = [attempt for attempt in self._attempts if _query(attempt) == query]
         await asyncio.gather(*(self._attempts.pop(attempt).cancel() for attempt in mine))
@@ -142,8 +150,10 @@ class Attempt:
         cores: int,
         memory: OperatorMemory | None,
         result_buffer_bytes: int,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._spec = task
+        self._is_alone = is_alone
         self._gate = ByteSemaphore(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
         self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
@@ -214,8 +224,10 @@ class Attempt:
     ) -> TaskDone | TaskFailure:
         try:
             return await run_task(self._spec, store, cores, self._give, memory, self._split_queues)
-        except Exception as error:
-            return failure_of(self.attempt, error)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the engine is no Exception
+            return failure_of(self.attempt, error, self._is_alone())
 
     async def _give(self, batch: pa.RecordBatch) -> None:
         await self._gate.enter(batch.nbytes)

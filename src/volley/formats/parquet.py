@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet files: what they hold, how they are read, and how they are written such that Spark sees its own.
+
+DataFusion casts what it finds to what is asked; Spark refuses much of that, and its reader has its own rules for
+old dates. So a file is looked at before it is read, and anything but the plain case is left to Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datafusion import DataFrame, SessionContext
+
+from volley.errors import DataError
+from volley.plan.nodes import DataFile, WriteFiles
+from volley.plan.types import (
+    BINARY,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DataType,
+    StructType,
+    to_arrow,
+)
+
+SPARK_VERSION = "org.apache.spark.version"
+"""The entry of a footer by which Spark knows that dates and times need no rebasing."""
+
+# A row group is what a reader takes at a time, and what a writer holds in memory before it writes.
+_GROUP_ROWS = 1 << 20
+_GROUP_BYTES = 32 * 2**20
+
+
+class Parquet:
+    """See `FileFormat`."""
+
+    name = "parquet"
+    suffix = ".parquet"
+    splittable = True
+
+    def footer(self, file: DataFile) -> ParquetFooter:
+        try:
+            status = os.stat(file.path)  # noqa: PTH116  # a Path costs more than the call, for every file of a query
+            if status.st_size != file.size_bytes:
+                raise DataError(
+                    f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now."
+                )
+            return _footer(file.path, status.st_size, status.st_mtime_ns)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{file.path} cannot be read as Parquet: {error}") from error
+
+    def read(
+        self,
+        context: SessionContext,
+        directory: str,
+        schema: pa.Schema,
+        partitions: list[tuple[str, pa.DataType]],
+    ) -> DataFrame:
+        return context.read_parquet(directory, schema=schema, table_partition_cols=partitions or None)
+
+    def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> ParquetFile:
+        return ParquetFile(path, schema, node)
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetFooter:
+    """The top-level columns of a file by their names in lower case, and whether its dates are in the old calendar.
+
+    A file that did not change has one footer: they are compared by identity.
+    """
+
+    path: str
+    columns: dict[str, list[pa.Field]]
+    int96: frozenset[str]
+    legacy_calendar: bool
+    column_bytes: Mapping[str, int]
+    """Of its first row group, compressed."""
+
+    def column(self, name: str, data_type: DataType) -> pa.Field | None:
+        """What this column is in the file; None when the file has none.
+
+        Raises DataError when the file holds it in a form that Spark would not read as this type.
+        """
+        candidates = self.columns.get(name.lower(), ())
+        if not candidates:
+            return None
+        if len(candidates) > 1:
+            raise DataError(f"{self.path}: several columns are called {name}, but for case.")
+        (column,) = candidates
+        if not _readable(column.type, data_type, column.name in self.int96):
+            raise DataError(
+                f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
+            )
+        if self.legacy_calendar and _has_dates(data_type):
+            raise DataError(f"{self.path}: column {column.name} has dates in the calendar of Spark 2.")
+        return column
+
+
+@lru_cache(maxsize=16_384)
+def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
+    # Size and time are only there to make the entry of a rewritten file another one.
+    metadata = pq.read_metadata(path)
+    schema = metadata.schema
+    leaves = [schema.column(index) for index in range(len(schema.names))]
+    tags = metadata.metadata or {}
+    columns: dict[str, list[pa.Field]] = {}
+    for column in schema.to_arrow_schema():
+        columns.setdefault(column.name.lower(), []).append(column)
+    return ParquetFooter(
+        path=path,
+        columns=columns,
+        int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
+        legacy_calendar=_written_with_legacy_calendar(tags),
+        column_bytes=_column_bytes(metadata),
+    )
+
+
+def _column_bytes(metadata: pq.FileMetaData) -> dict[str, int]:
+    found: dict[str, int] = {}
+    if metadata.num_row_groups:
+        group = metadata.row_group(0)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            name = column.path_in_schema.split(".")[0].lower()
+            found[name] = found.get(name, 0) + column.total_compressed_size
+    return found
+
+
+def _written_with_legacy_calendar(tags: dict[bytes, bytes]) -> bool:
+    version = tags.get(b"org.apache.spark.version", b"4")
+    return (
+        b"org.apache.spark.legacyDateTime" in tags
+        or b"org.apache.spark.legacyINT96" in tags
+        or int(version.split(b".")[0]) < 3
+    )
+
+
+_READABLE: dict[DataType, frozenset[pa.DataType]] = {
+    BYTE: frozenset({pa.int8()}),
+    SHORT: frozenset({pa.int8(), pa.int16()}),
+    INTEGER: frozenset({pa.int8(), pa.int16(), pa.int32()}),
+    LONG: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()}),
+    FLOAT: frozenset({pa.float32()}),
+    DOUBLE: frozenset({pa.float32(), pa.float64()}),
+    STRING: frozenset({pa.string(), pa.large_string(), pa.string_view()}),
+    BINARY: frozenset({pa.binary(), pa.large_binary(), pa.binary_view()}),
+    DATE: frozenset({pa.date32()}),
+    TIMESTAMP_NTZ: frozenset({pa.timestamp("us"), pa.timestamp("ms")}),
+}
+
+
+def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if wanted == TIMESTAMP:
+        # Every INT96 value is an instant; an annotated INT64 is one only when it says so.
+        return pa.types.is_timestamp(found) and (
+            int96 or (found.tz is not None and found.unit in ("us", "ms"))
+        )
+    if int96:
+        return False
+    match wanted:
+        case StructType(fields):
+            return pa.types.is_struct(found) and [
+                (field.name, _readable(field.type, inner.type, False))
+                for field, inner in zip(found, fields, strict=False)
+            ] == [(inner.name, True) for inner in fields]
+        case ArrayType(element, _):
+            return pa.types.is_list(found) and _readable(found.value_type, element, False)
+        case _:
+            return found in _READABLE.get(wanted, (to_arrow(wanted),))
+
+
+def _has_dates(data_type: DataType) -> bool:
+    match data_type:
+        case StructType(fields):
+            return any(_has_dates(field.type) for field in fields)
+        case ArrayType(element, _):
+            return _has_dates(element)
+        case _:
+            return data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+
+
+# --------------------------------------------------------------------------------------------- writing
+
+
+class ParquetFile:
+    """A `FormatWriter`: gathers rows into row groups."""
+
+    def __init__(self, path: Path, schema: pa.Schema, node: WriteFiles) -> None:
+        self._schema = schema
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression=node.codec,
+            use_deprecated_int96_timestamps=node.int96,
+            # Spark's readers go by Spark's own metadata; Arrow's would only tell them apart from Spark's files.
+            store_schema=False,
+            store_decimal_as_integer=True,
+        )
+        self._writer.add_key_value_metadata(dict(node.metadata))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        self._held.clear()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held, self._schema), _GROUP_ROWS)
+            self._held.clear()
+            self._held_rows = self._held_bytes = 0

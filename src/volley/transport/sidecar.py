@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker daemon beside a Spark executor: `python -m volley.transport.sidecar`, told in one JSON text what to be."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from volley.config import PREFIX, Config
+from volley.foreground import end_with
+from volley.security import Security
+from volley.shuffle.factory import ShuffleSettings
+from volley.shuffle.location import started_ticks
+from volley.transport.executor import Executor, SidecarSettings
+from volley.worker.daemon import Daemon, DaemonSettings, serve
+from volley.worker.scratch import removed_at_the_end
+
+# It ends with its executor, and an executor with its application: nobody has to be forgotten before.
+_FOR_EVER_SECONDS = 10.0 * 365 * 86400
+
+
+def main(words: dict[str, Any]) -> None:
+    executor = Executor(**words["executor"])
+    settings = SidecarSettings(**words["settings"])
+    ready = Path(words["ready"])
+    end_with(executor.pid)
+    ca, certificate, key = settings.files
+    daemon = Daemon(
+        DaemonSettings(
+            host=executor.host,
+            port=0,
+            cores=settings.cores_a_task,
+            slots=max(1, executor.cores // settings.cores_a_task),
+            memory_bytes=settings.memory_bytes,
+            directories=tuple(map(Path, words["directories"])),
+            shuffle=ShuffleSettings.of(Config.read({PREFIX + k: v for k, v in settings.options.items()})),
+            lease_seconds=_FOR_EVER_SECONDS,
+            insecure=settings.insecure,
+        ),
+        Security.read("", ca, certificate, key, environment={"VOLLEY_TOKEN": settings.token}),
+    )
+    remover = removed_at_the_end([ready.parent])
+
+    def announce() -> None:
+        found = {"address": daemon.address, "pid": os.getpid(), "started": started_ticks(os.getpid())}
+        written = ready.with_suffix(".new")
+        written.write_text(json.dumps(found))
+        written.rename(ready)
+
+    try:
+        serve(daemon, announce)
+    finally:
+        remover.communicate()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.stdin.read()))
