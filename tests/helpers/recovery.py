@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
-from volley.cancellation import CancellationToken
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.errors import BlockDamaged, BlockMissing
 from volley.events import (
     EventLog,
     TaskFinished,
 )
-from volley.ids import AttemptId, QueryId
+from volley.ids import AttemptId
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import (
     Aggregate,
@@ -92,18 +91,14 @@ def run(
     attempts: int = 3,
     workers: int = WORKERS,
     limits: PlannerLimits = UNMERGED,
+    deferred: Mapping[int, frozenset[int]] | None = None,
 ) -> tuple[list[int], EventLog]:
     transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
     log = EventLog()
     stream = execute(
         cut(plan, WORKERS, limits),
         transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=attempts,
-        events=log,
-        limits=limits,
+        RunOptions(timeout_seconds=60, attempts=attempts, events=log, limits=limits, deferred=deferred),
     )
     rows = [value for batch in stream for value in batch.column(0).to_pylist()]
     assert transport.held_bytes == 0

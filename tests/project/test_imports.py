@@ -33,6 +33,7 @@ ORDER = [
     "batches",
     "foreground",
     "plan",
+    "formats",
     "support",
     "stages",
     "lower",

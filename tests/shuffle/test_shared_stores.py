@@ -20,7 +20,7 @@ from volley.bench.queries import QUERIES
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
 from volley.config import Config
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.elastic import Elastic
 from volley.errors import DataError, QueryCancelled
 from volley.events import Event, EventLog, StageFinished, TaskStarted
@@ -107,13 +107,15 @@ class Run:
             stream = execute(
                 cut(self.plan, WORKERS, UNMERGED),
                 self.transport,
-                query=self.query,
-                token=self.token,
-                timeout_seconds=120,
-                attempts=3,
-                events=self.log,
-                limits=UNMERGED,
-                absence_seconds=60,
+                RunOptions(
+                    query=self.query,
+                    token=self.token,
+                    timeout_seconds=120,
+                    attempts=3,
+                    events=self.log,
+                    limits=UNMERGED,
+                    absence_seconds=60,
+                ),
             )
             return sorted(value for batch in stream for value in batch.column(0).to_pylist())
         finally:

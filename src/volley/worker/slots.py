@@ -20,6 +20,7 @@ from volley.ended_queries import EndedQueries
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
+from volley.rpc.control import NOT_RESERVED
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
@@ -29,6 +30,10 @@ from volley.worker.task import failure_of, run_task
 RESULT_BUFFER_BYTES = 64 * 2**20
 # A coordinator starts what it reserved at once; one that does not has gone.
 RESERVATION_SECONDS = 30.0
+
+
+class NotReserved(QueryError):
+    code = NOT_RESERVED
 
 
 class Slots:
@@ -94,9 +99,9 @@ class Slots:
         return True
 
     def start(self, task: TaskSpec) -> Attempt:
-        """Run an attempt in its reserved room; QueryError when it has none, or no longer."""
+        """Run an attempt in its reserved room; NotReserved when it has none, or no longer."""
         if not self.reserved or task.attempt not in self._reserved:
-            raise QueryError(f"{task.attempt} has no room reserved on {self.name}.")
+            raise NotReserved(f"{task.attempt} has no room reserved on {self.name}.")
         del self._reserved[task.attempt]
         attempt = Attempt(
             task,
