@@ -39,7 +39,7 @@ def exit_of_a_child():
     if pid == 0:
         sys.exit(0)
     watched = os.pidfd_open(pid)
-    if not select.select([watched], [], [], 20)[0]:
+    if not select.select([watched], [], [], 60)[0]:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
         return "hangs"

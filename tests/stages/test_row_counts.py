@@ -112,7 +112,7 @@ def leaves(draw: st.DrawFn, ids: _Ids) -> Node:
     output = tuple(ids.column() for _ in range(draw(st.integers(0, 2))))
     match draw(st.sampled_from(["file", "local", "one", "range", "held", "input"])):
         case "file":
-            return FileScan("parquet", (), (), output, (), ())
+            return FileScan("parquet", (), (), output, ())
         case "local":
             return LocalRows(output, b"")
         case "range":

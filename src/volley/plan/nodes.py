@@ -52,7 +52,6 @@ class FileScan:
     output: tuple[Attribute, ...]
     partition_columns: tuple[Attribute, ...]
     filters: tuple[Expression, ...]
-    options: tuple[tuple[str, str], ...] = ()
     unsupported: str | None = None
     share: float = 1.0
     whole: bool = False

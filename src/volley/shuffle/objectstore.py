@@ -13,7 +13,6 @@ chunk. An attempt without `committed` can be read by nobody.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,18 +22,18 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from volley.ended_queries import EndedQueries
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunk_builder import Gathering
 from volley.shuffle.chunks import Chunk, Index, Unsealer, check_totals
 from volley.shuffle.config import RetryPolicy, ShuffleConfig
+from volley.shuffle.fetch import Holder
 from volley.shuffle.leases import Leases
 from volley.shuffle.objects import Folder
 from volley.shuffle.objectsink import COMMITTED, ObjectSink, is_object, parts_of
 from volley.shuffle.prefetch import ahead
+from volley.shuffle.under_way import UnderWay
 
 Value = TypeVar("Value")
 
@@ -56,9 +55,7 @@ class ObjectStore:
         self._folder = Folder.open(config.store)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._leases = Leases(self._folder, lease_seconds, is_object)
-        self._lock = threading.Lock()
-        self._sinks: dict[AttemptId, ObjectSink] = {}
-        self._over = EndedQueries()
+        self._under_way: UnderWay[ObjectSink, Holder] = UnderWay()
 
     # --------------------------------------------------------------------------------------------------- queries
 
@@ -66,11 +63,7 @@ class ObjectStore:
         self._leases.begin(query)
 
     def leave(self, query: QueryId) -> None:
-        with self._lock:
-            self._over.add(query)
-            mine = [attempt for attempt in self._sinks if attempt.query == query]
-            sinks = [self._sinks.pop(attempt) for attempt in mine]
-        for sink in sinks:
+        for sink in self._under_way.end(query):
             sink.stop()
 
     def release(self, query: QueryId) -> None:
@@ -79,9 +72,7 @@ class ObjectStore:
         self._folder.remove(self._folder.path(query.value))
 
     def close(self) -> None:
-        with self._lock:
-            queries = {attempt.query for attempt in self._sinks}
-        for query in queries:
+        for query in self._under_way.queries:
             self.leave(query)
         for query in self._leases.queries:
             self.release(query)
@@ -89,29 +80,27 @@ class ObjectStore:
     @property
     def held_bytes(self) -> int:
         """What this process has written."""
-        with self._lock:
-            return sum(sink.held_bytes for sink in self._sinks.values())
+        return sum(sink.held_bytes for sink in self._under_way.sinks())
 
     # --------------------------------------------------------------------------------------------------- writing
 
     def sink(self, attempt: AttemptId, partitions: int) -> ObjectSink:
-        with self._lock:
-            if attempt.query in self._over:
-                raise BlockMissing(f"{attempt}: its query is over.")
-            if attempt in self._sinks:
-                raise ValueError(f"{attempt} has begun its output already")
-        self._leases.check(attempt.query)
-        sink = ObjectSink(
+        sink = self._under_way.open_sink(
             attempt,
-            partitions,
-            folder=self._folder,
-            gathering=Gathering(partitions, self._budget),
-            codec=self._config.codec,
-            check=lambda: self._leases.check(attempt.query),
+            lambda: ObjectSink(
+                attempt,
+                partitions,
+                folder=self._folder,
+                budget=self._budget,
+                codec=self._config.codec,
+                check=lambda: self._leases.check(attempt.query),
+            ),
         )
-        with self._lock:
-            if self._sinks.setdefault(attempt, sink) is not sink:
-                raise ValueError(f"{attempt} has begun its output already")
+        try:
+            self._leases.check(attempt.query)
+        except BaseException:
+            self._under_way.forget_sink(attempt)
+            raise
         return sink
 
     # --------------------------------------------------------------------------------------------------- reading
@@ -153,7 +142,7 @@ class ObjectStore:
         start, _, size_bytes = rest.partition(":")
         if block.location != self._folder.uri or not size_bytes.isdecimal():
             raise BlockMissing(f"{block} is not in {self._folder.uri}.", attempt=block.attempt)
-        if block.attempt.query in self._over:
+        if self._under_way.is_over(block.attempt.query):
             raise BlockMissing(f"{block}: its query is over.", attempt=block.attempt)
         return self._folder.path(*parts_of(block.attempt)), name, int(start), int(size_bytes)
 

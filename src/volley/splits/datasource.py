@@ -187,7 +187,6 @@ class DataSourceSplits:
         return Split(
             encode(partition, self._reference.startswith(HERE)),
             size_bytes,
-            getattr(partition, "rows", None),
             tuple(getattr(partition, "hosts", ())),
         )
 

@@ -12,11 +12,10 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 import pyarrow as pa
 
-from volley.ended_queries import EndedQueries
 from volley.errors import BlockMissing, ConfigError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
 from volley.rpc.control import AskHealth
@@ -29,6 +28,7 @@ from volley.shuffle.fetch import Fetch
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
 from volley.shuffle.service.sink import ServiceSink
+from volley.shuffle.under_way import UnderWay
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +55,8 @@ class ServiceStore:
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._application = application or f"application {secrets.token_hex(4)}"
         self._pool = ThreadPoolExecutor(_PUSHES, thread_name_prefix="volley-push")
-        # An abandoned reader may be cleaned up on any thread, in the middle of anything.
-        self._lock = threading.RLock()
-        self._sinks: dict[AttemptId, ServiceSink] = {}
-        self._fetches: dict[Fetch[Replica], frozenset[QueryId]] = {}
-        self._over = EndedQueries()
+        self._under_way: UnderWay[ServiceSink, Replica] = UnderWay()
+        self._lock = threading.Lock()
         self._mine: set[QueryId] = set()
         self._lease_seconds = _FIRST_LEASE_SECONDS
         self._renewal: _Renewal | None = None
@@ -82,15 +79,8 @@ class ServiceStore:
                 self._renewal = _Renewal(self)
 
     def leave(self, query: QueryId) -> None:
-        with self._lock:
-            self._over.add(query)
-            mine = [attempt for attempt in self._sinks if attempt.query == query]
-            sinks = [self._sinks.pop(attempt) for attempt in mine]
-            fetches = [fetch for fetch, queries in list(self._fetches.items()) if query in queries]
-        for sink in sinks:
+        for sink in self._under_way.end(query):
             sink.stop()
-        for fetch in fetches:
-            fetch.fail(BlockMissing(f"query {query} is over."))
 
     def release(self, query: QueryId) -> None:
         self.leave(query)
@@ -107,10 +97,9 @@ class ServiceStore:
     def close(self) -> None:
         with self._lock:
             mine = set(self._mine)
-            others = {attempt.query for attempt in self._sinks} - mine
         for query in mine:
             self.release(query)
-        for query in others:
+        for query in self._under_way.queries - mine:
             self.leave(query)
         self._pool.shutdown(cancel_futures=True)
 
@@ -137,12 +126,9 @@ class ServiceStore:
     # --------------------------------------------------------------------------------------------------- writing
 
     def sink(self, attempt: AttemptId, partitions: int) -> ServiceSink:
-        with self._lock:
-            if attempt.query in self._over:
-                raise BlockMissing(f"{attempt}: its query is over.")
-            if attempt in self._sinks:
-                raise ValueError(f"{attempt} has begun its output already")
-            sink = self._sinks[attempt] = ServiceSink(
+        return self._under_way.open_sink(
+            attempt,
+            lambda: ServiceSink(
                 attempt,
                 partitions,
                 client=self._client,
@@ -150,8 +136,8 @@ class ServiceStore:
                 budget=self._budget,
                 codec=self._config.codec,
                 pool=self._pool,
-            )
-            return sink
+            ),
+        )
 
     # --------------------------------------------------------------------------------------------------- reading
 
@@ -160,41 +146,17 @@ class ServiceStore:
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
         """One stream for all blocks that the same servers have: those of a partition are merged there."""
-        with ExitStack() as under_way:
-            wanted: dict[str, list[Block]] = {}
-            for block in blocks:
-                wanted.setdefault(block.location, []).append(block)
-            fetches = {
-                location: under_way.enter_context(self._fetching(of_location))
-                for location, of_location in wanted.items()
-            }
-            taken = dict.fromkeys(fetches, 0)
-            for block in blocks:
-                yield from fetches[block.location].batches(taken[block.location])
-                taken[block.location] += 1
+        return self._under_way.read(blocks, self._holders, self._fetch, _nowhere)
 
-    @contextmanager
-    def _fetching(self, blocks: Sequence[Block]) -> Iterator[Fetch[Replica]]:
-        queries = frozenset(block.attempt.query for block in blocks)
-        holders = self._holders(blocks[0])
-        with self._lock:
-            for query in filter(self._over.__contains__, queries):
-                raise BlockMissing(f"query {query} is over.")
-            fetch = Fetch(
-                holders,
-                blocks,
-                lambda replica: self._client.connect(replica.address),
-                codec="none",
-                budget_bytes=self._config.fetch_budget_bytes,
-                retry_policy=self._config.retry,
-            )
-            self._fetches[fetch] = queries
-        try:
-            yield fetch
-        finally:
-            fetch.close()
-            with self._lock:
-                del self._fetches[fetch]
+    def _fetch(self, holders: Sequence[Replica], blocks: Sequence[Block]) -> Fetch[Replica]:
+        return Fetch(
+            holders,
+            blocks,
+            lambda replica: self._client.connect(replica.address),
+            codec="none",
+            budget_bytes=self._config.fetch_budget_bytes,
+            retry_policy=self._config.retry,
+        )
 
     def _holders(self, block: Block) -> list[Replica]:
         try:
@@ -204,6 +166,10 @@ class ServiceStore:
         live = self._client.live()
         # Those that are away are asked last.
         return [Replica(address) for address in sorted(location.addresses, key=lambda a: a not in live)]
+
+
+def _nowhere(block: Block) -> NoReturn:
+    raise BlockMissing(f"{block} names no server.", attempt=block.attempt)
 
 
 class _Renewal:
