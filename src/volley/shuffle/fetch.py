@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.errors import BlockDamaged, BlockMissing, VolleyError
+from volley.rpc.client import first_line
 from volley.rpc.codec import encode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, Unsealer, check_totals
@@ -264,7 +265,7 @@ class Fetch(Generic[Place]):
         rounds, others = divmod(failures, len(self._holders))
         last = rounds + (others > 0) > self._retry_policy.attempts + (len(self._holders) > 1)
         if last or (len(self._holders) == 1 and isinstance(error, FINAL)):
-            self._end(self._unreadable(progress, f"{failures} tries failed, {_first_line(error)}", error))
+            self._end(self._unreadable(progress, f"{failures} tries failed, {first_line(error)}", error))
             return False
         self._ask_another()
         if not others:
@@ -342,7 +343,3 @@ class _Progress:
 def _whole(parts: list[pa.Buffer], header: Header) -> pa.Buffer:
     data = parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
     return data if header.codec == "none" else pa.Codec(header.codec).decompress(data, header.size_bytes)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
