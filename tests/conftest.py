@@ -22,9 +22,11 @@ from helpers.tables import frames
 from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
+from volley.cluster import LocalCluster
 from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deployed
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restored
+from volley.transport.flight import close_fleets
 
 # The same cases every time: a build must not fail because of what chance drew.
 # HYPOTHESIS_PROFILE=default looks further.
@@ -90,6 +92,14 @@ def deployment(
     with deployed(transport, store, tmp_path_factory.mktemp("deployment")) as found:
         yield found
         eventually(found.is_empty)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Three worker daemons for all tests of a process. A test that stops or kills some starts its own."""
+    with LocalCluster(3, cores=1, memory="512m") as running:
+        yield running
+        close_fleets()
 
 
 @pytest.fixture

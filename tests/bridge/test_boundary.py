@@ -336,13 +336,6 @@ def test_it_can_be_cancelled_while_spark_reads(tpch: SparkSession, tmp_path: Pat
 # ---------------------------------------------------------------------------------------------------- with workers
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(2) as running:
-        yield running
-        close_fleets()
-
-
 def held_bytes(cluster: LocalCluster) -> int:
     return sum(health.held_bytes for health in cluster.health() if isinstance(health, Health))
 
@@ -417,7 +410,7 @@ def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, clust
     client = cluster.security.connect(address)
     with pytest.raises(flight.FlightServerError, match="UNKNOWN_DRIVER"):
         put(client, Push("nobody", attempt, 2), ROWS)
-    with pytest.raises(flight.FlightServerError, match="nothing that rows can follow"):
+    with pytest.raises(flight.FlightServerError, match="QueryId where Push was expected"):
         put(client, query, ROWS)
     before = held_bytes(cluster)
     pushed = put(client, Push("", attempt, 2), ROWS)
@@ -462,7 +455,7 @@ def test_rows_of_spark_meet_those_of_files(tpch: SparkSession, cluster: LocalClu
     with conf(tpch, {**cluster.settings, **shuffled, **limits}):
         assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "mixed"
-        assert max(stage.tasks for stage in report_of(tpch).stages) == 2
+        assert max(stage.tasks for stage in report_of(tpch).stages) == len(cluster.members)
 
 
 def test_no_rows_of_spark_at_all(tpch: SparkSession, cluster: LocalCluster) -> None:
