@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import pyarrow as pa
 from datafusion import DataFrame, SessionContext, col
 from datafusion import functions as f
-from datafusion.expr import SortExpr
 
 from volley.lower.aggregates import lower_aggregate
 from volley.lower.expand import lower_expand
@@ -22,7 +21,7 @@ from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct, re
 from volley.lower.semantics import sort_operand
 from volley.lower.streams import StreamTable
 from volley.lower.windows import lower_window
-from volley.plan.expressions import Expression, SortKey, attribute_of
+from volley.plan.expressions import Attribute, Expression, SortKey, attribute_of
 from volley.plan.nodes import (
     Aggregate,
     Exchange,
@@ -103,12 +102,12 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Aggregate():
             return lower_aggregate(node, _lower_unordered(node.child, scope))
         case Sort(keys, _, child):
-            return _lower_unordered(child, scope).sort(*map(_sort_key, keys))
+            return _sorted(_lower_unordered(child, scope), child, keys)
         case Limit():
             return _limit(_lower(node.child, scope), node.count, node.offset)
         case TopN(count, offset, keys, expressions, child):
-            ordered = _lower_unordered(child, scope).sort(*map(_sort_key, keys))
-            return _project(expressions, _limit(ordered, count, offset))
+            ordered = _sorted(_lower_unordered(child, scope), child, keys, (count, offset))
+            return _project(expressions, ordered)
         case Expand():
             return lower_expand(node, _lower_unordered(node.child, scope), scope)
         case Window():
@@ -141,9 +140,33 @@ def _project(expressions: tuple[Expression, ...], child: DataFrame) -> DataFrame
     return child.select(*(lower_expression(expression) for expression in unique.values()))
 
 
-def _sort_key(key: SortKey) -> SortExpr:
-    operand = sort_operand(lower_expression(key.child), key.type)
-    return operand.sort(ascending=key.ascending, nulls_first=key.nulls_first)
+def _sorted(
+    frame: DataFrame, node: Node, keys: tuple[SortKey, ...], limit: tuple[int, int] | None = None
+) -> DataFrame:
+    """The rows of `frame`, those of `node`, in order; with a limit the first (count, offset) of them.
+
+    Keys are columns first: DataFusion cannot follow an order by a Python function through its plans.
+    """
+    operands = [sort_operand(lower_expression(key.child), key.type) for key in keys]
+    names = [f"order{place}" for place in range(len(keys))]
+    kept = [column(attribute) for attribute in distinct(node.output)]
+    made = [
+        operand.alias(name) for operand, name, key in zip(operands, names, keys, strict=True) if _is_made(key)
+    ]
+    if made:
+        frame = frame.select(*kept, *made)
+    order = [
+        (col(name) if _is_made(key) else operand).sort(ascending=key.ascending, nulls_first=key.nulls_first)
+        for operand, name, key in zip(operands, names, keys, strict=True)
+    ]
+    frame = frame.sort(*order)
+    if limit is not None:
+        frame = _limit(frame, *limit)
+    return frame.select(*kept) if made else frame
+
+
+def _is_made(key: SortKey) -> bool:
+    return not isinstance(key.child, Attribute)
 
 
 def _limit(frame: DataFrame, count: int | None, offset: int) -> DataFrame:

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from volley.plan.nodes import Node, StageInput, WriteFiles, transform
+from volley.plan.expressions import Alias
+from volley.plan.nodes import Node, Project, StageInput, WriteFiles, transform
 from volley.stages.graph import Output, Stage
 from volley.stages.layout import Layout, Share, dealt, runs
 from volley.stages.probe_side import partitioned_inputs, probe_inputs, with_build_sides
@@ -110,10 +111,22 @@ def continued(reader: Stage, producer: Stage, other_bytes: int) -> Stage | None:
 
 def _with_work_of(producer: Stage, reader: Stage) -> Stage:
     def put_in(node: Node) -> Node:
-        return producer.plan if isinstance(node, StageInput) and node.stage == producer.id else node
+        return (
+            _read_as(node, producer.plan)
+            if isinstance(node, StageInput) and node.stage == producer.id
+            else node
+        )
 
     plan = transform(reader.plan, put_in)
     return replace(reader, plan=plan, tasks=producer.tasks, whole=reader.whole | producer.whole)
+
+
+def _read_as(node: StageInput, plan: Node) -> Node:
+    """The plan under the ids that its reader knows the columns by: merged stages have several readers."""
+    pairs = list(zip(node.output, plan.output, strict=True))
+    if all(new.id == old.id for new, old in pairs):
+        return plan
+    return Project(tuple(Alias(new.id, new.name, old) for new, old in pairs), plan)
 
 
 def _tasks(stage: Stage, shared_bytes: int) -> int:

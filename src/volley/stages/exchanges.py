@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall, plain
-from volley.plan.expressions import walk as walk_expression
+from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, plain
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -39,6 +38,7 @@ from volley.plan.nodes import (
     transform,
     walk,
 )
+from volley.plan.order import window_calls
 from volley.stages.distribution import (
     Distribution,
     Keys,
@@ -350,8 +350,8 @@ def _can_be_shared(node: Node) -> bool:
 
 
 def _partition_by(node: Window) -> Keys:
-    """All calls of one node have the same partitions; a call may stand inside a larger expression."""
-    return next(part.partition_by for part in walk_expression(node.calls[0]) if isinstance(part, WindowCall))
+    """What the calls of a node have in common: the partitions that Spark gave them, which some divide further."""
+    return min((call.partition_by for call in window_calls(node.calls)), key=len)
 
 
 def _value(expression: Expression) -> Expression:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import pyarrow as pa
 from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import translates
-from volley.lower.semantics import typed_null
+from volley.lower.semantics import Kernel, kernel, typed_null
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import StructType, to_arrow
 
@@ -15,8 +18,20 @@ from volley.plan.types import StructType, to_arrow
 @translates("CreateNamedStruct")
 def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
     names = [str(name.value) for name in call.arguments[::2] if isinstance(name, Literal)]
-    made = f.named_struct(list(zip(names, arguments[1::2], strict=True)))
-    return made.cast(to_arrow(call.type))
+    struct = to_arrow(call.type)
+    if all(field.nullable for field in struct):
+        return f.named_struct(list(zip(names, arguments[1::2], strict=True))).cast(struct)
+    # DataFusion's own structs may have NULL in every field, and it has no cast to one that may not.
+    types = [to_arrow(value.type) for value in call.arguments[1::2]]
+    return kernel(f"struct_{struct}", _struct_of(struct), struct, *types)(*arguments[1::2])
+
+
+@cache
+def _struct_of(struct: pa.StructType) -> Kernel:
+    def run(*values: pa.Array) -> pa.Array:
+        return pa.StructArray.from_arrays(values, fields=list(struct))
+
+    return run
 
 
 @translates("GetStructField")
