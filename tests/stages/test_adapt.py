@@ -44,6 +44,7 @@ from volley.stages.adapt import (
     Produced,
     absorbed,
     adapted,
+    continued,
 )
 from volley.stages.deferral import SCAN_RATIO, awaited
 from volley.stages.graph import Output, Stage, StageGraph
@@ -415,3 +416,13 @@ def test_what_is_scanned_before_counts_too() -> None:
     )
     assert awaited(StageGraph(stages)) == {}
     assert awaited(StageGraph((behind, *stages[1:]))) == {2: {1}}
+
+
+def test_a_stage_that_is_read_twice_is_known_by_the_ids_of_each_reader() -> None:
+    """Stages that are equal up to ids are merged, so that two inputs may name one stage's columns differently."""
+    producer = Stage(0, Filter(TRUE, Range(0, 9, 1, (A,))), 1, HASH)
+    reader = Stage(1, Union((A,), (StageInput(0, (A,)), StageInput(0, (B,)))), 1)
+    whole = continued(reader, producer, 0)
+    assert whole is not None
+    assert isinstance(whole.plan, Union)
+    assert [branch.output for branch in whole.plan.inputs] == [(A,), (B,)]

@@ -16,12 +16,12 @@ from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import without_implied_null_checks
+from volley.lower.order_keys import is_computed, order_operand
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct, read_schema
-from volley.lower.semantics import sort_operand
 from volley.lower.streams import StreamTable
 from volley.lower.windows import lower_window
-from volley.plan.expressions import Attribute, Expression, SortKey, attribute_of
+from volley.plan.expressions import Expression, SortKey, attribute_of
 from volley.plan.nodes import (
     Aggregate,
     Exchange,
@@ -147,26 +147,25 @@ def _sorted(
 
     Keys are columns first: DataFusion cannot follow an order by a Python function through its plans.
     """
-    operands = [sort_operand(lower_expression(key.child), key.type) for key in keys]
     names = [f"order{place}" for place in range(len(keys))]
     kept = [column(attribute) for attribute in distinct(node.output)]
-    made = [
-        operand.alias(name) for operand, name, key in zip(operands, names, keys, strict=True) if _is_made(key)
+    operands = {name: order_operand(key, node) for name, key in zip(names, keys, strict=True)}
+    computed = [
+        operands[name].alias(name) for name, key in zip(names, keys, strict=True) if is_computed(key, node)
     ]
-    if made:
-        frame = frame.select(*kept, *made)
-    order = [
-        (col(name) if _is_made(key) else operand).sort(ascending=key.ascending, nulls_first=key.nulls_first)
-        for operand, name, key in zip(operands, names, keys, strict=True)
-    ]
-    frame = frame.sort(*order)
+    if computed:
+        frame = frame.select(*kept, *computed)
+    frame = frame.sort(
+        *(
+            (col(name) if is_computed(key, node) else operands[name]).sort(
+                ascending=key.ascending, nulls_first=key.nulls_first
+            )
+            for name, key in zip(names, keys, strict=True)
+        )
+    )
     if limit is not None:
         frame = _limit(frame, *limit)
-    return frame.select(*kept) if made else frame
-
-
-def _is_made(key: SortKey) -> bool:
-    return not isinstance(key.child, Attribute)
+    return frame.select(*kept) if computed else frame
 
 
 def _limit(frame: DataFrame, count: int | None, offset: int) -> DataFrame:

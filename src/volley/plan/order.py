@@ -111,7 +111,7 @@ class Order:
     def among(self, grouped: Iterable[Expression]) -> tuple[tuple[SortKey, ...], str]:
         """The order of rows that agree on `grouped`, as sort keys, and why that is not all of it ("" if it is)."""
         known = {plain(part) for part in grouped}
-        keys = []
+        keys: list[SortKey] = []
         for position, item in enumerate(self.keys):
             if not item.within <= known:
                 missing = any(later.asked for later in self.keys[position:])
