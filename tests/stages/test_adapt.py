@@ -418,6 +418,7 @@ def test_what_is_scanned_before_counts_too() -> None:
     assert awaited(StageGraph((behind, *stages[1:]))) == {2: {1}}
 
 
+@pytest.mark.usefixtures("little_data")
 def test_a_stage_that_is_read_twice_is_known_by_the_ids_of_each_reader() -> None:
     """Stages that are equal up to ids are merged, so that two inputs may name one stage's columns differently."""
     producer = Stage(0, Filter(TRUE, Range(0, 9, 1, (A,))), 1, HASH)
