@@ -38,6 +38,7 @@ from volley.coordinator.result import ResultStream
 from volley.coordinator.run import NOTHING_GIVEN, execute, keep
 from volley.errors import (
     CaptureError,
+    CommitError,
     ConfigError,
     CrossingError,
     DataError,
@@ -59,6 +60,7 @@ from volley.observe.tasks import TaggedJobs, spark_tasks
 from volley.plan.capture import Origins, capture
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
+from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
@@ -68,12 +70,12 @@ from volley.splits.datasource import NotPortable, portable_plan
 from volley.splits.measure import fits_one_task, measure
 from volley.stages.cut import alone, kept, make_stages
 from volley.stages.graph import StageGraph
+from volley.stages.limits import PlannerLimits
 from volley.support.check import check
 from volley.support.reasons import Reason, Unsupported
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 from volley.transport.local import LocalTransport
-from volley.transport.messages import TaskDone
 from volley.transport.spark import SparkTransport, application
 from volley.transport.spark_control import driver_hosts, on_this_machine
 from volley.worker.server import ServingStore
@@ -388,7 +390,10 @@ class Query:
         Spark's own error is then the one the user sees, with its class, parameters and place in the SQL text. Where
         Spark does not fail (it may not evaluate what we did), its rows are the right ones.
         """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError):
+        if isinstance(
+            error,
+            QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError | CommitError,
+        ):
             raise error
         if not isinstance(error, DataError):
             if self.config.fallback == "error":
@@ -446,13 +451,13 @@ class Query:
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         if self.config.transport != "local":
             plan = portable_plan(plan)
-        workers = _places(transport)
+        workers, limits = _places(transport), PlannerLimits.of(self.config)
         if workers == 1:
-            return make_stages(plan, 1)
+            return make_stages(plan, 1, limits)
         plan = measure(plan)
-        if fits_one_task(plan, self.config.single_task_size):
-            return alone(make_stages(plan, 1))
-        return make_stages(plan, workers)
+        if fits_one_task(plan, limits):
+            return alone(make_stages(plan, 1, limits))
+        return make_stages(plan, workers, limits)
 
     def _begun(
         self,
@@ -476,6 +481,7 @@ class Query:
                 timeout_seconds=self.config.timeout_seconds,
                 attempts=self.config.task_attempts,
                 events=events,
+                limits=PlannerLimits.of(self.config),
                 absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
             )
         except BaseException:

@@ -23,6 +23,7 @@ from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.types import StructType
 
 from volley import query
+from volley.batches import empty_batch
 from volley.bridge.result import NativeResult
 from volley.config import PREFIX, Config
 from volley.errors import SessionError
@@ -91,7 +92,7 @@ def _collect_as_arrow(
         batches = list(result.table(schema).to_batches())
         if batches or empty_list_if_zero_records:
             return [batch for batch in batches if batch.num_rows] or batches[:1]
-        return [pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)]
+        return [empty_batch(schema)]
 
     def spark() -> list[pa.RecordBatch]:
         original = _originals["_collect_as_arrow"]

@@ -202,10 +202,11 @@ RUN_THROUGH = (
 )
 
 
-@pytest.mark.usefixtures("little_data")
 @pytest.mark.parametrize("workers", ["1", "3"])
 def test_no_replay(tables: SparkSession, workers: str) -> None:
-    tables.conf.set("spark.volley.local.workers", workers)
-    tables.conf.set("spark.volley.singleTaskSize", "0")
+    # A stage may go on with the work of another one, as it does for users.
+    settings = {"local.workers": workers, "singleTaskSize": "0", "planner.scanTaskSize": "1"}
+    for option, value in settings.items():
+        tables.conf.set(f"spark.volley.{option}", value)
     for query in RUN_THROUGH:
         assert_same_rows(tables, query)

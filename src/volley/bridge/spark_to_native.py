@@ -26,25 +26,26 @@ from volley.bridge.reading import Access
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema, distinct
 from volley.plan.capture import Origins
-from volley.plan.nodes import LocalRows, MaterializedInput, Node, with_children
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import LocalRows, MaterializedInput, Node, Project, with_children
 from volley.plan.types import to_arrow
+from volley.rpc.control import Pushed
+from volley.rpc.messages import TaskDone
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
-from volley.transport.control import Pushed
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import TaskDone
 
 # For a word with all workers, of which some may be gone.
 _RELEASE_SECONDS = 60.0
 
 
 class SparkInput:
-    """A sub-tree that Spark runs. `output` is what the native plan reads of it, by Catalyst's ids."""
+    """A sub-tree that Spark runs. `output` is what the native side gets of it, by Catalyst's ids."""
 
     def __init__(self, node: Node, part: SparkPart) -> None:
         self.node = node
         self.part = part
-        self.output = part.output
+        self.output = part.carried
 
     def rows(self, boundary: EngineBoundary) -> LocalRows:
         """All rows, in this process."""
@@ -107,7 +108,7 @@ class SparkInputs:
     def filled(self, plan: Node) -> Node:
         """The plan with the rows of Spark in place of the sub-trees that Spark runs."""
         if not self._rows:
-            self._rows = {id(item.node): self._read(item) for item in self.items}
+            self._rows = {id(item.node): _exactly(item.node.output, self._read(item)) for item in self.items}
 
         def fill(node: Node) -> Node:
             if id(node) in self._rows:
@@ -138,6 +139,11 @@ class SparkInputs:
         """Free what waits for the native side."""
         if self._ingest_target is not None and self._dropped.detach():
             self._ingest_target.release().result(_RELEASE_SECONDS)
+
+
+def _exactly(output: tuple[Attribute, ...], rows: Node) -> Node:
+    """The rows without the column that only keeps their number, for a plan that expects none."""
+    return rows if output else Project((), rows)
 
 
 def _output(said: Pushed) -> TaskDone:

@@ -37,6 +37,7 @@ from volley.plan.nodes import (
 )
 from volley.settings import settings
 from volley.splits.files import FileSource
+from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.stages.scans import scan_tasks
 from volley.support.check import NodeVerdict, check
 from volley.support.reasons import Reason, Unsupported
@@ -56,6 +57,8 @@ class Explanation:
     """How many tasks may share a scan."""
     subplans: tuple[int, ...] = ()
     """Positions in `nodes` of the sub-trees that run natively below what Spark runs."""
+    limits: PlannerLimits = DEFAULT_LIMITS
+    """How finely scans are divided."""
 
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._lines()])
@@ -67,7 +70,7 @@ class Explanation:
         rows = "".join(
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
             + "".join(f"<i>{escape(text)}</i><br>" for text in self._boundary(position))
-            + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers))}"
+            + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers, self.limits))}"
             + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
             + "</div>"
             for position, verdict in enumerate(self.nodes)
@@ -94,7 +97,7 @@ class Explanation:
         for position, verdict in enumerate(self.nodes):
             indent = "  " * verdict.depth
             yield from (indent + text for text in self._boundary(position))
-            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers)}"
+            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers, self.limits)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
         # What is about no single operator, such as a native part that is too small.
@@ -108,7 +111,9 @@ _COLOURS = {True: "#1b5e20", False: "#b00020"}
 
 def explain(frame: DataFrame) -> Explanation:
     """Spark's plan with a verdict an operator. Printed, or shown as HTML in a notebook; nothing runs."""
-    explanation = replace(_explain(frame), workers=_workers(frame.sparkSession))
+    spark = frame.sparkSession
+    limits = PlannerLimits.of(Config.read(settings(spark)))
+    explanation = replace(_explain(frame), workers=_workers(spark), limits=limits)
     if "IPython" not in sys.modules:
         print(explanation)
     return explanation
@@ -168,16 +173,17 @@ def _workers(spark: SparkSession) -> int:
             return int(str(spark.conf.get(PREFIX + "local.workers", "1")))
 
 
-def _describe(verdict: NodeVerdict, workers: int) -> str:
-    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers))
+def _describe(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:
+    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers), limits)
 
 
-def _summary(node: Node, workers: int) -> str:
+def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
     """One line for an operator, in Spark's own words."""
     match node:
         case FileScan(format, files, output, _, _, _, _):
             size = sum(file.size_bytes for file in files)
-            return f"FileScan {format}, {len(files)} files, {size:,} bytes{_splits(node, workers)} [{_names(output)}]"
+            splits = _splits(node, workers, limits)
+            return f"FileScan {format}, {len(files)} files, {size:,} bytes{splits} [{_names(output)}]"
         case SourceScan(name, _, _, output):
             return f"SourceScan {name}, splits found while it runs, up to {workers} tasks [{_names(output)}]"
         case LocalRows(output, _) | Range(_, _, _, output):
@@ -208,10 +214,12 @@ def _summary(node: Node, workers: int) -> str:
             return type(node).__name__
 
 
-def _splits(scan: FileScan, workers: int) -> str:
+def _splits(scan: FileScan, workers: int, limits: PlannerLimits) -> str:
     """What would be fed to how many tasks; nothing where one task reads the files by itself."""
-    tasks = scan_tasks(scan, workers)
-    return f", {FileSource(scan, tasks).estimate().splits} splits for {tasks} tasks" if tasks > 1 else ""
+    tasks = scan_tasks(scan, workers, limits)
+    if tasks == 1:
+        return ""
+    return f", {FileSource(scan, tasks, limits).estimate().splits} splits for {tasks} tasks"
 
 
 def _names(columns: tuple[Attribute, ...] | tuple[Expression, ...]) -> str:

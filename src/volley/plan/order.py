@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from volley.plan import own_ids
 from volley.plan.expressions import (
     AggregateCall,
     Alias,
@@ -315,16 +316,13 @@ def _name(call: WindowCall) -> str:
 MAX_FILES = 16
 MAX_BYTES = 4 * 2**20
 
-# Ids of columns that no plan of Spark's has.
-_OWN_IDS = 2**60
-
 
 @dataclass
 class _Carrying:
     """Brings the columns that say an order up to where it is needed."""
 
     one_task: bool = False
-    _ids: Iterator[int] = field(default_factory=lambda: count(_OWN_IDS))
+    _ids: Iterator[int] = field(default_factory=lambda: count(own_ids.PLACE))
 
     def carry(self, node: Node) -> tuple[Node, Order]:
         """The node, with the columns of its order's keys added to its own, and that order."""
