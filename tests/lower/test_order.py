@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import volley
 from volley.support.reasons import Reason
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 
 # Keys of two columns, or of text: Spark's sort by a single number is not stable when there are NULLs.
@@ -107,7 +108,7 @@ def _of_t(order: str) -> str:
     [("1", 20), ("3", 10), *(pytest.param(n, 250, marks=pytest.mark.slow) for n in ("1", "3"))],
 )
 def test_random_orders(tables: SparkSession, workers: str, examples: int) -> None:
-    tables.conf.set("spark.volley.local.workers", workers)
+    _spread(tables, workers)
     native = list(_checked(tables, ordered_queries(), examples))
     assert sum(native) >= 0.6 * len(native), f"{sum(native)} of {len(native)} ran natively"
 
@@ -116,6 +117,12 @@ def test_random_orders(tables: SparkSession, workers: str, examples: int) -> Non
 def test_random_ties_in_files(tables: SparkSession, examples: int) -> None:
     native = list(_checked(tables, tied_queries(), examples))
     assert all(native)
+
+
+def _spread(tables: SparkSession, workers: str) -> None:
+    """Over so many workers, however small the tables are."""
+    for key, value in {"spark.volley.local.workers": workers, **DISTRIBUTED_SETTINGS}.items():
+        tables.conf.set(key, value)
 
 
 def _checked(tables: SparkSession, queries: st.SearchStrategy[str], examples: int) -> Iterator[bool]:
@@ -159,7 +166,7 @@ NATIVE = (
 @pytest.mark.parametrize("workers", ["1", "3"])
 @pytest.mark.parametrize("query", NATIVE)
 def test_native(tables: SparkSession, query: str, workers: str) -> None:
-    tables.conf.set("spark.volley.local.workers", workers)
+    _spread(tables, workers)
     assert_same_rows(tables, query, ordered=False)
 
 

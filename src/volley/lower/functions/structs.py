@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
@@ -29,7 +30,11 @@ def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
 @cache
 def _struct_of(struct: pa.StructType) -> Kernel:
     def run(*values: pa.Array) -> pa.Array:
-        return pa.StructArray.from_arrays(values, fields=list(struct))
+        return pc.make_struct(
+            *values,
+            field_names=[field.name for field in struct],
+            field_nullability=[field.nullable for field in struct],
+        )
 
     return run
 
