@@ -97,7 +97,9 @@ def spark(spark_session: SparkSession, deployment: Deployment) -> Iterator[Spark
     before = _views(spark_session)
     with restored(spark_session):
         volley.enable(spark_session)
-        for key, value in deployment.settings.items():
+        # One task would read the small tables of tests, and nothing would cross the transport or reach the store.
+        chosen = deployment.settings | DISTRIBUTED_SETTINGS if deployment.settings else {}
+        for key, value in chosen.items():
             spark_session.conf.set(key, value)
         yield spark_session
     for view in _views(spark_session) - before:

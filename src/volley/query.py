@@ -35,7 +35,7 @@ from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import NOTHING_GIVEN, execute, keep
+from volley.coordinator.run import NOTHING_GIVEN, RunOptions, execute, materialize
 from volley.errors import (
     CaptureError,
     CommitError,
@@ -64,7 +64,7 @@ from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
-from volley.shuffle.factory import StoreSettings, driver_store, serving_store
+from volley.shuffle.factory import ShuffleConfig, driver_store, serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import NotPortable, portable_plan
 from volley.splits.measure import fits_one_task, measure
@@ -333,10 +333,10 @@ class Query:
         """Where Spark's tasks put the rows that the native side reads."""
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
-        assert isinstance(transport, FlightTransport | SparkTransport), "its workers are other processes"
         query = QueryId.new()
         loop = shared_loop()
         ingest_endpoint = loop.submit(transport.take_in(query)).result(_BEGIN_SECONDS)
+        assert ingest_endpoint is not None, "its workers are other processes"
         return IngestTarget(
             query,
             _places(transport),
@@ -365,7 +365,7 @@ class Query:
             serving = served.store
         transport = _transport(config, shared, self.spark, serving)
         graph = kept(self._graph(subplan, transport), self.spark.sparkContext.defaultParallelism)
-        output = self._begun(keep, graph, transport, shared)
+        output = self._begun(materialize, graph, transport, shared)
         output.on_cancel(partial(_stop_jobs, self.spark.sparkContext, self._tag))
         self._subplans.append(output)
         return output, access
@@ -445,8 +445,7 @@ class Query:
     def _start(self, plan: Node, given: Mapping[int, Sequence[TaskDone]]) -> ResultStream:
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
-        begin = partial(execute, given=given)
-        return self._begun(begin, self._graph(plan, transport), transport, shared)
+        return self._begun(execute, self._graph(plan, transport), transport, shared, given)
 
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         if self.config.transport != "local":
@@ -461,10 +460,11 @@ class Query:
 
     def _begun(
         self,
-        begin: Callable[..., Running],
+        begin: Callable[[StageGraph, Transport, RunOptions], Running],
         graph: StageGraph,
         transport: Transport,
         shared: SharedStore | None,
+        given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
     ) -> Running:
         events = EventLog(*progress_listeners(self.config.progress))
         self._logs.append(events)
@@ -473,17 +473,16 @@ class Query:
         token.on_fire(lambda: history.ended(session, token))
         try:
             history.started(session, token)
-            return begin(
-                graph,
-                transport,
-                query=QueryId.new(),
+            options = RunOptions(
                 token=token,
                 timeout_seconds=self.config.timeout_seconds,
                 attempts=self.config.task_attempts,
                 events=events,
                 limits=PlannerLimits.of(self.config),
                 absence_seconds=_ABSENCE_SECONDS if shared else 0.0,
+                given=given,
             )
+            return begin(graph, transport, options)
         except BaseException:
             # An interrupt may fall between the start of the query and the stream that would end it.
             token.cancel("it was interrupted while it started")
@@ -515,15 +514,15 @@ def _stop_jobs(context: SparkContext, tag: str) -> None:
 
 
 def _places(transport: Transport) -> int:
-    """How many workers there are for tasks; others only hold data."""
-    return sum(worker.slots > 0 for worker in transport.workers())
+    """How many workers there are."""
+    return len(transport.workers())
 
 
 def _shared_store(config: Config) -> SharedStore | None:
     """The store beside the workers; None when exchanged data lives with them."""
     if config.shuffle_store == "memory":
         return None
-    return driver_store(StoreSettings.of(config), _security(config))
+    return driver_store(ShuffleConfig.of(config), _security(config))
 
 
 def _security(config: Config) -> Security:
@@ -543,7 +542,7 @@ def _access(config: Config, spark: SparkSession) -> Access:
         files = ("", "", "") if on_this_machine(spark.sparkContext) else files
     else:
         token = _security(config).token
-    return Access(token, files, StoreSettings.of(config))
+    return Access(token, files, ShuffleConfig.of(config))
 
 
 def _transport(

@@ -46,7 +46,7 @@ from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import Block
-from volley.shuffle.factory import StoreSettings, serving_store
+from volley.shuffle.factory import ShuffleConfig, serving_store
 from volley.shuffle.location import Location
 from volley.testing.limits import UNMERGED_SETTINGS
 from volley.testing.rows import assert_same_rows
@@ -104,7 +104,7 @@ def kept_blocks(served: Served, partitions: int = 3) -> tuple[Block, ...]:
 
 def access(token: str = "secret") -> Access:
     return Access(
-        token, ("", "", ""), StoreSettings.of(Config.read({"spark.volley.shuffle.retryAttempts": "0"}))
+        token, ("", "", ""), ShuffleConfig.of(Config.read({"spark.volley.shuffle.retryAttempts": "0"}))
     )
 
 
@@ -488,7 +488,7 @@ def test_no_plan_of_what_is_handed_over_shows_the_token(tpch: SparkSession, clus
     token = cluster.security.token
     assert token
     push = pusher(
-        Access(token, ("", "", ""), StoreSettings.of(Config.read({}))),
+        Access(token, ("", "", ""), ShuffleConfig.of(Config.read({}))),
         IngestEndpoint(("127.0.0.1:1",), "driver"),
         QueryId.new(),
         2,

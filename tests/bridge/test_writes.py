@@ -26,7 +26,7 @@ from volley.cluster import LocalCluster
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
-from volley.worker.parquet import Written
+from volley.worker.files import Written
 
 slow = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import volley
 from volley.runtime import Phase, Shared
 
-_EXIT_SECONDS = 60
+_EXIT_SECONDS = 240
 
 
 def _run(program: str) -> list[str]:

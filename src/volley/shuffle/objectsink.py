@@ -17,7 +17,8 @@ from volley.shuffle.base import Block
 from volley.shuffle.chunk_builder import Gathering
 from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
 from volley.shuffle.conditional_put import AlreadyThere
-from volley.shuffle.objects import Folder, is_full
+from volley.shuffle.disk import is_full
+from volley.shuffle.objects import Folder
 
 COMMITTED = "committed"
 

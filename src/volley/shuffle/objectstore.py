@@ -23,18 +23,18 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from volley.ended_queries import EndedQueries
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunk_builder import Gathering
 from volley.shuffle.chunks import Chunk, Index, Unsealer, check_totals
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy, ShuffleConfig
 from volley.shuffle.leases import Leases
 from volley.shuffle.objects import Folder
 from volley.shuffle.objectsink import COMMITTED, ObjectSink, is_object, parts_of
 from volley.shuffle.prefetch import ahead
-from volley.shuffle.released import Released
 
 Value = TypeVar("Value")
 
@@ -45,27 +45,20 @@ _CHUNKS_AHEAD = 4
 
 
 class ObjectStore:
-    """A `SharedStore` in the folder `uri`."""
+    """A `SharedStore` in the folder that `config.store` names."""
 
     is_blocking = True
 
     def __init__(
-        self,
-        uri: str,
-        *,
-        memory_limit_bytes: int,
-        compression: str,
-        retry_policy: RetryPolicy,
-        lease_seconds: float = LEASE_SECONDS,
+        self, config: ShuffleConfig, *, memory_limit_bytes: int, lease_seconds: float = LEASE_SECONDS
     ) -> None:
-        self._folder = Folder.open(uri)
+        self._config = config
+        self._folder = Folder.open(config.store)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
-        self._codec = "lz4" if compression == "auto" else compression
-        self._retry_policy = retry_policy
         self._leases = Leases(self._folder, lease_seconds, is_object)
         self._lock = threading.Lock()
         self._sinks: dict[AttemptId, ObjectSink] = {}
-        self._over = Released()
+        self._over = EndedQueries()
 
     # --------------------------------------------------------------------------------------------------- queries
 
@@ -113,7 +106,7 @@ class ObjectStore:
             partitions,
             folder=self._folder,
             gathering=Gathering(partitions, self._budget),
-            codec=self._codec,
+            codec=self._config.codec,
             check=lambda: self._leases.check(attempt.query),
         )
         with self._lock:
@@ -166,7 +159,7 @@ class ObjectStore:
 
     def _read(self, block: Block, path: str, start: int, size_bytes: int) -> pa.Buffer:
         try:
-            data = patiently(self._retry_policy, partial(self._folder.read, path, start, size_bytes))
+            data = patiently(self._config.retry, partial(self._folder.read, path, start, size_bytes))
         except OSError as error:
             raise BlockMissing(
                 f"{block} cannot be read from {self._folder.uri}: {error}.", attempt=block.attempt

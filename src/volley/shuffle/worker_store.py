@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from volley.ended_queries import EndedQueries
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode
@@ -24,16 +25,12 @@ from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunk_builder import CHUNK_BYTES
 from volley.shuffle.chunks import Index, Unsealer, check_totals
-from volley.shuffle.fetch import Connect, Fetch, RetryPolicy
+from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.fetch import Connect, Fetch
 from volley.shuffle.frames import SCHEMA, Header, Kind, frame, parts
 from volley.shuffle.local_blocks import open_peer
 from volley.shuffle.location import Location
-from volley.shuffle.released import Released
 from volley.shuffle.worker_sink import WorkerSink
-
-# Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
-_BUDGET_BYTES = 16 * 2**20
-_STALL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,9 @@ class Usage:
 
 
 class WorkerStore:
-    """A `ShuffleStore` of one worker.
+    """A `ShuffleStore` of one worker: up to `memory_limit_bytes` in memory, the rest in `spill_directories`.
 
-    `compression` is none, lz4, zstd or auto: how data is packed on disk and on its way to another host. Memory is
-    never packed; auto packs with lz4. With `map_same_host` off, other processes of this host are asked as if they were
-    on another.
+    `connect` gives a client of another worker.
     """
 
     is_blocking = True
@@ -57,34 +52,23 @@ class WorkerStore:
     def __init__(
         self,
         location: Location,
+        config: ShuffleConfig,
         *,
         memory_limit_bytes: int,
-        spill_threshold: float,
         spill_directories: Sequence[Path],
-        compression: str,
-        max_message_bytes: int,
-        retry_attempts: int,
-        retry_delay_seconds: float,
         connect: Connect[Location],
-        stall_seconds: float = _STALL_SECONDS,
-        fetch_budget_bytes: int = _BUDGET_BYTES,
-        map_same_host: bool = True,
     ) -> None:
         self.location = location
         self._name = str(location)
-        self._budget = MemoryBudget(memory_limit_bytes, spill_threshold)
+        self._config = config
+        self._budget = MemoryBudget(memory_limit_bytes, config.spill_threshold)
         self._directories = tuple(spill_directories)
-        self._compression = compression
-        self._max_message_bytes = max_message_bytes
-        self._retry_policy = RetryPolicy(retry_attempts, retry_delay_seconds, stall_seconds)
         self._connect = connect
-        self._fetch_budget_bytes = fetch_budget_bytes
-        self._map_same_host = map_same_host
         # An abandoned reader may be cleaned up on any thread, in the middle of anything.
         self._lock = threading.RLock()
         self._sinks: dict[AttemptId, WorkerSink] = {}
         self._fetches: dict[Fetch[Location], frozenset[QueryId]] = {}
-        self._released = Released()
+        self._released = EndedQueries()
 
     # -------------------------------------------------------------------------------------------------- writing
 
@@ -100,8 +84,8 @@ class WorkerStore:
                 location=self._name,
                 budget=self._budget,
                 directories=self._directories,
-                disk_codec=self._packed_codec,
-                chunk_bytes=min(CHUNK_BYTES, self._max_message_bytes),
+                disk_codec=self._config.codec,
+                chunk_bytes=min(CHUNK_BYTES, self._config.max_message_bytes),
                 on_abort=self._forget,
             )
             return sink
@@ -179,8 +163,8 @@ class WorkerStore:
                 blocks,
                 self._connect,
                 codec=self.codec_from(holder),
-                budget_bytes=self._fetch_budget_bytes,
-                retry_policy=self._retry_policy,
+                budget_bytes=self._config.fetch_budget_bytes,
+                retry_policy=self._config.retry,
             )
             self._fetches[fetch] = queries
         try:
@@ -195,7 +179,7 @@ class WorkerStore:
         if block.location == self._name:
             return True
         holder = _holder(block)
-        if not (self._map_same_host and holder.on_this_host):
+        if not (self._config.map_same_host and holder.on_this_host):
             return False
         try:
             open_peer(block, holder)
@@ -250,19 +234,15 @@ class WorkerStore:
                     data = _bytes(block, index, chunk, files)
                     # What lies on disk was packed when it was written there.
                     codec = request.codec if name.in_memory else "none"
-                    yield from parts(number, chunk, data, codec, self._max_message_bytes)
+                    yield from parts(number, chunk, data, codec, self._config.max_message_bytes)
         except BlockMissing as error:
             kind = Kind.DAMAGED if isinstance(error, BlockDamaged) else Kind.MISSING
             yield frame(Header(kind, block=number), pa.py_buffer(error.message.encode()))
 
     # -------------------------------------------------------------------------------------------------- helpers
 
-    @property
-    def _packed_codec(self) -> str:
-        return "lz4" if self._compression == "auto" else self._compression
-
     def codec_from(self, holder: Location) -> str:
-        return "none" if self._compression == "auto" and holder.on_this_host else self._packed_codec
+        return "none" if self._config.compression == "auto" and holder.on_this_host else self._config.codec
 
     def _forget(self, attempt: AttemptId) -> None:
         with self._lock:

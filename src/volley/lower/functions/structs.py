@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
@@ -19,22 +18,19 @@ from volley.plan.types import StructType, to_arrow
 @translates("CreateNamedStruct")
 def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
     names = [str(name.value) for name in call.arguments[::2] if isinstance(name, Literal)]
-    struct = to_arrow(call.type)
-    if all(field.nullable for field in struct):
-        return f.named_struct(list(zip(names, arguments[1::2], strict=True))).cast(struct)
-    # DataFusion's own structs may have NULL in every field, and it has no cast to one that may not.
-    types = [to_arrow(value.type) for value in call.arguments[1::2]]
-    return kernel(f"struct_{struct}", _struct_of(struct), struct, *types)(*arguments[1::2])
+    made = f.named_struct(list(zip(names, arguments[1::2], strict=True)))
+    wanted = to_arrow(call.type)
+    nullable = pa.struct([field.with_nullable(True) for field in wanted])
+    if wanted == nullable:
+        return made.cast(wanted)
+    # DataFusion's structs may hold NULL in every field, and it casts none to one that may not.
+    return kernel(f"without_null_{wanted}", _retype(wanted), wanted, nullable)(made.cast(nullable))
 
 
 @cache
-def _struct_of(struct: pa.StructType) -> Kernel:
-    def run(*values: pa.Array) -> pa.Array:
-        return pc.make_struct(
-            *values,
-            field_names=[field.name for field in struct],
-            field_nullability=[field.nullable for field in struct],
-        )
+def _retype(wanted: pa.StructType) -> Kernel:
+    def run(values: pa.StructArray) -> pa.StructArray:
+        return pa.StructArray.from_arrays(values.flatten(), fields=list(wanted), mask=values.is_null())
 
     return run
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 
+from volley.ended_queries import EndedQueries
 from volley.errors import BlockMissing, ConfigError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
 from volley.rpc.control import AskHealth
@@ -23,54 +24,42 @@ from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.fetch import Fetch, RetryPolicy
-from volley.shuffle.released import Released
+from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.fetch import Fetch
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
 from volley.shuffle.service.sink import ServiceSink
 
 _log = logging.getLogger(__name__)
 
-# Read ahead per stream, as between workers.
-_BUDGET_BYTES = 16 * 2**20
 # Pushes at a time, over all attempts of this process.
 _PUSHES = 16
 _FIRST_LEASE_SECONDS = 15.0
 
 
 class ServiceStore:
-    """A `SharedStore` on the servers at `addresses`, each block on `replicas` of them."""
+    """A `SharedStore` on the servers of `config`, each block on `replicas` of them."""
 
     is_blocking = True
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        *,
-        replicas: int,
-        security: Security,
-        memory_limit_bytes: int,
-        compression: str,
-        retry_policy: RetryPolicy,
-        application: str = "",
+        self, config: ShuffleConfig, security: Security, *, memory_limit_bytes: int, application: str = ""
     ) -> None:
-        if not addresses:
+        if not config.servers:
             raise ConfigError(
                 "spark.volley.shuffle.store=service needs spark.volley.shuffle.service.",
                 hint="Start servers with `volley shuffle-service`, or try `volley cluster --services 3`.",
             )
-        self._client = ServiceClient(addresses, security, retry_policy)
-        self._replicas = replicas
+        self._config = config
+        self._client = ServiceClient(config.servers, security, config.retry)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
-        self._codec = "lz4" if compression == "auto" else compression
-        self._retry_policy = retry_policy
         self._application = application or f"application {secrets.token_hex(4)}"
         self._pool = ThreadPoolExecutor(_PUSHES, thread_name_prefix="volley-push")
         # An abandoned reader may be cleaned up on any thread, in the middle of anything.
         self._lock = threading.RLock()
         self._sinks: dict[AttemptId, ServiceSink] = {}
         self._fetches: dict[Fetch[Replica], frozenset[QueryId]] = {}
-        self._over = Released()
+        self._over = EndedQueries()
         self._mine: set[QueryId] = set()
         self._lease_seconds = _FIRST_LEASE_SECONDS
         self._renewal: _Renewal | None = None
@@ -157,9 +146,9 @@ class ServiceStore:
                 attempt,
                 partitions,
                 client=self._client,
-                replicas=self._replicas,
+                replicas=self._config.replicas,
                 budget=self._budget,
-                codec=self._codec,
+                codec=self._config.codec,
                 pool=self._pool,
             )
             return sink
@@ -196,8 +185,8 @@ class ServiceStore:
                 blocks,
                 lambda replica: self._client.connect(replica.address),
                 codec="none",
-                budget_bytes=_BUDGET_BYTES,
-                retry_policy=self._retry_policy,
+                budget_bytes=self._config.fetch_budget_bytes,
+                retry_policy=self._config.retry,
             )
             self._fetches[fetch] = queries
         try:
