@@ -90,7 +90,7 @@ def test_flight_without_addresses_is_an_error(tpch: SparkSession) -> None:
 
 
 def test_tasks_are_spread_over_the_workers(tpch: SparkSession, cluster: LocalCluster) -> None:
-    with conf(tpch, cluster.settings):
+    with conf(tpch, cluster.settings | DISTRIBUTED_SETTINGS):
         tpch.sql(query_text("q03")).collect()
     report = volley.last_query(tpch)
     assert report is not None

@@ -19,8 +19,9 @@ import pytest
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Election
+from volley.coordinator.options import RunOptions
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.run import execute
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled, QueryError, TaskError
 from volley.events import (
     Event,
