@@ -19,7 +19,7 @@ __all__ = [
     "Block",
     "Estimate",
     "Explanation",
-    "FeedReport",
+    "FeedStatus",
     "LocalCluster",
     "NodeVerdict",
     "OperatorReport",
@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from volley import errors
     from volley.cluster import LocalCluster
     from volley.errors import VolleyError
+    from volley.events import FeedStatus
     from volley.history import cancel, last_query
     from volley.observe.explain import Explanation, explain
-    from volley.observe.report import FeedReport, OperatorReport, QueryReport, StageReport
+    from volley.observe.report import OperatorReport, QueryReport, StageReport
     from volley.session import disable, enable
     from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
     from volley.splits.source import Estimate, Split, SplitReader, SplitSource
@@ -63,9 +64,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "volley.cluster": ("LocalCluster",),
     "volley.errors": ("VolleyError",),
+    "volley.events": ("FeedStatus",),
     "volley.history": ("cancel", "last_query"),
     "volley.observe.explain": ("Explanation", "explain"),
-    "volley.observe.report": ("FeedReport", "OperatorReport", "QueryReport", "StageReport"),
+    "volley.observe.report": ("OperatorReport", "QueryReport", "StageReport"),
     "volley.session": ("disable", "enable"),
     "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore"),
     "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),

@@ -334,10 +334,10 @@ class Query:
         """Where Spark's tasks put the rows that the native side reads."""
         shared = _shared_store(self.config)
         transport = _transport(self.config, shared, self.spark)
-        assert isinstance(transport, FlightTransport | SparkTransport), "its workers are other processes"
         query = QueryId.new()
         loop = shared_loop()
         ingest_endpoint = loop.submit(transport.take_in(query)).result(_BEGIN_SECONDS)
+        assert ingest_endpoint is not None, "its workers are other processes"
         return IngestTarget(
             query,
             _places(transport),
@@ -515,8 +515,8 @@ def _stop_jobs(context: SparkContext, tag: str) -> None:
 
 
 def _places(transport: Transport) -> int:
-    """How many workers there are for tasks; others only hold data."""
-    return sum(worker.slots > 0 for worker in transport.workers())
+    """How many workers there are."""
+    return len(transport.workers())
 
 
 def _shared_store(config: Config) -> SharedStore | None:

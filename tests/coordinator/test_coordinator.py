@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -20,7 +21,7 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Election
 from volley.coordinator.options import RunOptions
-from volley.coordinator.result import ResultStream
+from volley.coordinator.result import ResultQueue, ResultStream
 from volley.coordinator.run import execute
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled, QueryError, TaskError
 from volley.events import (
@@ -32,9 +33,11 @@ from volley.events import (
     StageStarted,
     TaskFailed,
     TaskFinished,
+    TaskMetrics,
     TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId
+from volley.loop import shared_loop
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import (
     Attribute,
@@ -305,6 +308,12 @@ class Faulty:
     def workers(self) -> Sequence[WorkerInfo]:
         return self.inner.workers()
 
+    def holders(self) -> Set[str]:
+        return self.inner.holders()
+
+    async def take_in(self, query: QueryId) -> None:
+        return await self.inner.take_in(query)
+
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         return await self.inner.reserve(worker, attempt)
 
@@ -437,7 +446,7 @@ def test_a_failure_ends_the_tasks_beside_it() -> None:
 def test_the_first_committed_attempt_wins_for_good() -> None:
     election = Election(StageId(QueryId("q"), 0), 2)
     first, late, other = (
-        TaskDone(attempt, (Block(attempt, 0, "here", rows, 8),), rows, 8, 0.0, ())
+        TaskDone(attempt, (Block(attempt, 0, "here", rows, 8),), TaskMetrics(rows, 8, 0.0))
         for attempt, rows in ((attempt_id(0, 1), 5), (attempt_id(0, 0), 6), (attempt_id(1, 0), 7))
     )
     assert election.commit(first)
@@ -451,7 +460,7 @@ def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
     """An output that is lost and one that is not needed must never look alike."""
     election = Election(StageId(QueryId("q"), 0), 3)
     dones = [
-        TaskDone(attempt, (Block(attempt, 0, "here", 5, 8),), 5, 8, 0.0, ())
+        TaskDone(attempt, (Block(attempt, 0, "here", 5, 8),), TaskMetrics(5, 8, 0.0))
         for attempt in (attempt_id(0, 0), attempt_id(1, 0))
     ]
     for done in dones:
@@ -476,7 +485,20 @@ def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
 def test_a_commit_of_another_epoch_is_refused() -> None:
     election = Election(StageId(QueryId("q"), 0, epoch=1), 1)
     with pytest.raises(ValueError):
-        election.commit(TaskDone(attempt_id(), (), 0, 0, 0.0, ()))
+        election.commit(TaskDone(attempt_id(), (), TaskMetrics(0, 0, 0.0)))
+
+
+def test_rows_that_wait_for_the_client_are_dropped_when_their_attempt_is_rolled_back() -> None:
+    batch = pa.record_batch({"0": [1, 2, 3]})
+    batches, counts = ResultQueue(shared_loop(), batch.nbytes), [True]
+    shared_loop().submit(batches.put(batch, lambda: counts[0])).result(10)
+    waiting = shared_loop().submit(batches.put(batch, lambda: counts[0]))
+    counts[0] = False
+    # Room for the second, which waits for it.
+    assert batches.get(10) is batch
+    waiting.result(10)
+    with pytest.raises(queue.Empty):
+        batches.get(0)
 
 
 # ------------------------------------------------------------------------------------------ the end of the process

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from volley.coordinator.materialized_result import MaterializedResult
 from volley.coordinator.options import RunOptions
 from volley.coordinator.run import execute, materialize
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled
-from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed
+from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed, TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema
 from volley.plan.expressions import Attribute, Call, Literal
@@ -43,9 +43,9 @@ from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import kept, make_stages
 from volley.testing.limits import UNMERGED
+from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
 from volley.worker.receiving import receive
-from volley.worker.slots import Attempt
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
@@ -152,7 +152,10 @@ class OneLeaves(LocalTransport):
     def workers(self) -> Sequence[WorkerInfo]:
         return [worker for worker in super().workers() if worker.name != self.gone]
 
-    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+    def holders(self) -> Set[str]:
+        return super().holders() - {self.gone}
+
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         running = await super().start(worker, task)
         if not self.gone:
             await running.done()
@@ -180,7 +183,8 @@ def handed(transport: LocalTransport, task: int, values: Sequence[int], worker: 
     batches = [pa.record_batch([pa.array([value], pa.int64())], schema=schema) for value in values]
     store = transport._workers[worker].store
     blocks = receive(Push("", attempt, WORKERS), batches, store)
-    return TaskDone(attempt, blocks, len(values), sum(block.size_bytes for block in blocks), 0.0, (), worker)
+    size_bytes = sum(block.size_bytes for block in blocks)
+    return TaskDone(attempt, blocks, TaskMetrics(len(values), size_bytes, 0.0), worker)
 
 
 def not_negative(rows: Node) -> Node:
@@ -257,7 +261,7 @@ def test_batches_are_dealt_evenly() -> None:
 
 
 def test_nothing_was_handed_over() -> None:
-    nobody = TaskDone(AttemptId(TaskId(StageId(HANDED, 0), 0), 0), (), 0, 0, 0.0, ())
+    nobody = TaskDone(AttemptId(TaskId(StageId(HANDED, 0), 0), 0), (), TaskMetrics(0, 0, 0.0))
     assert run(LocalTransport(WORKERS, 3, MemoryStore), [nobody]) == []
 
 

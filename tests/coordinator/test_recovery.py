@@ -61,8 +61,8 @@ from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
 from volley.testing.limits import UNMERGED
+from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
-from volley.worker.slots import Attempt
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -277,7 +277,7 @@ class OneHolder(LocalTransport):
         super().__init__(2 * WORKERS, 6, lambda location: LossyStore(location, losses))
         self._gate = gate
 
-    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         if gate := self._gate(task.attempt):
             await gate.wait()
         attempt = await super().start(worker, task)

@@ -94,7 +94,7 @@ def test_a_worker_is_killed_with_splits_in_its_hands(cluster: LocalCluster, tmp_
     striker.join()
     assert sorted(found) == list(range(SPLITS * ROWS))
     assert any(isinstance(event, TaskFailed) for event in log.events), "the blow hit nothing"
-    feeds = [event for event in log.events if isinstance(event, FeedFinished)]
+    feeds = [event.status for event in log.events if isinstance(event, FeedFinished)]
     assert [(feed.found, feed.done, feed.final) for feed in feeds] == [(SPLITS, SPLITS, True)]
     # Splits that the victim had begun to read were read by somebody else after that.
     begun = [path.name.split("-")[1:] for path in calls.glob("reading-*")]

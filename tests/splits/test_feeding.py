@@ -20,7 +20,7 @@ from volley.coordinator.options import RunOptions
 from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute
 from volley.errors import DataError, QueryError, SourceError, TaskError
-from volley.events import Event, EventLog, FeedFinished, SplitProgress, StageStarted, TaskStarted
+from volley.events import Event, EventLog, FeedFinished, FeedStatus, SplitProgress, StageStarted, TaskStarted
 from volley.ids import AttemptId, QueryId
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.local_registry import hold
@@ -93,7 +93,7 @@ class BrokenChannels(LocalTransport):
         super().__init__(WORKERS, 2, MemoryStore)
         self._breaks = breaks
 
-    async def start(self, worker: str, task: TaskSpec) -> RunningTask:  # type: ignore[override]
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         return BrokenChannel(await super().start(worker, task), self._breaks)
 
 
@@ -130,9 +130,9 @@ def column(stream: ResultStream, place: int = 0) -> list[Any]:
         return [value for batch in stream for value in batch.column(place).to_pylist()]
 
 
-def fed(stream: ResultStream) -> FeedFinished:
+def fed(stream: ResultStream) -> FeedStatus:
     (event,) = (event for event in stream.events if isinstance(event, FeedFinished))
-    return event
+    return event.status
 
 
 def split_rows(plan: Node, piece: Piece) -> list[pa.RecordBatch]:

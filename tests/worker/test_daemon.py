@@ -136,7 +136,7 @@ def test_the_only_task_of_a_wide_worker_has_the_memory_of_all_its_slots(tmp_path
         done = caller.outcome().end
         assert isinstance(done, TaskDone), done
         assert done.rows == 8_000_000
-        assert sum(dict(part.values).get("spilled_bytes", 0) for part in done.operators) == 0
+        assert done.metrics.operator_spilled_bytes == 0
     finally:
         daemon.close()
 

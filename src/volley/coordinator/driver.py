@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -190,8 +190,11 @@ class Driver:
         async def serve(running: RunningTask, worker: str) -> None:
             await feeding.serve(running, worker, lambda: self._schedule.tasks(number))
 
-        def deliver() -> None:
+        def deliver() -> bool:
+            if not self._schedule.is_running(attempt):
+                return False  # it was rolled back, and another attempt gives these rows
             self._perform(self._schedule.deliver(attempt))
+            return True
 
         spec = TaskSpec(attempt, feeding.plan_of(task), stage.output, stage.ordered, launch.inputs)
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
@@ -223,8 +226,8 @@ class Driver:
         await feeding.stop()
         if feeding:
             self._progress(id, feeding.counts())
-        for source, status in feeding.status():
-            self._events.record(FeedFinished(id, source, **asdict(status)))
+        for status in feeding.status():
+            self._events.record(FeedFinished(id, status))
         if not feeding.is_exhausted:
             # What its tasks have read gave enough rows. Over other inputs it might not, and nobody would read the rest.
             self._perform(self._schedule.pin(id.stage, "and not all that could be read has been read"))

@@ -13,11 +13,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from volley.events import SplitCounts
+from volley.events import FeedStatus, SplitCounts
 from volley.plan.fed_scans import fed_scan, over_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
 from volley.rpc.messages import SplitBatch, SplitRequest
-from volley.splits.feed import Feed, FeedStatus
+from volley.splits.feed import Feed
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits
@@ -155,7 +155,7 @@ class Feeding:
 
     def counts(self) -> SplitCounts:
         """Where the splits of all its scans are."""
-        found = [status for _, status in self.status()]
+        found = self.status()
         return SplitCounts(
             sum(status.found for status in found),
             sum(status.queued for status in found),
@@ -179,10 +179,10 @@ class Feeding:
     @property
     def is_exhausted(self) -> bool:
         """Whether everything that there is to read has been found and given to tasks."""
-        return all(status.final and not status.queued for _, status in self.status())
+        return all(status.final and not status.queued for status in self.status())
 
-    def status(self) -> list[tuple[str, FeedStatus]]:
-        return [(scan.name, scan.status()) for scan in self._scans()]
+    def status(self) -> list[FeedStatus]:
+        return [scan.status() for scan in self._scans()]
 
     def _scans(self) -> list[Feed | _Dealt]:
         return [*self._feeds, *self._dealt.values()]
@@ -205,7 +205,7 @@ class _Dealt:
         done = sum(by_task[task] for task in self._committed)
         found = sum(by_task)
         return FeedStatus(
-            found, 0, found - done, done, by_task, bytes_by_task, sum(bytes_by_task), final=True
+            self.name, found, 0, found - done, done, by_task, bytes_by_task, sum(bytes_by_task), final=True
         )
 
 

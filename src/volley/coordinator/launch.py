@@ -39,9 +39,9 @@ class Launcher:
         self._events = events
         self._batches = batches
 
-    def present(self) -> frozenset[str]:
-        """The workers that can be reached now."""
-        return frozenset(worker.name for worker in self._transport.workers())
+    def present(self) -> Set[str]:
+        """Those whose blocks can be read now."""
+        return self._transport.holders()
 
     @property
     def worker_count(self) -> int:
@@ -53,10 +53,10 @@ class Launcher:
         return len({worker.cores for worker in self._transport.workers()}) <= 1
 
     async def launch(
-        self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], None]
+        self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], bool]
     ) -> Launched:
         """Run an attempt to its end. `serve` answers what it wants meanwhile: if that fails, so does the query.
-        `deliver` is called when the client is given the first of its rows.
+        `deliver` is asked before the client is given rows; False: the attempt does not count any more.
         """
         attempt = task.attempt
         worker = await self._placement.place(attempt, avoid)
@@ -78,30 +78,16 @@ class Launcher:
         finally:
             self._placement.ended(worker)
         if isinstance(outcome, TaskDone):
-            self._events.record(
-                TaskFinished(
-                    attempt,
-                    outcome.rows,
-                    outcome.size_bytes,
-                    outcome.seconds,
-                    outcome.operators,
-                    outcome.operator_spilled_bytes,
-                    outcome.shuffle_spilled_bytes,
-                )
-            )
+            self._events.record(TaskFinished(attempt, outcome.metrics))
             worker = outcome.made_by or worker
         return Launched(outcome, worker)
 
     async def _outcome(
-        self, task: TaskSpec, running: RunningTask, deliver: Callable[[], None]
+        self, task: TaskSpec, running: RunningTask, deliver: Callable[[], bool]
     ) -> TaskDone | TaskFailure:
         if task.output is None:
-            has_delivered = False
             async for batch in running.batches():
-                await self._batches.put(batch)
-                if not has_delivered:
-                    has_delivered = True
-                    deliver()
+                await self._batches.put(batch, deliver)
         return await running.done()
 
 

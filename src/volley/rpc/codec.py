@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from volley import ids
 from volley.errors import QueryError
-from volley.events import OperatorMetrics
+from volley.events import OperatorMetrics, TaskMetrics
 from volley.fields import Between, Matches
 from volley.plan import expressions, nodes, types
 from volley.rpc import blocks, control, messages, service
@@ -39,7 +39,7 @@ _MODULES: tuple[ModuleType, ...] = (
     messages,
     control,
 )
-_FURTHER: tuple[type, ...] = (Output, OperatorMetrics)
+_FURTHER: tuple[type, ...] = (Output, OperatorMetrics, TaskMetrics)
 
 _VERSION = messages.PROTOCOL_VERSION
 

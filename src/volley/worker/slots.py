@@ -20,6 +20,7 @@ from volley.byte_semaphore import ByteSemaphore
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
+from volley.rpc.control import NOT_RESERVED
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
@@ -31,6 +32,10 @@ RESULT_BUFFER_BYTES = 64 * 2**20
 RESERVATION_SECONDS = 30.0
 # Enough to refuse the late messages of any query that may still send some.
 _REMEMBERED_QUERIES = 1024
+
+
+class NotReserved(QueryError):
+    code = NOT_RESERVED
 
 
 class Slots:
@@ -96,9 +101,9 @@ class Slots:
         return True
 
     def start(self, task: TaskSpec) -> Attempt:
-        """Run an attempt in its reserved room; QueryError when it has none, or no longer."""
+        """Run an attempt in its reserved room; NotReserved when it has none, or no longer."""
         if not self.reserved or task.attempt not in self._reserved:
-            raise QueryError(f"{task.attempt} has no room reserved on {self.name}.")
+            raise NotReserved(f"{task.attempt} has no room reserved on {self.name}.")
         del self._reserved[task.attempt]
         attempt = Attempt(
             task,
