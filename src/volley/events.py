@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything observable is an event: progress, reports, metrics and history are views of this one stream.
 
-Events are plain data with a version; a reader that meets a newer one can still show its name and time.
+Events are plain, frozen data that refer to nothing which runs.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from volley.fields import Count, Seconds
 from volley.ids import AttemptId, QueryId, StageId
-
-VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +20,6 @@ class Event:
     """`at_seconds` is the wall clock, in seconds since the epoch."""
 
     at_seconds: float = field(default_factory=time.time)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, named and versioned."""
-        return {"event": type(self).__name__, "version": VERSION, **asdict(self)}
 
 
 @dataclass(frozen=True)

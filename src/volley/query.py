@@ -65,7 +65,7 @@ from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import SharedStore
-from volley.shuffle.factory import StoreSettings, driver_store, serving_store
+from volley.shuffle.factory import ShuffleConfig, driver_store, serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import NotPortable, portable_plan
 from volley.splits.measure import fits_one_task, measure
@@ -523,7 +523,7 @@ def _shared_store(config: Config) -> SharedStore | None:
     """The store beside the workers; None when exchanged data lives with them."""
     if config.shuffle_store == "memory":
         return None
-    return driver_store(StoreSettings.of(config), _security(config))
+    return driver_store(ShuffleConfig.of(config), _security(config))
 
 
 def _security(config: Config) -> Security:
@@ -543,7 +543,7 @@ def _access(config: Config, spark: SparkSession) -> Access:
         files = ("", "", "") if on_this_machine(spark.sparkContext) else files
     else:
         token = _security(config).token
-    return Access(token, files, StoreSettings.of(config))
+    return Access(token, files, ShuffleConfig.of(config))
 
 
 def _transport(

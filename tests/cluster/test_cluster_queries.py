@@ -23,13 +23,6 @@ SOME = ("q01", "q03", "q05", "q11", "q18")
 SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1", **DISTRIBUTED_SETTINGS}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3, cores=1, memory="512m") as running:
-        yield running
-        close_fleets()
-
-
 @pytest.mark.parametrize("query", SOME)
 def test_rows_are_sparks(tpch: SparkSession, answers: Answers, cluster: LocalCluster, query: str) -> None:
     with conf(tpch, cluster.settings | SHUFFLED):

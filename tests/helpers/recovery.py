@@ -28,12 +28,13 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import LONG
 from volley.shuffle.base import Block
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy
 from volley.shuffle.memory import MemoryStore
 from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.limits import PlannerLimits
 from volley.testing.limits import UNMERGED
+from volley.testing.shuffle_configs import shuffle_config
 from volley.transport.local import LocalTransport
 
 NUMBER = Attribute(1, "n", LONG, False)
@@ -109,10 +110,8 @@ class LossyFolder(ObjectStore):
     """The same, of a store beside the workers."""
 
     def __init__(self, directory: Path, losses: Losses) -> None:
-        retry_policy = RetryPolicy(0, 0, 5.0)
-        super().__init__(
-            f"file://{directory}", memory_limit_bytes=2**26, compression="none", retry_policy=retry_policy
-        )
+        config = shuffle_config(store=f"file://{directory}", retry=RetryPolicy(0, 0, 5.0))
+        super().__init__(config, memory_limit_bytes=2**26)
         self._losses = losses
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ from volley.observe.stages import stage_reports
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Literal
 from volley.plan.nodes import Aggregate, Exchange, Node, Partitioning, Project, Range
 from volley.plan.types import LONG
-from volley.shuffle.factory import StoreSettings, close_stores, new_store
+from volley.shuffle.factory import ShuffleConfig, close_stores, new_store
 from volley.stages.cut import cut
 from volley.testing.limits import UNMERGED, UNMERGED_SETTINGS
 from volley.testing.services import served
@@ -97,7 +97,7 @@ class Run:
 
     def __post_init__(self) -> None:
         cluster = self.shared.cluster
-        self.store = new_store(StoreSettings.of(Config.read(cluster.settings)), cluster.security, 2**26)
+        self.store = new_store(ShuffleConfig.of(Config.read(cluster.settings)), cluster.security, 2**26)
         self._fleet = Fleet(cluster.addresses, cluster.security, 10.0)
         self.transport = FlightTransport(self._fleet, shared=self.store)
         self.log = EventLog(lambda event: self.listener(event))

@@ -26,14 +26,11 @@ Partitions travel accordingly: pickled where they do not leave the process, as p
 
 from __future__ import annotations
 
-import base64
-import datetime
 import importlib
 import json
 import pickle
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,6 +42,7 @@ from volley.plan.nodes import HERE, Node, SourceScan, transform
 from volley.plan.subqueries import with_subqueries
 from volley.splits.conditions import tell
 from volley.splits.declared import declares
+from volley.splits.plain import from_plain, to_plain
 from volley.splits.source import Estimate, Split
 
 if TYPE_CHECKING:
@@ -189,7 +187,6 @@ class DataSourceSplits:
         return Split(
             encode(partition, self._reference.startswith(HERE)),
             size_bytes,
-            getattr(partition, "rows", None),
             tuple(getattr(partition, "hosts", ())),
         )
 
@@ -272,7 +269,10 @@ def encode(partition: InputPartition, here: bool) -> bytes:
         raise NotPortable(f"partitions of {kind.__qualname__} are not of a class that workers can import")
     if not declares(kind.__module__, kind.__qualname__, InputPartition):
         raise NotPortable(f"partitions of {kind.__qualname__} have no class statement that workers can find")
-    fields = {name: _plain(value) for name, value in vars(partition).items()}
+    try:
+        fields = {name: to_plain(value) for name, value in vars(partition).items()}
+    except TypeError as error:
+        raise NotPortable(f"a partition holds {error}, which has no plain form") from error
     return json.dumps({"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}).encode()
 
 
@@ -285,47 +285,5 @@ def decode(payload: bytes, here: bool) -> InputPartition:
     words = json.loads(payload)
     kind = _imported(words["class"], InputPartition)
     made: InputPartition = object.__new__(kind)
-    vars(made).update({name: _value(value) for name, value in words["fields"].items()})
+    vars(made).update({name: from_plain(value) for name, value in words["fields"].items()})
     return made
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case bytes():
-            return {"bytes": base64.b64encode(value).decode()}
-        case Decimal():
-            return {"decimal": str(value)}
-        case datetime.datetime():
-            return {"datetime": value.isoformat()}
-        case datetime.date():
-            return {"date": value.isoformat()}
-        case list():
-            return [_plain(item) for item in value]
-        case tuple():
-            return {"tuple": [_plain(item) for item in value]}
-        case dict() if all(isinstance(key, str) for key in value):
-            return {"dict": {key: _plain(item) for key, item in value.items()}}
-        case _:
-            raise NotPortable(f"a partition holds {type(value).__name__}, which has no plain form")
-
-
-def _value(value: Any) -> Any:
-    match value:
-        case list():
-            return [_value(item) for item in value]
-        case {"bytes": text}:
-            return base64.b64decode(text)
-        case {"decimal": text}:
-            return Decimal(text)
-        case {"datetime": text}:
-            return datetime.datetime.fromisoformat(text)
-        case {"date": text}:
-            return datetime.date.fromisoformat(text)
-        case {"tuple": items}:
-            return tuple(_value(item) for item in items)
-        case {"dict": items}:
-            return {key: _value(item) for key, item in items.items()}
-        case _:
-            return value

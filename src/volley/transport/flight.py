@@ -36,16 +36,14 @@ from volley.rpc.messages import (
     WorkerInfo,
 )
 from volley.runtime import Phase, Shared
-from volley.security import Clients, Security
+from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.location import Location
+from volley.shuffle.factory import driver_reader
 from volley.shuffle.shared import QueryLease
-from volley.shuffle.worker_store import WorkerStore
 from volley.transport.fleet import WORKER_LOST, Fleet, FleetLease, Peer
 from volley.transport.ingest import IngestEndpoint
 
 RESULT_BUFFER_BYTES = 64 * 2**20
-_MESSAGE_BYTES = 64 * 2**20
 
 
 class FlightTransport:
@@ -112,7 +110,7 @@ class FlightTransport:
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
             return self._data.store.read(block)
-        return store_reader(self._fleet.security).read(block)
+        return driver_reader(self._fleet.security).read(block)
 
     async def release(self, query: QueryId) -> None:
         self._fleet.end(query)
@@ -128,22 +126,6 @@ class FlightTransport:
         """What the worker answers, without holding up the loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._fleet.threads, peer.call, action, message)
-
-
-def store_reader(security: Security) -> WorkerStore:
-    """A store that keeps nothing itself, to read what the workers keep."""
-    clients = Clients(security)
-    return WorkerStore(
-        Location.here("driver:0"),
-        memory_limit_bytes=0,
-        spill_threshold=0,
-        spill_directories=(),
-        compression="auto",
-        max_message_bytes=_MESSAGE_BYTES,
-        retry_attempts=0,
-        retry_delay_seconds=0,
-        connect=lambda location: clients[location.address],
-    )
 
 
 class FlightTask:

@@ -48,11 +48,11 @@ from volley.rpc.messages import (
 from volley.runtime import Phase, Shared
 from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.factory import driver_reader
 from volley.shuffle.shared import QueryLease
 from volley.transport.base import RunningTask
 from volley.transport.executor import SidecarSettings
 from volley.transport.failed import FailedTask
-from volley.transport.flight import store_reader
 from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_control import Channel, Control, driver_hosts
 from volley.transport.spark_task import ours, perform
@@ -235,7 +235,7 @@ class SparkTransport:
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
             return self._data.store.read(block)
-        return store_reader(self._application.security).read(block)
+        return driver_reader(self._application.security).read(block)
 
     async def release(self, query: QueryId) -> None:
         self._released.add(query)
