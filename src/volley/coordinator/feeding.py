@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from volley.events import FeedStatus, SplitCounts
-from volley.plan.fed_scans import fed_scan, over_files
+from volley.plan.fed_scans import fed_scan, with_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
 from volley.rpc.messages import SplitBatch, SplitRequest
 from volley.splits.feed import Feed
@@ -59,7 +59,7 @@ class Feeding:
                 self._dealt[id(scan)] = _Dealt(label, shares)
                 return node
             self._feeds.append(Feed(label, source_of(scan, stage.tasks, self._limits)))
-            return FeedInput(len(self._feeds) - 1, over_files(node, ()))
+            return FeedInput(len(self._feeds) - 1, with_files(node, ()))
 
         return replaced(push_down(stage.plan))
 

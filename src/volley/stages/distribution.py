@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from volley.plan.expressions import Alias, Attribute, Expression, plain, references, transform
+from volley.plan.expressions import Alias, Attribute, Expression, canonicalize, references, transform
 from volley.plan.nodes import Aggregate, Expand, Node, Project
 
 Keys = tuple[Expression, ...]
@@ -33,7 +33,7 @@ class Distribution:
 
     def clusters(self, keys: Iterable[Expression]) -> bool:
         """Whether rows that agree on `keys` are certain to be in one task."""
-        wanted = {plain(key) for key in keys}
+        wanted = {canonicalize(key) for key in keys}
         return self.single or any(wanted.issuperset(hashed) for hashed in self.hashed_by)
 
     def scattered(self) -> Distribution:
@@ -51,7 +51,9 @@ def through(distribution: Distribution, node: Node) -> Distribution:
             return _through_expand(distribution, node)
         case _:
             # Columns of other ids are new: keys that are not among the columns are forgotten.
-            return _renamed(distribution, {plain(column): plain(column) for column in node.output})
+            return _renamed(
+                distribution, {canonicalize(column): canonicalize(column) for column in node.output}
+            )
 
 
 def _through_project(distribution: Distribution, node: Project) -> Distribution:
@@ -59,16 +61,18 @@ def _through_project(distribution: Distribution, node: Project) -> Distribution:
 
 
 def _through_aggregate(distribution: Distribution, node: Aggregate) -> Distribution:
-    by_group = {plain(key): plain(_attribute(key)) for key in node.grouping}
+    by_group = {canonicalize(key): canonicalize(_attribute(key)) for key in node.grouping}
     return _renamed(_renamed(distribution, by_group), _names(node.results))
 
 
 def _through_expand(distribution: Distribution, node: Expand) -> Distribution:
     """Only columns that every projection passes on unchanged still tell where a row is."""
     kept = {
-        plain(attribute): plain(attribute)
+        canonicalize(attribute): canonicalize(attribute)
         for position, attribute in enumerate(node.output)
-        if all(plain(projection[position]) == plain(attribute) for projection in node.projections)
+        if all(
+            canonicalize(projection[position]) == canonicalize(attribute) for projection in node.projections
+        )
     }
     return _renamed(distribution, kept)
 
@@ -76,7 +80,7 @@ def _through_expand(distribution: Distribution, node: Expand) -> Distribution:
 def _names(expressions: Iterable[Expression]) -> dict[Expression, Expression]:
     names: dict[Expression, Expression] = {}
     for expression in expressions:
-        names.setdefault(plain(expression), plain(_attribute(expression)))
+        names.setdefault(canonicalize(expression), canonicalize(_attribute(expression)))
     return names
 
 

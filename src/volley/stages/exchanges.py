@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import Alias, Attribute, Expression, plain
+from volley.plan.expressions import Alias, Attribute, Expression, canonicalize
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -103,7 +103,7 @@ class _Placement:
                 # Nothing above can tell one task from ranges over several, and one task satisfies everybody.
                 return self._gathered((child, at))
             case Partitioning.HASH:
-                keys = tuple(plain(key) for key in node.keys)
+                keys = tuple(canonicalize(key) for key in node.keys)
                 return (child, at) if keys in at.hashed_by else self._hashed((child, at), node.keys)
             case Partitioning.ROUND_ROBIN if at.tasks < self._workers:
                 even = Exchange(Partitioning.ROUND_ROBIN, self._workers, (), (), child)
@@ -182,8 +182,8 @@ class _Placement:
 
     def _together(self, node: Join, left: Placed, right: Placed) -> tuple[Placed, Placed]:
         """Both sides laid out so that rows with equal keys are in the same task; moves as few sides as it can."""
-        left_keys = tuple(plain(key) for key in node.left_keys)
-        right_keys = tuple(plain(key) for key in node.right_keys)
+        left_keys = tuple(canonicalize(key) for key in node.left_keys)
+        right_keys = tuple(canonicalize(key) for key in node.right_keys)
         pairs = set(zip(left_keys, right_keys, strict=True))
         for mine in left[1].hashed_by:
             for theirs in right[1].hashed_by:
@@ -223,7 +223,7 @@ class _Placement:
         if self._workers == 1:
             return placed
         exchange = Exchange(Partitioning.HASH, self._workers, tuple(keys), (), _not_moved(placed[0]))
-        at: Keys = tuple(plain(key) for key in keys)
+        at: Keys = tuple(canonicalize(key) for key in keys)
         return exchange, Distribution(self._workers, frozenset({at}))
 
     def _gathered(self, placed: Placed) -> Placed:
@@ -309,7 +309,7 @@ def _first_halves(plan: Node) -> frozenset[int]:
     for upper in walk(plan):
         if isinstance(upper, Aggregate) and not upper.calls:
             lower = upper.child.child if isinstance(upper.child, Exchange) else upper.child
-            same = {plain(key) for key in upper.grouping} == {plain(a) for a in lower.output}
+            same = {canonicalize(key) for key in upper.grouping} == {canonicalize(a) for a in lower.output}
             if isinstance(lower, Aggregate) and not lower.calls and same:
                 halves.add(id(lower))
     return frozenset(halves)

@@ -118,7 +118,7 @@ def _cuts(node: Node, can_cut: Callable[[Node], bool]) -> list[Node] | None:
 
 def _gives_an_order(node: Node) -> bool:
     """Whether somebody above may rely on the order of the rows, which a hand-over does not keep."""
-    return order_of(node).asked
+    return order_of(node).requested
 
 
 def _parts_a_pair(node: Node, cuts: list[Node]) -> bool:

@@ -53,7 +53,7 @@ def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -
     if aggregate.distinct or aggregate.filter is not None:
         yield Unsupported(Reason.WINDOW, name, "DISTINCT or FILTER in a window")
     if name in ("First", "Last"):
-        if not call.order_by and not order_of(node.child).asked:
+        if not call.order_by and not order_of(node.child).requested:
             yield Unsupported(Reason.NONDETERMINISTIC, name, "a window without an order")
         return
     yield from check_function(function)
