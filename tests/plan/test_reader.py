@@ -279,7 +279,7 @@ def test_a_source_that_does_not_compile_says_why(spark: SparkSession) -> None:
     source = reader.source().replace("plan.productArity()", "plan.productWidth()")
     reader.compile_reader(made, spark.sparkContext._gateway, source, (), ())
     with pytest.raises(CaptureError, match=r"could not be compiled: .*productWidth"):
-        reader.finished(made)
+        reader.wait_for_reader(made)
 
 
 def test_without_a_reader_spark_runs_the_query(
