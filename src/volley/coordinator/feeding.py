@@ -21,7 +21,7 @@ from volley.splits.feed import Feed
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits
-from volley.stages.scans import dealt, push_down, scans_of
+from volley.stages.scans import assign_files, push_down, scans_of
 from volley.transport.base import RunningTask
 
 # How often the progress of a query is told: its events are kept, so not at every split.
@@ -55,7 +55,7 @@ class Feeding:
             label = f"{name} scan {len(self._feeds) + len(self._dealt)}"
             if isinstance(scan, SourceScan):
                 label = scan.name
-            elif self._equal_workers and (shares := dealt(scan, stage.tasks, self._limits)):
+            elif self._equal_workers and (shares := assign_files(scan, stage.tasks, self._limits)):
                 self._dealt[id(scan)] = _Dealt(label, shares)
                 return node
             self._feeds.append(Feed(label, source_of(scan, stage.tasks, self._limits)))
