@@ -36,7 +36,7 @@ def _little_data_counts_as_much() -> Iterator[None]:
         patch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
         patch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
         patch.setattr("volley.stages.adapt.CONTINUED_BYTES", -1)
-        patch.setattr("volley.query.fits_one_task", lambda plan, limit_bytes: False)
+        patch.setattr("volley.native_run.fits_one_task", lambda plan, limit_bytes: False)
         yield
 
 
@@ -46,7 +46,7 @@ def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 2 * 2**20)
     monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 3 * 2**20)
     monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
-    monkeypatch.setattr("volley.query.fits_one_task", fits_one_task)
+    monkeypatch.setattr("volley.native_run.fits_one_task", fits_one_task)
 
 
 @pytest.fixture(scope="session")

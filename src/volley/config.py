@@ -343,6 +343,12 @@ class Config:
         return cls(**{field: _value(option, settings) for field, option in _FIELDS.items()})
 
 
+def read_enabled(text: str) -> bool:
+    """The value of `spark.volley.enabled`, which is asked before each action, when the others are not read."""
+    option = _FIELDS["enabled"]
+    return bool(_value(option, {option.key: text}))
+
+
 def _value(option: Option, settings: Mapping[str, str]) -> Any:
     text = settings.get(option.key, option.default)
     try:

@@ -50,10 +50,15 @@ ORDER = [
     "cluster",
     "elastic",
     "settings",
+    "callers",
     "bridge",
+    "deployment",
+    "decide",
     "observe",
     "history",
-    "query",
+    "native_run",
+    "actions",
+    "intercepts",
     "session",
     "",
     "sources",
@@ -63,7 +68,13 @@ ORDER = [
 ]
 
 # The only places that choose a transport or a store.
-CHOOSERS = {"query", "worker.daemon", "shuffle.factory"}
+CHOOSERS = {
+    "deployment.local",
+    "deployment.flight",
+    "deployment.spark",
+    "worker.daemon",
+    "shuffle.factory",
+}
 
 # Who tests or measures them has to know them.
 COMPARERS = ("testing", "cli", "bench")
@@ -133,7 +144,7 @@ def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
 
 def test_the_check_sees_a_wrong_import() -> None:
     assert place("transport.local") > place("coordinator.run") > place("transport.base")
-    assert "transport.local" in imports("query")
+    assert "transport.local" in imports("deployment.local")
 
 
 _FAULTS = """

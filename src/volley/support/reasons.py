@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+Engine = Literal["native", "mixed", "spark"]
+"""Who runs a query: Volley, both, or Spark."""
 
 
 class Reason(StrEnum):
