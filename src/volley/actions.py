@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -136,13 +137,15 @@ def _one_by_one(rows: Iterator[Any]) -> Chunks:
         yield [row]
 
 
-def write(spark: SparkSession, action: str, command: Java, original: Callable[[], None]) -> None:
+def write(
+    spark: SparkSession, action: str, make_command: Callable[[], Java], original: Callable[[], None]
+) -> None:
     """Write what a logical command of Spark says, natively or through `original`.
 
     Rows go from the workers to files that nobody sees; when all of them are there, one commit makes them the table.
     """
     with Query(spark, action) as query:
-        command = analyzed(spark, command)
+        command = analyzed(spark, make_command())
         decision = query.decide(lambda decider: decider.decide_write(command))
 
         def natively() -> Answer[None]:
@@ -407,5 +410,13 @@ def _describe(error: BaseException) -> ErrorReport:
         return ErrorReport("NOT_READ_TO_THE_END", "the iterator was closed before its last row")
     if isinstance(error, VolleyError):
         return ErrorReport(error.code, error.message)
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
-    return ErrorReport(condition or type(error).__name__, str(error))
+    code, message = None, str(error)
+    if isinstance(error, PySparkException):
+        code = error.getCondition()
+    elif isinstance(error, Py4JJavaError):
+        # PySpark does not convert every exception of the JVM, and the text of this one is a stack trace.
+        with suppress(Exception):
+            java = error.java_exception
+            code, message = str(java.getClass().getSimpleName()), str(java.getMessage())
+            code = java.getCondition() or code
+    return ErrorReport(code or type(error).__name__, message)

@@ -201,7 +201,7 @@ def _save_format(format: str, original: Original, writer: DataFrameWriter, *args
 def _save_to(writer: DataFrameWriter, path: str | None, action: str, original: Callable[[], None]) -> None:
     spark = writer._spark
     where = spark._jvm.scala.Option.apply(path)  # type: ignore[union-attr]
-    actions.write(spark, action, writer._jwrite.saveCommand(where), original)
+    actions.write(spark, action, lambda: writer._jwrite.saveCommand(where), original)
 
 
 def _insert_into(
@@ -209,8 +209,12 @@ def _insert_into(
 ) -> None:
     if overwrite is not None:
         writer.mode("overwrite" if overwrite else "append")
-    command = writer._jwrite.insertIntoCommand(tableName)
-    actions.write(writer._spark, "insertInto", command, lambda: original(writer, tableName))
+    actions.write(
+        writer._spark,
+        "insertInto",
+        lambda: writer._jwrite.insertIntoCommand(tableName),
+        lambda: original(writer, tableName),
+    )
 
 
 def _save_as_table(
@@ -223,8 +227,12 @@ def _save_as_table(
     **options: Any,
 ) -> None:
     _configure(writer, format, mode, partitionBy, options)
-    command = writer._jwrite.saveAsTableCommand(name)
-    actions.write(writer._spark, "saveAsTable", command, lambda: original(writer, name))
+    actions.write(
+        writer._spark,
+        "saveAsTable",
+        lambda: writer._jwrite.saveAsTableCommand(name),
+        lambda: original(writer, name),
+    )
 
 
 def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
@@ -234,7 +242,7 @@ def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
     if action is None:
         return original(spark, sqlQuery)  # type: ignore[no-any-return]
     answers: list[DataFrame] = []
-    actions.write(spark, action, command, lambda: answers.append(original(spark, sqlQuery)))
+    actions.write(spark, action, lambda: command, lambda: answers.append(original(spark, sqlQuery)))
     return answers[0] if answers else spark.createDataFrame([], StructType([]))
 
 

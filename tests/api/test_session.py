@@ -145,7 +145,11 @@ def test_off_and_on_again(people: SparkSession) -> None:
     assert people.table("people").count() == 40
     off = volley.last_query(people)
     assert off is not None
-    assert (off.engine, off.action, [item.reason for item in off.reasons]) == ("spark", "count", [Reason.DISABLED])
+    assert (off.engine, off.action, [item.reason for item in off.reasons]) == (
+        "spark",
+        "count",
+        [Reason.DISABLED],
+    )
     # It is as if Volley were not there: no tag on Spark's jobs, so their tasks are not counted.
     assert off.spark_tasks is None
     volley.enable(people)
