@@ -11,47 +11,24 @@ However it ends, `volley.last_query` tells.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import closing
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from volley import history
 from volley.bridge.commit import Staging
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.result import NativeResult
 from volley.bridge.write import commit, files_of, write_plan
 from volley.bridge.write_command import analyzed, tell_spark
-from volley.callers import warn_caller
-from volley.config import Config
 from volley.coordinator.result import ResultStream
-from volley.decide import Decider, Decision
-from volley.deployment.factory import choose_deployment
-from volley.errors import (
-    ConfigError,
-    DataError,
-    DeadlineExceeded,
-    FallbackError,
-    QueryCancelled,
-    ResultInterrupted,
-    SourceError,
-    VolleyError,
-)
-from volley.ids import QueryId
-from volley.native_run import NativeRun
-from volley.observe.report import ErrorReport, Outcome, QueryReport
-from volley.observe.tasks import ApplicationTasks, TaggedJobs
+from volley.decide import Decision
+from volley.observe.tasks import ApplicationTasks
 from volley.plan.jvm import Java
-from volley.plan.nodes import Node
-from volley.settings import settings
-from volley.support.reasons import Engine, Reason, Unsupported
+from volley.query import Answer, NoTasks, Query
+from volley.support.reasons import Reason, Unsupported
 
 Value = TypeVar("Value")
 Chunks = Generator[list[Any], None, None]
@@ -189,234 +166,3 @@ def record_only(spark: SparkSession, action: str, original: Callable[[], Value])
     with Query(spark, action, NoTasks) as query:
         query.reasons = (Unsupported(Reason.DISABLED, action, "spark.volley.enabled is false"),)
         return query.finish(query.ask_spark(original))
-
-
-@dataclass(frozen=True)
-class Answer(Generic[Value]):
-    value: Value
-    rows: int = 0
-
-
-class TaskCounter(Protocol):
-    """Counts Spark's tasks from `__enter__` on."""
-
-    def __enter__(self) -> TaskCounter: ...
-
-    def __exit__(self, *raised: Any) -> None: ...
-
-    def tasks(self) -> int | None: ...
-
-
-class NoTasks:
-    """Counts nothing, and touches nothing of Spark's."""
-
-    def __init__(self, spark: SparkSession, tag: str) -> None:
-        pass
-
-    def __enter__(self) -> NoTasks:
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        pass
-
-    def tasks(self) -> None:
-        return None
-
-
-class Query:
-    """One action, from its start to its report. Leaving the `with` block frees everything and reports a failure."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        action: str,
-        counter: Callable[[SparkSession, str], TaskCounter] = TaggedJobs,
-    ) -> None:
-        self.spark = spark
-        self.action = action
-        self.id = QueryId.new()
-        self.engine: Engine = "spark"
-        self.reasons: tuple[Unsupported, ...] = ()
-        self._tag = f"volley-{self.id}"
-        self._session = history.session_id(spark)
-        self._tasks = counter(spark, self._tag)
-        self._started = time.perf_counter()
-        self._planning_seconds = self._capture_seconds = 0.0
-        self._config: Config | None = None
-        self._run: NativeRun | None = None
-        self._decision: Decision | None = None
-        self._committing = False
-        self._reported = False
-        self._before = history.latest(self._session)
-        self._held = ExitStack()
-
-    def __enter__(self) -> Query:
-        self._held.enter_context(self._tasks)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._held.close()
-        finally:
-            if error is not None and not self._reported:
-                self._report_failure(error)
-
-    # ------------------------------------------------------------------------------------------- the steps of a query
-
-    def decide(self, decide: Callable[[Decider], Decision]) -> Decision:
-        """Decide who runs it. FallbackError when that is not Volley alone and the session does not allow it."""
-        config = self._config = Config.read(settings(self.spark))
-        deployment = choose_deployment(self.spark, config)
-        decision = decide(
-            Decider(self.spark, deployment, mixed=config.mixed, what=self.action, started=self._started)
-        )
-        self._decision, self.engine, self.reasons = decision, decision.engine, decision.reasons
-        self._capture_seconds = decision.capture_seconds
-        self._planning_seconds = decision.planning_seconds
-        self._obey_fallback(decision, config.fallback)
-        run = NativeRun(self.spark, config, deployment, session=self._session, tag=self._tag)
-        self._held.callback(run.close)
-        self._run = run
-        return decision
-
-    def start(self, decision: Decision, plan: Node | None = None) -> ResultStream | SparkRows:
-        """Start what Volley runs: the plan of the decision, or `plan` in its place."""
-        plan_or_part = plan or decision.plan
-        assert plan_or_part is not None, "Spark runs it"
-        return self._native_run.start(plan_or_part, decision.inputs)
-
-    def write_by_spark(self, part: SparkPart, command: Java) -> None:
-        """Let Spark's writer write rows that are partly native."""
-        self._native_run.write_by_spark(part, command)
-
-    def committing(self) -> None:
-        """From here on the table changes, so that nobody may begin again."""
-        self._committing = True
-
-    def try_natively(self, natively: Callable[[], Answer[Value]]) -> Answer[Value] | None:
-        """The native answer; None when Spark has to answer and may. What Spark cannot mend is raised."""
-        assert self._config is not None
-        if self._decision is None or self._decision.plan is None:
-            return None
-        tries = self._config.task_attempts
-        while True:
-            tries -= 1
-            try:
-                return natively()
-            except ResultInterrupted as error:
-                # Nobody has seen an answer yet, so the rows that came in are simply dropped.
-                if not tries:
-                    raise
-                warn_caller(f"A worker was lost and the query begins again: {error}")
-            except VolleyError as error:
-                self._leave_to_spark(error, self._config.fallback)
-                return None
-
-    def ask_spark(self, spark: Callable[[], Value]) -> Answer[Value]:
-        """Spark's answer."""
-        self.engine = "spark"
-        value = spark()
-        return Answer(value, len(value) if isinstance(value, list) else 0)
-
-    def finish(self, answer: Answer[Value]) -> Value:
-        """Report the answer."""
-        self._report("answered", None, answer.rows, self._tasks.tasks())
-        return answer.value
-
-    # ------------------------------------------------------------------------------------------- fallback
-
-    def _obey_fallback(self, decision: Decision, fallback: str) -> None:
-        if decision.engine == "native" or not decision.has_rows:
-            return
-        text = "; ".join(map(str, decision.reasons))
-        if fallback == "error":
-            raise FallbackError(
-                f"{self.action} does not run natively: {text}.",
-                hint="Set spark.volley.fallback=allow to let Spark run it.",
-            )
-        if fallback == "warn":
-            warn_caller(f"Spark runs this {self.action}: {text}")
-
-    def _leave_to_spark(self, error: VolleyError, fallback: str) -> None:
-        """Let Spark answer after a native failure, unless that is not allowed or would not help: then raise.
-
-        Where the data is at fault, Spark's own error is the one the user sees, with its class, parameters and place in
-        the SQL text; or Spark does not fail (it may not evaluate what we did), and its rows are the right ones.
-        """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError):
-            raise error
-        if self._committing or self._native_run.writer_began:
-            # A table may have been changed already.
-            raise error
-        reason = Unsupported(Reason.REPLAY, self.action, error.message)
-        if not isinstance(error, DataError):
-            if fallback == "error":
-                raise error
-            warn_caller(f"Volley failed and Spark runs the query: {error}")
-        elif fallback == "error":
-            raise FallbackError(
-                f"{self.action} failed natively and would have to be replayed on Spark: {reason}.",
-                hint="Set spark.volley.fallback=allow to let Spark answer, or raise its own error.",
-            ) from error
-        self.reasons = (reason,)
-
-    # ------------------------------------------------------------------------------------------- the report
-
-    def _report_failure(self, error: BaseException) -> None:
-        abandoned = isinstance(error, GeneratorExit)
-        if abandoned and history.latest(self._session) is not self._before:
-            return  # nobody read on, and the session has done other things since
-        cancelled = abandoned or isinstance(error, QueryCancelled | KeyboardInterrupt)
-        tasks = None
-        # The count is not worth losing the error for.
-        with suppress(Exception):
-            tasks = self._tasks.tasks()
-        self._report("cancelled" if cancelled else "failed", _describe(error), 0, tasks)
-
-    def _report(self, outcome: Outcome, error: ErrorReport | None, rows: int, tasks: int | None) -> None:
-        seconds = time.perf_counter() - self._started
-        run = self._run if self.engine != "spark" else None
-        stages = run.stages() if run else ()
-        report = QueryReport(
-            query=str(self.id),
-            action=self.action,
-            engine=self.engine,
-            reasons=self.reasons,
-            seconds=seconds,
-            planning_seconds=self._planning_seconds,
-            capture_seconds=self._capture_seconds,
-            execution_seconds=seconds - self._planning_seconds - self._capture_seconds,
-            rows=rows,
-            spark_tasks=tasks,
-            shuffle_bytes=sum(stage.bytes for stage in stages[:-1]),
-            stages=stages,
-            native_tasks=self._run.native_tasks() if self._run else 0,
-            outcome=outcome,
-            error=error,
-        )
-        self._reported = True
-        history.keep(self._session, report)
-
-    @property
-    def _native_run(self) -> NativeRun:
-        assert self._run is not None, "decide comes first"
-        return self._run
-
-
-def _describe(error: BaseException) -> ErrorReport:
-    if isinstance(error, GeneratorExit):
-        return ErrorReport("NOT_READ_TO_THE_END", "the iterator was closed before its last row")
-    if isinstance(error, VolleyError):
-        return ErrorReport(error.code, error.message)
-    code, message = None, str(error)
-    if isinstance(error, PySparkException):
-        code = error.getCondition()
-    elif isinstance(error, Py4JJavaError):
-        # PySpark does not convert every exception of the JVM, and the text of this one is a stack trace.
-        with suppress(Exception):
-            java = error.java_exception
-            code, message = str(java.getClass().getSimpleName()), str(java.getMessage())
-            code = java.getCondition() or code
-    return ErrorReport(code or type(error).__name__, message)

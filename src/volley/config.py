@@ -118,7 +118,11 @@ _OF_BOTH = "Alike in the session and for `volley worker --set`."
 
 OPTIONS: tuple[Option, ...] = (
     Option(
-        "enabled", "boolean", "true", "Off: this session runs on Spark as if Volley were not there.", _boolean
+        "enabled",
+        "boolean",
+        "true",
+        "Off: this session runs on Spark as if Volley were not there, also after volley.enable.",
+        _boolean,
     ),
     Option(
         "fallback",

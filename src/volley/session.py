@@ -102,9 +102,11 @@ def _wrap(intercept: Intercept, original: Callable[..., Any]) -> Callable[..., A
         # PySpark makes some actions of others; only the one that the user called is an action of the session.
         if getattr(_thread, "in_action", False):
             return ask_spark()
+        if not intercept.is_action(subject, *arguments, **named):
+            return ask_spark()
         spark = intercept.session(subject)
         enabled = switch(spark)
-        if enabled is None or not intercept.is_action(subject, *arguments, **named):
+        if enabled is None:
             return ask_spark()
         _thread.in_action = True
         try:

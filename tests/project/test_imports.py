@@ -57,6 +57,7 @@ ORDER = [
     "observe",
     "history",
     "native_run",
+    "query",
     "actions",
     "intercepts",
     "session",

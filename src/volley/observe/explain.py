@@ -75,7 +75,10 @@ class Explanation:
             + "</div>"
             for position, verdict in enumerate(self.nodes)
         )
-        return f'<div style="font-family:monospace"><b>{escape(self._headline())}</b>{rows}</div>'
+        others = "".join(
+            f"<div><small>{escape(str(reason))}</small></div>" for reason in self._other_reasons()
+        )
+        return f'<div style="font-family:monospace"><b>{escape(self._headline())}</b>{rows}{others}</div>'
 
     def _ipython_display_(self) -> None:
         show_at_end(self)
@@ -112,9 +115,12 @@ class Explanation:
             yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
-        # What is about no single operator, such as a native part that is too small.
+        yield from map(str, self._other_reasons())
+
+    def _other_reasons(self) -> list[Unsupported]:
+        """What is about no single operator, such as a native part that is too small."""
         told = {reason for verdict in self.nodes for reason in verdict.reasons}
-        yield from (str(reason) for reason in self.reasons if reason not in told and self.nodes)
+        return [reason for reason in self.reasons if reason not in told and self.nodes]
 
 
 _MARKS = {True: "✓", False: "✗"}

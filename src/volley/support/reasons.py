@@ -68,7 +68,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.CAPTURE: "A part of Spark's plan could not be read without guessing.",
     Reason.PLAN_SIZE: "The plan is too large to read.",
     Reason.ACTION: "This action is answered by Spark.",
-    Reason.DISABLED: "Volley is off on this session.",
+    Reason.DISABLED: "Volley is off on this session, so Spark runs everything.",
     Reason.MIXED: "What is native of the query is too little to be worth a hand-over: Spark runs all of it.",
     Reason.REPLAY: "The native run met data that Spark answers with an error, so Spark was asked.",
 }
