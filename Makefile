@@ -4,18 +4,27 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 SCALE ?= 1
+# Test processes. Each may have a Spark session and a cluster of its own.
+JOBS ?= 2
+# A file stays in one process, so that its tests share clusters and tables.
+PARALLEL := -n $(JOBS) --dist loadfile
+TRANSPORTS ?= local flight spark
+STORES ?= memory service object
+MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow lint bench docs java clean
+.PHONY: help run test test-fast test-slow test-matrix lint bench docs java clean
 
 help:
-	@echo "make run        a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
-	@echo "make test       lint, then the test suite"
-	@echo "make test-slow  the long suites too"
-	@echo "make lint       ruff and mypy"
-	@echo "make bench      the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
-	@echo "make docs       write the generated pages of docs/ anew"
-	@echo "make clean      remove the environment and everything that tools left"
+	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
+	@echo "make test         lint, then the test suite, in parallel                          (JOBS=2)"
+	@echo "make test-fast    only the tests that need no Spark"
+	@echo "make test-slow    make test, then the long suites"
+	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
+	@echo "make lint         ruff and mypy"
+	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
+	@echo "make docs         write the generated pages of docs/ anew"
+	@echo "make clean        remove the environment and everything that tools left"
 
 $(READY): pyproject.toml scripts/venv.sh
 	@scripts/venv.sh $(VENV)
@@ -28,10 +37,20 @@ run: $(READY) java
 	@$(BIN)/volley demo --scale $(SCALE)
 
 test: lint java
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
-test-slow: lint java
-	$(BIN)/pytest -m "slow or not slow"
+test-fast: $(READY)
+	$(BIN)/pytest $(PARALLEL) -m "not spark and not slow"
+
+# Kills and stops are aimed at moments of a query, so these have the machine to themselves.
+test-slow: test
+	$(BIN)/pytest -m slow
+
+test-matrix: $(READY) java
+	@set -e; for transport in $(TRANSPORTS); do for store in $(STORES); do \
+		echo "transport $$transport, store $$store"; \
+		$(BIN)/pytest -q $(PARALLEL) --transport $$transport --store $$store $(MATRIX_SUITES); \
+	done; done
 
 lint: $(READY)
 	$(BIN)/ruff check .

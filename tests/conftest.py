@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Spark session for the whole run: starting Java costs seconds, and most tests need only a fresh configuration."""
+"""One Spark session for all tests of a process: starting Java costs seconds, and most tests need only fresh settings.
+
+`pytest --transport flight --store service tests/...` runs what takes `spark` on another transport and shuffle store.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from answers import Answers
 from hypothesis import settings
 from pyspark.sql import DataFrame, SparkSession
-from tables import frames
 
 import volley
+from helpers.answers import Answers
+from helpers.tables import frames
+from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
-from volley.splits.measure import fits_one_task
+from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deployed
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restored
 
 # The same cases every time: a build must not fail because of what chance drew.
@@ -29,24 +34,24 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _little_data_counts_as_much() -> Iterator[None]:
-    """Tables of tests are so small that one task would do everything; then nothing would be shared or exchanged."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
-        patch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
-        patch.setattr("volley.stages.adapt.CONTINUED_BYTES", -1)
-        patch.setattr("volley.native_run.fits_one_task", lambda plan, limit_bytes: False)
-        yield
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("volley")
+    group.addoption("--transport", choices=TRANSPORTS, default="local", help="how tasks reach workers")
+    group.addoption("--store", choices=STORES, default="memory", help="where exchanged data is kept")
 
 
-@pytest.fixture
-def little_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little data counts as little, as it does for users."""
-    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 2 * 2**20)
-    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", 3 * 2**20)
-    monkeypatch.setattr("volley.stages.adapt.CONTINUED_BYTES", 12 * 2**20)
-    monkeypatch.setattr("volley.native_run.fits_one_task", fits_one_task)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that need Java are marked, so that `-m "not spark"` selects the others."""
+    if isinstance(item, pytest.Function) and "spark_session" in item.fixturenames:
+        item.add_marker("spark")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of the embedded mode itself are left out when another deployment was asked for."""
+    if (config.getoption("--transport"), config.getoption("--store")) == (TRANSPORTS[0], STORES[0]):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("embedded")])
+    items[:] = [item for item in items if not item.get_closest_marker("embedded")]
 
 
 @pytest.fixture(scope="session")
@@ -75,15 +80,36 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def deployment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    """The workers and the shuffle store of `--transport` and `--store`."""
+    transport, store = request.config.getoption("--transport"), request.config.getoption("--store")
+    with deployed(transport, store, tmp_path_factory.mktemp("deployment")) as found:
+        yield found
+        eventually(found.is_empty)
+
+
 @pytest.fixture
-def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
+def spark(spark_session: SparkSession, deployment: Deployment) -> Iterator[SparkSession]:
     """The session with Volley enabled; settings that a test leaves behind, and its views, are gone after it."""
     before = _views(spark_session)
     with restored(spark_session):
         volley.enable(spark_session)
+        for key, value in deployment.settings.items():
+            spark_session.conf.set(key, value)
         yield spark_session
     for view in _views(spark_session) - before:
         spark_session.catalog.dropTempView(view)
+
+
+@pytest.fixture
+def distributed(spark: SparkSession) -> SparkSession:
+    """`spark`, told to distribute even the small tables of tests: by default one task would read them."""
+    for key, value in DISTRIBUTED_SETTINGS.items():
+        spark.conf.set(key, value)
+    return spark
 
 
 @pytest.fixture

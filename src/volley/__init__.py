@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volley: Spark plans, Arrow runs, Flight shuffles.
 
-`volley.enable(spark)` is all a program needs; the rest is for looking at what happened.
+`volley.enable(spark)` is all a program needs; the rest is for looking at what happened, and for those who extend
+Volley. docs/api.md describes every public name.
 """
 
 from __future__ import annotations
@@ -14,26 +15,78 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
 
 __version__ = "0.1.0"
-__all__ = ["cancel", "disable", "enable", "explain", "last_query"]
+__all__ = [
+    "Block",
+    "ErrorReport",
+    "Estimate",
+    "Explanation",
+    "FeedReport",
+    "LocalCluster",
+    "NodeVerdict",
+    "OperatorReport",
+    "QueryReport",
+    "Reason",
+    "RunningTask",
+    "SharedStore",
+    "ShuffleSink",
+    "ShuffleStore",
+    "Split",
+    "SplitReader",
+    "SplitSource",
+    "StageReport",
+    "Transport",
+    "Unsupported",
+    "VolleyError",
+    "__version__",
+    "cancel",
+    "disable",
+    "enable",
+    "errors",
+    "explain",
+    "last_query",
+]
 
 if TYPE_CHECKING:
+    from volley import errors
+    from volley.cluster import LocalCluster
+    from volley.errors import VolleyError
     from volley.history import cancel, last_query
-    from volley.observe.explain import explain
+    from volley.observe.explain import Explanation, explain
+    from volley.observe.report import ErrorReport, FeedReport, OperatorReport, QueryReport, StageReport
     from volley.session import disable, enable
+    from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
+    from volley.splits.source import Estimate, Split, SplitReader, SplitSource
+    from volley.support.check import NodeVerdict
+    from volley.support.reasons import Reason, Unsupported
+    from volley.transport.base import RunningTask, Transport
 
+# Where each name is defined. A test compares this with the imports above.
 _HOMES = {
-    "cancel": "volley.history",
-    "disable": "volley.session",
-    "enable": "volley.session",
-    "explain": "volley.observe.explain",
-    "last_query": "volley.history",
+    "volley.cluster": ("LocalCluster",),
+    "volley.errors": ("VolleyError",),
+    "volley.history": ("cancel", "last_query"),
+    "volley.observe.explain": ("Explanation", "explain"),
+    "volley.observe.report": ("ErrorReport", "FeedReport", "OperatorReport", "QueryReport", "StageReport"),
+    "volley.session": ("disable", "enable"),
+    "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore"),
+    "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),
+    "volley.support.check": ("NodeVerdict",),
+    "volley.support.reasons": ("Reason", "Unsupported"),
+    "volley.transport.base": ("RunningTask", "Transport"),
 }
 
 
 def __getattr__(name: str) -> Any:
     # Workers import this package too, and need neither PySpark nor a JVM: the names load when they are used.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'volley' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "errors":
+        return importlib.import_module("volley.errors")
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'volley' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,16 +17,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
-import pyarrow.flight as flight
-
-from volley.errors import VolleyError
+from volley.errors import QueryError, VolleyError
 from volley.machine import available_cores
+from volley.rpc.client import Client
+from volley.rpc.control import AskHealth, Drain, Health
+from volley.rpc.service import ServiceHealth
 from volley.security import Security
-from volley.shuffle.service.messages import ServiceHealth
-from volley.transport.codec import decode, encode
-from volley.transport.control import Ack, AskHealth, Drain, Health
 from volley.worker.scratch import Scratch
 
 _START_SECONDS = 60.0
@@ -246,25 +244,22 @@ def health_of(
     address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS
 ) -> Health | ServiceHealth | None:
     """What the worker or shuffle server at `address` says of itself; None when it does not answer."""
-    answer = _ask(address, security, "health", AskHealth(), timeout_seconds)
-    return answer if isinstance(answer, Health | ServiceHealth) else None
+    with Client(address, security, timeout_seconds=timeout_seconds) as client:
+        try:
+            health: Health | ServiceHealth = client.call("health", AskHealth(), Health | ServiceHealth)
+        except QueryError:
+            return None
+        return health
 
 
 def drain(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> bool:
     """Tell the daemon at `address` to take nothing new; whether it heard."""
-    return isinstance(_ask(address, security, "drain", Drain(), timeout_seconds), Ack)
-
-
-def _ask(address: str, security: Security, action: str, message: Any, timeout_seconds: float) -> Any:
-    client = security.connect(address)
-    try:
-        options = flight.FlightCallOptions(timeout=timeout_seconds)
-        (reply,) = client.do_action(flight.Action(action, encode(message)), options)
-        return decode(reply.body.to_pybytes())
-    except (flight.FlightError, OSError, VolleyError):
-        return None
-    finally:
-        client.close()
+    with Client(address, security, timeout_seconds=timeout_seconds) as client:
+        try:
+            client.call("drain", Drain())
+        except QueryError:
+            return False
+        return True
 
 
 def _address(process: subprocess.Popen[bytes], log: IO[bytes], deadline: float) -> str:

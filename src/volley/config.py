@@ -214,6 +214,48 @@ OPTIONS: tuple[Option, ...] = (
         _bytes_or_zero,
     ),
     Option(
+        "planner.scanTaskSize",
+        "size",
+        "2m",
+        "A scan of files gets another task for every so many bytes that it reads, up to one per worker.",
+        parse_bytes,
+    ),
+    Option(
+        "planner.shuffleTaskSize",
+        "size",
+        "12m",
+        "Shuffle partitions are merged until a task reads at least this much.",
+        parse_bytes,
+    ),
+    Option(
+        "planner.replicatedScanSize",
+        "size",
+        "3m",
+        "A broadcast side that scans no more than this is computed by every task instead of in a stage; 0: never.",
+        _bytes_or_zero,
+    ),
+    Option(
+        "planner.continuedStageSize",
+        "size",
+        "12m",
+        "A single task goes on with the next stage if it reads no more than this for it; 0: never.",
+        _bytes_or_zero,
+    ),
+    Option(
+        "planner.broadcastSize",
+        "size",
+        "10m",
+        "A side of a shuffle join that proves no larger than this is read whole by every task; 0: never.",
+        _bytes_or_zero,
+    ),
+    Option(
+        "planner.runtimeFilterSize",
+        "size",
+        "64m",
+        "The most that a task reads of the other side of a join to drop rows before they are exchanged; 0: never.",
+        _bytes_or_zero,
+    ),
+    Option(
         "executor.memory",
         "size",
         "0",
@@ -324,6 +366,12 @@ class Config:
     shuffle_replicas: int
     mixed: bool
     single_task_size: int
+    planner_scan_task_size: int
+    planner_shuffle_task_size: int
+    planner_replicated_scan_size: int
+    planner_continued_stage_size: int
+    planner_broadcast_size: int
+    planner_runtime_filter_size: int
     executor_memory: int
     executor_insecure: bool
     shuffle_port: int

@@ -8,15 +8,21 @@ VolleyError                      code, what happened, what to do next
 +-- CaptureError                 Spark's plan could not be read without guessing
 +-- QueryError                   a native query failed
     +-- TaskError                in a task of a stage, with its attempt
+    +-- EngineError              the native engine failed, and not because of the data: a defect
     +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
     +-- NoWorkers                none of the worker daemons can be used
     +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
+    +-- PeerLost                 another process does not answer, or not with what was asked for
+    |   +-- PeerTimedOut         not within the deadline of the call
+    |   +-- PeerUnavailable      nobody listens there, or the connection broke
+    +-- PeerRefused              another process refuses a call; its code says why
     +-- BlockMissing             exchanged data is not where the manifest says
     |   +-- BlockDamaged         it is there, and is not what was written
     |   +-- LeaseExpired         its driver did not show that it lives, and all of the query was removed
     +-- ShuffleRefused           a shared shuffle store does not take exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
     +-- SourceError              a source failed to find out what there is to read
+    +-- CommitError              files of a write may be in the table in part; it is not tried again
     +-- CrossingError            rows could not be handed from one engine to the other
     +-- DataError                the data or an input file is at fault; Spark is asked for its own error
     +-- QueryCancelled           somebody cancelled it
@@ -70,12 +76,38 @@ class TaskError(QueryError):
         super().__init__(f"{attempt}: {message}", hint=hint)
 
 
+class EngineError(QueryError):
+    """The native engine failed where data cannot be the cause. Spark may run the query, and a warning says so."""
+
+    code = "ENGINE_ERROR"
+
+
 class NoWorkers(QueryError):
     code = "NO_WORKERS"
 
 
 class HandshakeRefused(QueryError):
     code = "HANDSHAKE_REFUSED"
+
+
+class PeerLost(QueryError):
+    code = "PEER_LOST"
+
+
+class PeerTimedOut(PeerLost):
+    code = "PEER_TIMED_OUT"
+
+
+class PeerUnavailable(PeerLost):
+    code = "PEER_UNAVAILABLE"
+
+
+class PeerRefused(QueryError):
+    """`code` is that of the error on the other side."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        self.code = code
+        super().__init__(message, hint=hint)
 
 
 class ResultInterrupted(QueryError):
@@ -98,6 +130,12 @@ class DataError(QueryError):
     """The native engine met data that Spark may answer with an error (overflow, bad cast, broken file)."""
 
     code = "DATA_ERROR"
+
+
+class CommitError(QueryError):
+    """Files were being moved into the table when it failed. Writing again could double rows."""
+
+    code = "COMMIT_FAILED"
 
 
 class CrossingError(QueryError):

@@ -6,10 +6,12 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from volley.fields import Count, Key
+
 
 @dataclass(frozen=True, order=True)
 class QueryId:
-    value: str
+    value: Key
 
     @classmethod
     def new(cls) -> QueryId:
@@ -24,8 +26,8 @@ class StageId:
     """A stage of a query. The epoch rises when a stage must be rolled back and run again as a whole."""
 
     query: QueryId
-    stage: int
-    epoch: int = 0
+    stage: Count
+    epoch: Count = 0
 
     def __str__(self) -> str:
         return f"{self.query}/s{self.stage}" + (f"e{self.epoch}" if self.epoch else "")
@@ -34,7 +36,7 @@ class StageId:
 @dataclass(frozen=True, order=True)
 class TaskId:
     stage: StageId
-    task: int
+    task: Count
 
     def __str__(self) -> str:
         return f"{self.stage}/t{self.task}"
@@ -45,7 +47,7 @@ class AttemptId:
     """One try at a task. Of several attempts at most one wins; the others leave nothing behind."""
 
     task: TaskId
-    attempt: int
+    attempt: Count
 
     @property
     def query(self) -> QueryId:

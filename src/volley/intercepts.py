@@ -26,6 +26,7 @@ from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 from pyspark.sql.types import StructType
 
 from volley import actions
+from volley.batches import empty_batch
 from volley.bridge.result import NativeResult
 
 Original = Callable[..., Any]
@@ -72,7 +73,7 @@ def _collect_as_arrow(
         batches = list(result.table(schema).to_batches())
         if batches or empty_list_if_zero_records:
             return [batch for batch in batches if batch.num_rows] or batches[:1]
-        return [pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)]
+        return [empty_batch(schema)]
 
     def spark() -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = original(

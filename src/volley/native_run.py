@@ -31,11 +31,12 @@ from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
+from volley.rpc.messages import TaskDone
 from volley.splits.measure import fits_one_task, measure
 from volley.stages.cut import alone, kept, make_stages
 from volley.stages.graph import StageGraph
+from volley.stages.limits import PlannerLimits
 from volley.transport.base import Transport
-from volley.transport.messages import TaskDone
 
 Running = TypeVar("Running")
 
@@ -55,6 +56,7 @@ class NativeRun:
         """Whether Spark's writer has begun: what it left may be in the way of a second try."""
         self._spark = spark
         self._config = config
+        self._limits = PlannerLimits.of(config)
         self._deployment = deployment
         self._tag = tag
         self._session = session
@@ -117,11 +119,11 @@ class NativeRun:
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         workers = count_workers(transport)
         if workers == 1:
-            return make_stages(plan, 1)
+            return make_stages(plan, 1, self._limits)
         plan = measure(plan)
-        if fits_one_task(plan, self._config.single_task_size):
-            return alone(make_stages(plan, 1))
-        return make_stages(plan, workers)
+        if fits_one_task(plan, self._limits):
+            return alone(make_stages(plan, 1, self._limits))
+        return make_stages(plan, workers, self._limits)
 
     def _begin(self, begin: Callable[..., Running], graph: StageGraph, transport: Transport) -> Running:
         events = EventLog(*progress_listeners(self._config.progress))
@@ -139,6 +141,7 @@ class NativeRun:
                 timeout_seconds=self._config.timeout_seconds,
                 attempts=self._config.task_attempts,
                 events=events,
+                limits=self._limits,
                 absence_seconds=self._deployment.absence_seconds,
             )
         except BaseException:

@@ -22,6 +22,7 @@ from volley.coordinator.result import ResultStream
 from volley.decide import Decider, Decision
 from volley.deployment.factory import choose_deployment
 from volley.errors import (
+    CommitError,
     ConfigError,
     DataError,
     DeadlineExceeded,
@@ -41,6 +42,9 @@ from volley.settings import settings
 from volley.support.reasons import Engine, Reason, Unsupported
 
 Value = TypeVar("Value")
+
+# Failures that a second run, by Spark, would not mend or would make worse.
+_NOT_REPLAYED = (QueryCancelled, DeadlineExceeded, FallbackError, ConfigError, SourceError, CommitError)
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class Query:
         Where the data is at fault, Spark's own error is the one the user sees, with its class, parameters and place in
         the SQL text; or Spark does not fail (it may not evaluate what we did), and its rows are the right ones.
         """
-        if isinstance(error, QueryCancelled | DeadlineExceeded | FallbackError | ConfigError | SourceError):
+        if isinstance(error, _NOT_REPLAYED):
             raise error
         if self._committing or self._native_run.writer_began:
             # A table may have been changed already.

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
 
 
@@ -199,7 +200,8 @@ def numbers(spark: SparkSession, tmp_path: Path) -> SparkSession:
 @pytest.mark.parametrize("workers", ["1", "3"])
 @pytest.mark.parametrize("sql", FAILING)
 def test_ansi_errors_are_sparks_own(numbers: SparkSession, sql: str, workers: str) -> None:
-    with conf(numbers, {"spark.volley.local.workers": workers, "spark.sql.ansi.enabled": "true"}):
+    several = {"spark.volley.local.workers": workers, **DISTRIBUTED_SETTINGS}
+    with conf(numbers, {**several, "spark.sql.ansi.enabled": "true"}):
         result = assert_same_outcome(numbers, lambda: numbers.sql(sql))
     assert condition(result).startswith(FAILING[sql])
 

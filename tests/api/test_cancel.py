@@ -9,23 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.waiting import eventually
 from volley import history
 from volley.errors import QueryCancelled
 
 # Far longer than any test: only a cancellation ends it in time.
 ENDLESS = "select count(*) from range(1000000000000) where (id * 3) % 7 = 3"
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in 30 s"
-        time.sleep(0.01)
 
 
 def is_idle() -> bool:

@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
-from standalone import StandaloneCluster
 
 import volley
+from helpers.standalone import StandaloneCluster
 from volley.testing.session import conf
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "pipeline.py"
@@ -30,6 +30,7 @@ def pipeline() -> ModuleType:
     return module
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("transport", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_same_rows(spark: SparkSession, pipeline: ModuleType, tmp_path: Path, transport: str) -> None:
     with conf(spark, {"spark.volley.enabled": "false"}):

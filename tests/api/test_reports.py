@@ -7,8 +7,8 @@ from volley.events import OperatorMetrics, StageFinished, StageStarted, TaskFini
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.observe.report import QueryReport, StageReport
 from volley.observe.stages import stage_reports
+from volley.rpc.messages import TaskDone
 from volley.testing.contracts import attempt_id
-from volley.transport.messages import TaskDone
 
 QUERY = QueryId("q")
 

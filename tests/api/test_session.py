@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,14 @@ import volley
 from volley.errors import ConfigError, FallbackError, SessionError
 from volley.support.reasons import Reason
 from volley.testing.session import conf
+
+
+def shown(frame: DataFrame, *arguments: Any, **options: Any) -> str:
+    """What `show` prints."""
+    with redirect_stdout(StringIO()) as output:
+        frame.show(*arguments, **options)
+    return output.getvalue()
+
 
 ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "collect": lambda frame: frame.collect(),
@@ -30,9 +40,9 @@ ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "tail of all": lambda frame: frame.tail(10_000),
     "isEmpty": lambda frame: frame.isEmpty(),
     "toLocalIterator": lambda frame: list(frame.toLocalIterator()),
-    "show": lambda frame: frame._show_string(4),
-    "show wide": lambda frame: frame._show_string(2, truncate=False),
-    "show vertical": lambda frame: frame._show_string(3, truncate=5, vertical=True),
+    "show": lambda frame: shown(frame, 4),
+    "show wide": lambda frame: shown(frame, 2, truncate=False),
+    "show vertical": lambda frame: shown(frame, 3, truncate=5, vertical=True),
 }
 
 
@@ -247,5 +257,6 @@ def test_foreach_passes_to_spark(spark: SparkSession) -> None:
 def test_an_abandoned_iterator_stops_the_query(people: SparkSession) -> None:
     rows = people.table("people").toLocalIterator()
     next(rows)
-    rows.close()  # type: ignore[attr-defined]
+    assert isinstance(rows, Generator)
+    rows.close()
     assert volley.cancel(people) == 0

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import pytest
-from answers import Answers
 from pyspark.sql import SparkSession
 
+from helpers.answers import Answers
 from volley.bench.queries import QUERIES, query_text
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
 
 WORKERS = "spark.volley.local.workers"
@@ -19,8 +20,9 @@ BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 SETTINGS = {
     "one worker": {WORKERS: "1"},
     "one worker, shuffle joins": {WORKERS: "1", ADAPTIVE: "false", BROADCAST: "-1"},
-    "three workers": {WORKERS: "3", ADAPTIVE: "false"},
-    "three workers, some shuffle joins": {WORKERS: "3", BROADCAST: "256KB"},
+    "three workers": {WORKERS: "3", ADAPTIVE: "false", **DISTRIBUTED_SETTINGS},
+    "three workers, some shuffle joins": {WORKERS: "3", BROADCAST: "256KB", **DISTRIBUTED_SETTINGS},
+    "three workers, shipped limits": {WORKERS: "3", BROADCAST: "256KB"},
 }
 MATRIX = [
     {WORKERS: workers, ADAPTIVE: adaptive, BROADCAST: broadcast}
@@ -37,20 +39,13 @@ def test_rows_are_sparks(tpch: SparkSession, answers: Answers, settings: dict[st
         answers.check(tpch, query)
 
 
-@pytest.mark.usefixtures("little_data")
-@pytest.mark.parametrize("query", QUERIES)
-def test_rows_are_sparks_where_little_is_spread(tpch: SparkSession, answers: Answers, query: str) -> None:
-    with conf(tpch, {WORKERS: "3", BROADCAST: "256KB"}):
-        answers.check(tpch, query)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("settings", MATRIX, ids=lambda settings: "-".join(settings.values()))
 def test_every_combination(
     tpch: SparkSession, answers: Answers, settings: dict[str, str], query: str
 ) -> None:
-    with conf(tpch, settings):
+    with conf(tpch, {**settings, **DISTRIBUTED_SETTINGS}):
         answers.check(tpch, query)
 
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from volley.bench.data import TABLES, GenerationFailed, cache_directory, tpch_data
-from volley.bench.engines import DataFusion, Embedded, Run, Spark, Volley, cores_of
+from volley.bench.engines import DataFusion, Embedded, Engine, Run, Spark, Volley, cores_of
 from volley.bench.queries import QUERIES, parse_queries, query_text
 from volley.bench.run import Result, Results, run_queries
 from volley.bench.shuffle import SPARK, measure_spark
@@ -129,7 +129,7 @@ class Wrong:
 class TestRun:
     def test_three_engines_side_by_side(self, tpch: SparkSession, tpch_directory: Path) -> None:
         order: list[tuple[str, str, int]] = []
-        engines = [Volley(tpch), Spark(tpch), DataFusion(tpch_directory, 2)]
+        engines: list[Engine] = [Volley(tpch), Spark(tpch), DataFusion(tpch_directory, 2)]
         results = Results(0.01, {})
         results.results.extend(run_queries(tpch, engines, ["q06"], 2, True, lambda *step: order.append(step)))
         assert order == [

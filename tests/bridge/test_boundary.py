@@ -43,22 +43,26 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.native_run import NativeRun
 from volley.observe.report import QueryReport
 from volley.plan.nodes import MaterializedInput, Node, walk
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Health, Push, Pushed
+from volley.rpc.messages import TaskDone
 from volley.security import Security
 from volley.settings import settings
 from volley.shuffle.base import Block
 from volley.shuffle.factory import StoreSettings, serving_store
 from volley.shuffle.location import Location
+from volley.testing.limits import UNMERGED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
-from volley.transport.codec import decode, encode
-from volley.transport.control import Health, Push, Pushed
 from volley.transport.flight import close_fleets
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import TaskDone
 from volley.transport.spark import application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
+
+# Its tables are small, and rows are to cross between several tasks.
+pytestmark = pytest.mark.usefixtures("distributed")
 
 
 def report_of(spark: SparkSession) -> QueryReport:
@@ -285,7 +289,8 @@ def test_no_plan_shows_the_token(tpch: SparkSession) -> None:
 
 
 def _modes(spark: SparkSession) -> list[Any]:
-    modes = spark._jvm.org.apache.spark.sql.execution.ExplainMode  # type: ignore[union-attr]
+    assert spark._jvm is not None
+    modes = spark._jvm.org.apache.spark.sql.execution.ExplainMode
     return [modes.fromString(name) for name in ("extended", "formatted", "cost", "codegen")]
 
 
@@ -409,7 +414,7 @@ def below(spark: SparkSession) -> DataFrame:
     return joined.groupBy("c_mktsegment").agg(F.sum("o_totalprice").alias("total"), F.count("*"))
 
 
-def put(client: flight.FlightClient, push: Push, batch: pa.RecordBatch) -> Any:
+def put(client: flight.FlightClient, push: object, batch: pa.RecordBatch) -> Any:
     writer, reader = client.do_put(flight.FlightDescriptor.for_command(encode(push)), batch.schema)
     with writer:
         writer.write_batch(batch)
@@ -426,7 +431,7 @@ def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, clust
     with pytest.raises(flight.FlightServerError, match="UNKNOWN_DRIVER"):
         put(client, Push("nobody", attempt, 2), ROWS)
     with pytest.raises(flight.FlightServerError, match="nothing that rows can follow"):
-        put(client, query, ROWS)  # type: ignore[arg-type]
+        put(client, query, ROWS)
     before = held_bytes(cluster)
     pushed = put(client, Push("", attempt, 2), ROWS)
     assert isinstance(pushed, Pushed)
@@ -462,14 +467,11 @@ def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
         assert held_bytes(cluster) == 0
 
 
-def test_rows_of_spark_meet_those_of_files(
-    tpch: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_spark_meet_those_of_files(tpch: SparkSession, cluster: LocalCluster) -> None:
     """Several tasks, each with its share of both sides."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", 0)
     shuffled = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
-    with conf(tpch, {**cluster.settings, **shuffled}):
+    limits = {**UNMERGED_SETTINGS, "spark.volley.planner.broadcastSize": "0"}
+    with conf(tpch, {**cluster.settings, **shuffled, **limits}):
         assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "mixed"
         assert max(stage.tasks for stage in report_of(tpch).stages) == 2

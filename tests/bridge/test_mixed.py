@@ -5,16 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
 
 import volley
 from volley.cluster import LocalCluster
 from volley.errors import FallbackError
 from volley.observe.report import QueryReport
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
@@ -30,7 +33,7 @@ def udf_in_the_middle(spark: SparkSession) -> DataFrame:
 
 
 def pandas_udf_in_the_middle(spark: SparkSession) -> DataFrame:
-    twice = F.pandas_udf(lambda numbers: numbers * 2, "long")
+    twice = pandas_udf(lambda numbers: numbers * 2, "long", PandasUDFType.SCALAR)
     orders = spark.table("orders").select("o_orderkey", twice("o_custkey").alias("k"))
     joined = orders.join(spark.table("lineitem"), F.col("o_orderkey") == F.col("l_orderkey"))
     return joined.groupBy("k").agg(F.max("l_shipdate"), F.count("*"))
@@ -123,11 +126,12 @@ def assert_mixed(spark: SparkSession, query: Callable[[SparkSession], DataFrame]
     assert_same_rows(spark, query, native=False)
     report = report_of(spark)
     assert report.engine == "mixed", [str(reason) for reason in report.reasons]
-    assert report.spark_tasks > 0
+    assert report.spark_tasks
     assert report.reasons
     assert report.stages
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("workers", ["1", pytest.param("3", marks=pytest.mark.slow)])
 def test_spark_below_native(tpch: SparkSession, query: str, workers: str) -> None:
@@ -135,6 +139,7 @@ def test_spark_below_native(tpch: SparkSession, query: str, workers: str) -> Non
         assert_mixed(tpch, QUERIES[query])
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("query", ABOVE)
 @pytest.mark.parametrize("workers", ["1", pytest.param("3", marks=pytest.mark.slow)])
 def test_spark_above_native(tpch: SparkSession, query: str, workers: str) -> None:
@@ -151,10 +156,11 @@ def test_every_way_to_ask(tpch: SparkSession) -> None:
     frame = udf_at_the_top(tpch)
     with conf(tpch, {"spark.volley.enabled": "false"}):
         expected = frame.collect()
+    pandas: Any = frame.toPandas()
     answers = [
         frame.collect(),
         frame.take(9),
-        frame.toPandas().values.tolist(),
+        pandas.values.tolist(),
         [frame.first(), *frame.tail(4)],
     ]
     for answer in answers:
@@ -288,7 +294,7 @@ def test_a_jdbc_source(tpch: SparkSession) -> None:
 
 @pytest.fixture
 def elsewhere(tpch: SparkSession) -> Iterator[SparkSession]:
-    with LocalCluster(2) as cluster, conf(tpch, cluster.settings):
+    with LocalCluster(2) as cluster, conf(tpch, cluster.settings | DISTRIBUTED_SETTINGS):
         yield tpch
         close_fleets()
 
@@ -304,6 +310,7 @@ def test_all_of_it_on_workers_in_other_processes(elsewhere: SparkSession) -> Non
         assert_mixed(elsewhere, query)
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.slow
 def test_inside_executors(tpch: SparkSession) -> None:
     with conf(tpch, {"spark.volley.transport": "spark"}):

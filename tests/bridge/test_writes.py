@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 import volley
 from volley.bridge.commit import Staging, exchange
 from volley.cluster import LocalCluster
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
 from volley.worker.parquet import Written
@@ -132,6 +133,7 @@ def rows(spark: SparkSession, source: str) -> DataFrame:
     return spark.read.parquet(source)
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("workers", ["1", "3"])
 def test_every_type(spark: SparkSession, tmp_path: Path, workers: str) -> None:
     source = stored(spark, EVERY_TYPE, tmp_path / "source")
@@ -174,6 +176,7 @@ MODES: dict[str, Callable[[DataFrameWriter, str], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=slow)])
 def test_modes(spark: SparkSession, tmp_path: Path, rows: DataFrame, mode: str, workers: str) -> None:
@@ -222,6 +225,7 @@ def test_many_files(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> Non
     assert max(counts) <= 7
 
 
+@pytest.mark.usefixtures("distributed")
 def test_coalesce_makes_one_file(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> None:
     spark.conf.set("spark.volley.local.workers", "3")
     for number, frame in enumerate((rows.coalesce(1), rows.repartition(1))):
@@ -379,8 +383,8 @@ def make_tables(
             expected, actual = (described(spark, name) for name in names)
             assert actual == expected
             columns = [F.to_json(F.struct("*")).alias("row")]
-            expected, actual = (sorted(spark.table(name).select(columns).collect()) for name in names)
-            assert actual == expected
+            expected_rows, rows = (sorted(spark.table(name).select(columns).collect()) for name in names)
+            assert rows == expected_rows
     finally:
         for name in names:
             spark.sql(f"drop table if exists {name}")
@@ -539,7 +543,7 @@ def test_a_killed_write_leaves_the_old_rows(spark: SparkSession, tmp_path: Path,
 
 def test_workers_write(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> None:
     """Daemons write their shares themselves; none of the rows passes the driver."""
-    with LocalCluster(2) as cluster, conf(spark, cluster.settings):
+    with LocalCluster(2) as cluster, conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
         try:
             by_name = rows.groupBy("day", "name").agg(F.sum("id").alias("total"))
             both(spark, tmp_path, lambda writer, path: writer.partitionBy("day").parquet(path), by_name)
@@ -555,7 +559,7 @@ def test_a_killed_worker_writes_nothing_twice(spark: SparkSession, tmp_path: Pat
     many = rows.crossJoin(rows.select(F.col("id").alias("other"))).crossJoin(
         rows.select(F.col("id").alias("third"))
     )
-    with LocalCluster(3) as cluster, conf(spark, cluster.settings):
+    with LocalCluster(3) as cluster, conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
         try:
             killer = threading.Timer(0.5, cluster.members[0].process.kill)
             killer.start()

@@ -8,24 +8,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from helpers.waiting import eventually
 from volley.cli.main import cli
 from volley.cluster import ClusterError, LocalCluster, health_of
 from volley.config import Config
 from volley.security import Security
-
-
-def eventually(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

@@ -25,12 +25,13 @@ from volley.bench.order import sort_columns
 from volley.bench.queries import QUERIES, query_text
 from volley.cluster import LocalCluster
 from volley.observe.report import QueryReport
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import spark_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
 
 SOME = ("q03", "q18")
-SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1", **DISTRIBUTED_SETTINGS}
 
 
 @pytest.fixture

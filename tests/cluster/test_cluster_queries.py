@@ -6,20 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from answers import Answers
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.answers import Answers
 from volley.bench.queries import QUERIES, query_text
 from volley.cluster import LocalCluster
 from volley.errors import ConfigError, NoWorkers
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
 
 # A scan with an aggregate, joins across exchanges, a subquery, a semi-join, a limit over a sort.
 SOME = ("q01", "q03", "q05", "q11", "q18")
-SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1", **DISTRIBUTED_SETTINGS}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,9 @@ def test_rows_are_sparks(tpch: SparkSession, answers: Answers, cluster: LocalClu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", [query for query in QUERIES if query not in SOME])
-@pytest.mark.parametrize("settings", [SHUFFLED, {}], ids=["shuffle joins", "broadcast joins"])
+@pytest.mark.parametrize(
+    "settings", [SHUFFLED, DISTRIBUTED_SETTINGS], ids=["shuffle joins", "broadcast joins"]
+)
 def test_every_query(
     tpch: SparkSession, answers: Answers, cluster: LocalCluster, settings: dict[str, str], query: str
 ) -> None:

@@ -15,18 +15,19 @@ import pytest
 from volley.config import Config
 from volley.errors import ConfigError, NoWorkers
 from volley.ids import QueryId
+from volley.rpc.codec import encode
+from volley.rpc.control import RESULT_TICKET, AskHealth
+from volley.rpc.handshake import Hello, Identity, to_json
 from volley.security import Security, Tls, is_loopback
+from volley.shuffle.factory import ShuffleSettings
 from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.server_state import ShuffleServerSettings
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
-from volley.transport.codec import encode
-from volley.transport.control import RESULT_TICKET, AskHealth
 from volley.transport.fleet import Fleet
-from volley.transport.handshake import Hello, Identity, to_json
 from volley.transport.spark_control import Control
-from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings
+from volley.worker.daemon import Daemon, DaemonSettings
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -206,8 +207,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestTls:
     def security(self, certificates: Path, ca: str = "", member: str = "", token: str = TOKEN) -> Security:
         files = [f"{ca}.pem" if ca else "", *((f"{member}.pem", f"{member}.key") if member else ("", ""))]
-        paths = [str(certificates / file) if file else "" for file in files]
-        return Security.read("", *paths, environment={"VOLLEY_TOKEN": token})
+        ca_file, certificate_file, key_file = (str(certificates / file) if file else "" for file in files)
+        return Security.read("", ca_file, certificate_file, key_file, environment={"VOLLEY_TOKEN": token})
 
     def test_a_client_that_trusts_the_ca_is_let_in(
         self, make_daemon: Callable[..., Daemon], certificates: Path

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from adaptive_plans import WORKERS, absorbed, adapted_run, by, counted, decisions, table
 
+from helpers.adaptive_plans import WORKERS, absorbed, adapted_run, by, counted, decisions, table
 from volley.events import EventLog
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
@@ -33,6 +33,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.cut import make_stages
+from volley.testing.limits import UNMERGED
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 RK, RW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
@@ -41,22 +42,15 @@ FURTHER = Call("LessThan", (V, RW), BOOLEAN)
 CONDITIONS: list[Expression | None] = [None, FURTHER]
 
 
-@pytest.fixture(autouse=True)
-def _small_data_counts_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-
-
-@pytest.fixture
-def separate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No side counts as small."""
-    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
-    monkeypatch.setattr("volley.stages.runtime_filters.REDUCING_BYTES", -1)
+# No side counts as small.
+NO_BROADCAST = replace(UNMERGED, broadcast_bytes=0)
+SEPARATE = replace(NO_BROADCAST, runtime_filter_bytes=0)
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides run at the same time, so both are exchanged before their sizes are known."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {})
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {})
 
 
 def joined(
@@ -121,11 +115,10 @@ def test_a_side_that_proves_small_too_late_is_still_read_whole(
     assert any("where it lies" in said for said in decisions(log)) == (kind in MAY_HOLD_RIGHT)
 
 
-@pytest.mark.usefixtures("separate")
 @pytest.mark.parametrize("condition", CONDITIONS, ids=["plain", "condition"])
 @pytest.mark.parametrize("kind", JoinKind)
 def test_a_skewed_partition_is_sliced(tmp_path: Path, kind: JoinKind, condition: Expression | None) -> None:
-    log = adapted_run(skewed(tmp_path, kind, condition))
+    log = adapted_run(skewed(tmp_path, kind, condition), SEPARATE)
     sliced = any("slices" in said for said in decisions(log))
     assert sliced == (kind in MAY_HOLD_RIGHT)
     assert (last_stage(log).tasks > WORKERS) == sliced
@@ -133,21 +126,18 @@ def test_a_skewed_partition_is_sliced(tmp_path: Path, kind: JoinKind, condition:
 
 
 @pytest.mark.parametrize("hot", [0.0, 0.8])
-def test_groups_above_a_join_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: float) -> None:
+def test_groups_above_a_join_stay_whole(tmp_path: Path, hot: float) -> None:
     """The aggregate groups by the join's keys without another exchange: it lives on how these lie."""
-    if hot:
-        monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
-    log = adapted_run(counted(AggregateMode.COMPLETE, K, joined(tmp_path, JoinKind.INNER, None, hot=hot)))
+    groups = counted(AggregateMode.COMPLETE, K, joined(tmp_path, JoinKind.INNER, None, hot=hot))
+    log = adapted_run(groups, NO_BROADCAST if hot else UNMERGED)
     assert all("with a partner" in said for said in decisions(log))
     assert absorbed(log) == 0
 
 
 @pytest.mark.parametrize("hot", [0.0, 0.8])
-def test_halves_of_groups_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: float) -> None:
-    if hot:
-        monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
+def test_halves_of_groups_need_not(tmp_path: Path, hot: float) -> None:
     half = counted(AggregateMode.PARTIAL, V, joined(tmp_path, JoinKind.INNER, None, hot=hot))
-    log = adapted_run(counted(AggregateMode.FINAL, V, by(V, half)))
+    log = adapted_run(counted(AggregateMode.FINAL, V, by(V, half)), NO_BROADCAST if hot else UNMERGED)
     assert len(decisions(log)) == 1 or hot
 
 
@@ -171,7 +161,7 @@ def test_a_stage_with_two_readers_is_exchanged_for_both(
 ) -> None:
     monkeypatch.setattr(
         "volley.coordinator.run.awaited",
-        lambda graph: {0: frozenset({1})} if len(graph.stages) > 1 else {},
+        lambda graph, limits: {0: frozenset({1})} if len(graph.stages) > 1 else {},
     )
     first = joined(tmp_path, JoinKind.INNER, None)
     again_key, again = Attribute(6, "k", LONG), Attribute(7, "v", LONG)
@@ -180,7 +170,7 @@ def test_a_stage_with_two_readers_is_exchanged_for_both(
     assert isinstance(scan, FileScan)
     many = replace(scan, output=(again_key, again))
     plan = Join(JoinKind.INNER, (V,), (again_key,), None, None, by(V, first), by(again_key, many))
-    graph = make_stages(plan, WORKERS)
+    graph = make_stages(plan, WORKERS, UNMERGED)
     assert [[node.stage for node in stage.inputs] for stage in graph.stages] == [[], [], [0, 1], [2, 0]]
     log = adapted_run(plan)
     assert 0 in [report.stage for report in stage_reports(log.events)]

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -54,23 +55,27 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
+from volley.rpc.messages import (
+    Failure,
+    SplitBatch,
+    SplitRequest,
+    TaskDone,
+    TaskFailure,
+    TaskSpec,
+    WorkerInfo,
+)
 from volley.shuffle.base import Block
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import cut
+from volley.stages.layout import Read
 from volley.testing.contracts import attempt_id
-from volley.transport.base import RunningTask
+from volley.testing.limits import UNMERGED
+from volley.transport.base import RunningTask, Transport
 from volley.transport.local import LocalTransport
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec, WorkerInfo
 
 NUMBER = Attribute(1, "n", LONG, False)
 ENDLESS = 10**15
 WORKERS = 3
-
-
-@pytest.fixture(autouse=True)
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
 
 
 def numbers(count: int) -> Node:
@@ -93,12 +98,22 @@ def distinct(child: Node) -> Node:
     return Aggregate((NUMBER,), (), (), (NUMBER,), child)
 
 
+class HoldingTransport(Transport, Protocol):
+    """A transport whose workers say what they hold."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+
+Kind = TypeVar("Kind", bound=Event)
+
+
 @dataclass
 class Started:
     """A query, with all that a test looks at."""
 
     stream: ResultStream
-    transport: LocalTransport
+    transport: HoldingTransport
     token: CancellationToken
     log: EventLog
     attempts: list[AttemptId] = field(default_factory=list)
@@ -106,14 +121,14 @@ class Started:
     def rows(self) -> list[int]:
         return [value for batch in self.stream for value in batch.column(0).to_pylist()]
 
-    def of(self, kind: type[Event]) -> list[Event]:
+    def of(self, kind: type[Kind]) -> list[Kind]:
         return [event for event in self.log.events if isinstance(event, kind)]
 
 
 def start(
     plan: Node,
     *,
-    transport: LocalTransport | None = None,
+    transport: HoldingTransport | None = None,
     listener: Callable[[Event], None] = lambda event: None,
     timeout_seconds: float = 60,
     attempts: int = 3,
@@ -122,13 +137,14 @@ def start(
     transport = transport or LocalTransport(WORKERS, 3, MemoryStore, buffer_bytes)
     token, log = CancellationToken(), EventLog(listener)
     stream = execute(
-        cut(plan, WORKERS),
+        cut(plan, WORKERS, UNMERGED),
         transport,
         query=QueryId.new(),
         token=token,
         timeout_seconds=timeout_seconds,
         attempts=attempts,
         events=log,
+        limits=UNMERGED,
         result_buffer_bytes=buffer_bytes,
     )
     return Started(stream, transport, token, log)
@@ -201,7 +217,8 @@ def test_closing_an_endless_result_ends_it() -> None:
     query = start(numbers(ENDLESS))
     with query.stream as stream:
         assert next(stream).num_rows
-    assert query.log.events[-1].code == "QUERY_CANCELLED"  # type: ignore[attr-defined]
+    assert query.of(QueryFinished)[-1].code == "QUERY_CANCELLED"
+    assert query.log.events[-1] is query.of(QueryFinished)[-1]
     assert list(query.stream) == []
     assert_quiet()
 
@@ -211,7 +228,7 @@ def test_a_result_that_is_dropped_ends_the_query() -> None:
     ended = threading.Event()
     query.token.on_fire(ended.set)
     next(query.stream)
-    query.stream = None  # type: ignore[assignment]
+    del query.stream
     gc.collect()
     assert ended.wait(10)
     assert_quiet()
@@ -265,7 +282,7 @@ def test_a_limit_does_not_wait_for_tasks_that_are_not_needed() -> None:
     )
     plan = Limit(2, 0, True, single(Limit(2, 0, False, zeros)))
     transport = Faulty(LocalTransport(WORKERS, 3, MemoryStore), wrap=HangsWithoutRows)
-    query = start(plan, transport=transport)  # type: ignore[arg-type]
+    query = start(plan, transport=transport)
     assert query.rows() == [0, 0]
     assert len(query.of(TaskStarted)) == 1 + 1 + WORKERS + 1
     assert len(query.of(TaskFinished)) == 1 + 1 + 1 + 1
@@ -304,31 +321,8 @@ class Faulty:
 
 
 @dataclass
-class FailingTask:
-    """Does its work, commits, and then says that it failed: a worker that dies with the answer on its lips."""
-
-    inner: RunningTask
-    failure: Failure
-
-    @property
-    def attempt(self) -> AttemptId:
-        return self.inner.attempt
-
-    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        return
-        yield
-
-    async def done(self) -> TaskDone | TaskFailure:
-        await self.inner.cancel() if self.attempt.task.stage.stage else await self.inner.done()
-        return TaskFailure(self.attempt, self.failure, "INJECTED", "the test broke it")
-
-    async def cancel(self) -> None:
-        await self.inner.cancel()
-
-
-@dataclass
-class HangsWithoutRows:
-    """Never ends when it has nothing to give, until it is cancelled."""
+class PassedOn:
+    """An attempt as it is; subclasses meddle with it."""
 
     inner: RunningTask
 
@@ -340,13 +334,41 @@ class HangsWithoutRows:
         return self.inner.batches()
 
     async def done(self) -> TaskDone | TaskFailure:
+        return await self.inner.done()
+
+    def split_requests(self) -> AsyncIterator[SplitRequest]:
+        return self.inner.split_requests()
+
+    async def give(self, splits: SplitBatch) -> None:
+        await self.inner.give(splits)
+
+    async def cancel(self) -> None:
+        await self.inner.cancel()
+
+
+@dataclass
+class FailingTask(PassedOn):
+    """Does its work, commits, and then says that it failed: a worker that dies with the answer on its lips."""
+
+    failure: Failure
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        return
+        yield
+
+    async def done(self) -> TaskDone | TaskFailure:
+        await self.inner.cancel() if self.attempt.task.stage.stage else await self.inner.done()
+        return TaskFailure(self.attempt, self.failure, "INJECTED", "the test broke it")
+
+
+class HangsWithoutRows(PassedOn):
+    """Never ends when it has nothing to give, until it is cancelled."""
+
+    async def done(self) -> TaskDone | TaskFailure:
         outcome = await self.inner.done()
         if isinstance(outcome, TaskDone) and not outcome.rows:
             await asyncio.Event().wait()
         return outcome
-
-    async def cancel(self) -> None:
-        await self.inner.cancel()
 
 
 def faulty(fails: Callable[[AttemptId], Failure | None]) -> Faulty:
@@ -359,7 +381,7 @@ def faulty(fails: Callable[[AttemptId], Failure | None]) -> Faulty:
 
 def test_a_failed_attempt_is_tried_again_elsewhere_and_its_rows_count_once() -> None:
     transport = faulty(lambda attempt: Failure.WORKER if attempt.attempt == 0 else None)
-    query = start(single(distinct(hashed(numbers(1000)))), transport=transport)  # type: ignore[arg-type]
+    query = start(single(distinct(hashed(numbers(1000)))), transport=transport)
     assert sorted(query.rows()) == list(range(1000))
     for attempt, worker in transport.placed.items():
         # Of stage 1 all workers are busy, so a task may have to go back to where it failed.
@@ -367,7 +389,7 @@ def test_a_failed_attempt_is_tried_again_elsewhere_and_its_rows_count_once() -> 
             assert worker != transport.placed[AttemptId(attempt.task, 0)]
     failed = query.of(TaskFailed)
     assert len(failed) == 1 + WORKERS + 1
-    assert not any(event.final for event in failed)  # type: ignore[attr-defined]
+    assert not any(event.final for event in failed)
     assert [report.attempts for report in stage_reports(query.log.events)] == [2, 2 * WORKERS, 2]
     assert transport.held_bytes == 0
 
@@ -376,10 +398,10 @@ def test_attempts_are_limited_and_the_error_names_stage_task_and_attempt() -> No
     def fails(attempt: AttemptId) -> Failure | None:
         return Failure.WORKER if (attempt.task.stage.stage, attempt.task.task) == (1, 2) else None
 
-    query = start(single(distinct(hashed(numbers(1000)))), transport=faulty(fails), attempts=2)  # type: ignore[arg-type]
+    query = start(single(distinct(hashed(numbers(1000)))), transport=faulty(fails), attempts=2)
     with pytest.raises(TaskError, match=r"s1/t2/a1.*the test broke it.*tried 2 times"):
         query.rows()
-    assert query.of(TaskFailed)[-1].final  # type: ignore[attr-defined]
+    assert query.of(TaskFailed)[-1].final
     assert query.transport.held_bytes == 0
 
 
@@ -389,7 +411,7 @@ def test_attempts_are_limited_and_the_error_names_stage_task_and_attempt() -> No
 )
 def test_what_cannot_pass_is_not_tried_again(failure: Failure, error: type[QueryError]) -> None:
     transport = faulty(lambda attempt: failure)
-    query = start(single(numbers(10)), transport=transport)  # type: ignore[arg-type]
+    query = start(single(numbers(10)), transport=transport)
     with pytest.raises(error, match="the test broke it"):
         query.rows()
     assert len(transport.placed) == 1
@@ -420,6 +442,32 @@ def test_the_first_committed_attempt_wins_for_good() -> None:
     assert election.commit(other)
     assert election.rows == 12
     assert [blocks[0].attempt for blocks in election.manifest().blocks] == [first.attempt, other.attempt]
+
+
+def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
+    """An output that is lost and one that is not needed must never look alike."""
+    election = Election(StageId(QueryId("q"), 0), 3)
+    dones = [
+        TaskDone(attempt, (Block(attempt, 0, "here", 5, 8),), 5, 8, 0.0, ())
+        for attempt in (attempt_id(0, 0), attempt_id(1, 0))
+    ]
+    for done in dones:
+        election.commit(done)
+    everything = [Read(0, 0), Read(1, 0), Read(2, 0)]
+    with pytest.raises(BlockMissing, match="s0/t2"):
+        election.manifest().take(everything)
+    with pytest.raises(BlockMissing, match="s0/t2"):
+        assert election.manifest().blocks
+    assert election.manifest().take(everything[:2]) == (*dones[0].blocks, *dones[1].blocks)
+
+    election.skip_the_rest()
+    assert election.missing() == []
+    assert election.manifest().take(everything) == (*dones[0].blocks, *dones[1].blocks)
+
+    election.forget({dones[0].attempt})
+    assert election.missing() == [0, 2]
+    with pytest.raises(BlockMissing, match="s0/t0"):
+        election.manifest().take(everything)
 
 
 def test_a_commit_of_another_epoch_is_refused() -> None:

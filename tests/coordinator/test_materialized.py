@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -35,14 +35,16 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
+from volley.rpc.control import Push
+from volley.rpc.messages import TaskDone, TaskSpec, WorkerInfo
 from volley.shuffle.factory import serving_store
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import kept, make_stages
-from volley.transport.control import Push
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
-from volley.transport.messages import TaskDone, WorkerInfo
 from volley.worker.receiving import receive
+from volley.worker.slots import Attempt
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
@@ -63,13 +65,14 @@ class Kept:
         self.transport = transport or LocalTransport(WORKERS, 3, MemoryStore)
         self.token, self.log = CancellationToken(), EventLog()
         self.output: MaterializedResult = keep(
-            kept(make_stages(plan, WORKERS), readers=4),
+            kept(make_stages(plan, WORKERS, UNMERGED), readers=4),
             self.transport,
             query=QueryId.new(),
             token=self.token,
             timeout_seconds=timeout_seconds,
             attempts=2,
             events=self.log,
+            limits=UNMERGED,
         )
 
     def ending(self) -> str | None:
@@ -101,7 +104,7 @@ def test_an_output_without_rows_is_kept_too() -> None:
 def test_what_is_dropped_is_not_kept() -> None:
     query = Kept(numbers(1000))
     query.output.manifest()
-    query.output = None  # type: ignore[assignment]  # that is the point
+    del query.output
     deadline = time.monotonic() + 30
     while query.transport.held_bytes:
         assert time.monotonic() < deadline
@@ -137,7 +140,7 @@ def test_its_deadline_counts_while_others_read() -> None:
 
 
 class OneLeaves(LocalTransport):
-    """A worker that has gone when its task is done, with all that it holds."""
+    """The first worker that gets a task has gone when that is done, with all that it holds."""
 
     def __init__(self) -> None:
         super().__init__(WORKERS, 3, MemoryStore)
@@ -146,19 +149,16 @@ class OneLeaves(LocalTransport):
     def workers(self) -> Sequence[WorkerInfo]:
         return [worker for worker in super().workers() if worker.name != self.gone]
 
+    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+        running = await super().start(worker, task)
+        if not self.gone:
+            await running.done()
+            self.gone = worker
+        return running
+
 
 def test_what_was_lost_on_the_way_is_computed_again() -> None:
     transport = OneLeaves()
-    started = transport.start
-
-    async def start(worker: str, task: object) -> object:
-        running = await started(worker, task)  # type: ignore[arg-type]
-        if not transport.gone:
-            await running.done()
-            transport.gone = worker
-        return running
-
-    transport.start = start  # type: ignore[assignment,method-assign]  # it watches a real transport
     query = Kept(numbers(1000), transport)
     blocks = [block for task in query.output.manifest().blocks for block in task]
     assert transport.gone
@@ -210,24 +210,19 @@ def run(
 ) -> list[int]:
     plan = plan_over(MaterializedInput(7, len(given), WORKERS, (NUMBER,)))
     stream = execute(
-        make_stages(plan, WORKERS),
+        make_stages(plan, WORKERS, UNMERGED),
         transport,
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=3,
         events=log or EventLog(),
+        limits=UNMERGED,
         given={7: given},
     )
     return sorted(value for batch in stream for value in batch.column(0).to_pylist())
 
 
-@pytest.fixture
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-
-
-@pytest.mark.usefixtures("_tasks_as_planned")
 def test_a_stage_that_has_run_elsewhere_is_read() -> None:
     transport, log = LocalTransport(WORKERS, 3, MemoryStore), EventLog()
     given = [handed(transport, 5, range(10)), handed(transport, 8, range(5, 20), "local-1")]
@@ -238,7 +233,6 @@ def test_a_stage_that_has_run_elsewhere_is_read() -> None:
     assert (first.stage.stage, first.rows) == (0, 25)
 
 
-@pytest.mark.usefixtures("_tasks_as_planned")
 def test_its_rows_are_exchanged_like_others() -> None:
     """They are dealt evenly where they wait: whoever needs them otherwise has to move them."""
     transport = LocalTransport(WORKERS, 3, MemoryStore)
@@ -281,10 +275,10 @@ def test_a_sender_that_breaks_off_leaves_nothing() -> None:
     store = MemoryStore("here")
     attempt = AttemptId(TaskId(StageId(HANDED, 0), 0), 0)
 
-    def broken() -> object:
+    def broken() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"n": [1]})
         raise OSError("the line is dead")
 
     with pytest.raises(OSError, match="dead"):
-        receive(Push("", attempt, 2), broken(), store)  # type: ignore[arg-type]
+        receive(Push("", attempt, 2), broken(), store)
     assert store.held_bytes == 0

@@ -3,25 +3,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
+from helpers.recovery import (
+    NUMBER,
+    WORKERS,
+    Losses,
+    LossyFolder,
+    LossyStore,
+    exchanged,
+    finished,
+    numbers,
+    run,
+    three_stages,
+)
 from volley.cancellation import CancellationToken
 from volley.coordinator.attempts import Attempts
 from volley.coordinator.run import execute
-from volley.errors import BlockDamaged, BlockMissing, QueryError
+from volley.errors import BlockMissing, QueryError
 from volley.events import (
+    Event,
     EventLog,
     StageAbsorbed,
     StageRolledBack,
     StageStarted,
     TaskFailed,
     TaskFinished,
+    TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
@@ -38,108 +52,15 @@ from volley.plan.nodes import (
     Window,
 )
 from volley.plan.types import DOUBLE, LONG
+from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block
-from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.memory import MemoryStore
-from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
-from volley.transport.messages import Failure, TaskFailure
-
-NUMBER = Attribute(1, "n", LONG, False)
-WORKERS = 3
-
-
-@dataclass
-class Losses:
-    """Which outputs are gone when they are read: those of `stage`, up to `count` times, each attempt once."""
-
-    stage: int
-    count: int
-    damaged: bool = False
-    lost: list[AttemptId] = field(default_factory=list)
-
-    def strike(self, block: Block) -> None:
-        if block.attempt.task.stage.stage != self.stage or block.attempt in self.lost:
-            return
-        if len(self.lost) < self.count:
-            self.lost.append(block.attempt)
-            kind = BlockDamaged if self.damaged else BlockMissing
-            raise kind(f"{block} is gone.", attempt=block.attempt)
-
-
-class LossyStore(MemoryStore):
-    """A real store in which some outputs are gone by the time they are read."""
-
-    def __init__(self, location: str, losses: Losses) -> None:
-        super().__init__(location)
-        self._losses = losses
-
-    def read(self, block: Block) -> Iterator[pa.RecordBatch]:
-        self._losses.strike(block)
-        return super().read(block)
-
-
-@pytest.fixture(autouse=True)
-def _tasks_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data here is small, and these tests are about several tasks: do not merge their partitions."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-
-
-def numbers(count: int) -> Node:
-    return Range(0, count, 1, (NUMBER,))
-
-
-def exchanged(partitioning: Partitioning, child: Node) -> Node:
-    partitions = 1 if partitioning is Partitioning.SINGLE else WORKERS
-    keys = (NUMBER,) if partitioning is Partitioning.HASH else ()
-    return Exchange(partitioning, partitions, keys, (), child)
-
-
-def three_stages(first: Partitioning = Partitioning.HASH, child: Node | None = None) -> Node:
-    distinct = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(first, child or numbers(3000)))
-    return exchanged(Partitioning.SINGLE, distinct)
-
-
-def run(plan: Node, losses: Losses, attempts: int = 3, workers: int = WORKERS) -> tuple[list[int], EventLog]:
-    transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
-    log = EventLog()
-    stream = execute(
-        cut(plan, WORKERS),
-        transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=attempts,
-        events=log,
-    )
-    rows = [value for batch in stream for value in batch.column(0).to_pylist()]
-    assert transport.held_bytes == 0
-    return sorted(rows), log
-
-
-class LossyFolder(ObjectStore):
-    """The same, of a store beside the workers."""
-
-    def __init__(self, directory: Path, losses: Losses) -> None:
-        retry_policy = RetryPolicy(0, 0, 5.0)
-        super().__init__(
-            f"file://{directory}", memory_limit_bytes=2**26, compression="none", retry_policy=retry_policy
-        )
-        self._losses = losses
-
-    def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-        for block in blocks:
-            self._losses.strike(block)
-        return super().read_many(blocks)
-
-
-def finished(log: EventLog) -> Counter[tuple[int, int]]:
-    """How often each task gave an output."""
-    done = (event.attempt.task for event in log.events if isinstance(event, TaskFinished))
-    return Counter((task.stage.stage, task.task) for task in done)
+from volley.worker.slots import Attempt
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -159,13 +80,14 @@ def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_agai
     store = LossyFolder(tmp_path, losses)
     # One worker makes all outputs: if they were its own, all would be given up.
     stream = execute(
-        cut(three_stages(), WORKERS),
+        cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=store),
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=3,
         events=log,
+        limits=UNMERGED,
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
     (lost,) = losses.lost
@@ -185,13 +107,14 @@ class StuckFolder(LossyFolder):
 
 def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path) -> None:
     stream = execute(
-        cut(three_stages(), WORKERS),
+        cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=1,
         events=EventLog(),
+        limits=UNMERGED,
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
 
@@ -275,7 +198,7 @@ def test_readers_of_readers_begin_again_too() -> None:
 
 def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Stage 3 joins stage 2, which is small, and does the work of stage 1, which reads stage 0, in its own tasks."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {1: frozenset({2})})
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {1: frozenset({2})})
     other = Attribute(2, "m", LONG, False)
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     large = exchanged(Partitioning.HASH, below)
@@ -301,16 +224,15 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Stage 0 keeps rows with a partner in stage 2, which takes any of those that it reads: another time, others."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph: {0: frozenset({2})})
-    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage: 2**30)
-    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
+    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {0: frozenset({2})})
+    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage, limits: 2**30)
     other = Attribute(2, "m", LONG, False)
     some = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Limit(5000, 0, False, some))
     large = exchanged(Partitioning.HASH, numbers(3000))
     joined = Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small)
     plan = exchanged(Partitioning.SINGLE, joined)
-    rows, log = run(plan, Losses(stage=2, count=1))
+    rows, log = run(plan, Losses(stage=2, count=1), limits=replace(UNMERGED, broadcast_bytes=0))
     assert rows == list(range(3000))
     decisions = {
         event.stage.stage: event.decisions for event in log.events if isinstance(event, StageStarted)
@@ -337,6 +259,79 @@ def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPa
     (lost,) = losses.lost
     assert finished(log)[(2, lost.task.task)] == 2
     assert rolled_back(log) == []
+
+
+class OneHolder(LocalTransport):
+    """Several workers run tasks; one of them holds all output. An attempt starts when its `gate` is open."""
+
+    def __init__(self, losses: Losses, gate: Callable[[AttemptId], asyncio.Event | None]) -> None:
+        super().__init__(2 * WORKERS, 6, lambda location: LossyStore(location, losses))
+        self._gate = gate
+
+    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+        if gate := self._gate(task.attempt):
+            await gate.wait()
+        attempt = await super().start(worker, task)
+        done = attempt.done
+
+        async def held_by_one() -> TaskDone | TaskFailure:
+            outcome = await done()
+            return replace(outcome, made_by="local-0") if isinstance(outcome, TaskDone) else outcome
+
+        attempt.done = held_by_one  # type: ignore[method-assign]
+        return attempt
+
+
+@dataclass
+class FirstOutputs(Losses):
+    """The outputs of all first attempts at tasks of `stage` are gone."""
+
+    def strike(self, block: Block) -> None:
+        if block.attempt.task.stage.stage == self.stage and block.attempt.attempt == 0:
+            raise BlockMissing(f"{block} is gone.", attempt=block.attempt)
+
+
+def test_a_late_report_of_a_loss_does_not_take_a_fresh_output_out_of_a_readers_input() -> None:
+    """Reader 0 has the new output of task 0 and waits for that of task 1 when the others report the same loss."""
+    fresh, reported, went_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def gate(attempt: AttemptId) -> asyncio.Event | None:
+        match (attempt.task.stage.stage, attempt.task.task, attempt.attempt):
+            case (2, task, 0) if task > 0:
+                return fresh
+            case (1, 1, 1):
+                return reported
+            case (1, 0, 2):
+                return went_on
+            case _:
+                return None
+
+    def listen(event: Event) -> None:
+        match event:
+            case TaskFinished(attempt=AttemptId(TaskId(StageId(_, 1), 0), 1)):
+                fresh.set()
+            case TaskFailed(attempt=AttemptId(TaskId(StageId(_, 2), task), 0)) if task > 0:
+                reported.set()
+            case TaskStarted(attempt=AttemptId(TaskId(StageId(_, 2), 0), 1)):
+                went_on.set()
+
+    log = EventLog(listen)
+    below = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(Partitioning.HASH, numbers(3000)))
+    stream = execute(
+        cut(three_stages(Partitioning.HASH, below), WORKERS, UNMERGED),
+        OneHolder(FirstOutputs(stage=1, count=0), gate),
+        query=QueryId.new(),
+        token=CancellationToken(),
+        timeout_seconds=60,
+        attempts=3,
+        events=log,
+        limits=UNMERGED,
+    )
+    rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
+    assert reported.is_set()
+    assert rows == list(range(3000))
+    # The fresh output counts: nobody computes it a third time.
+    assert finished(log)[(1, 0)] == 2
 
 
 FRACTION = Attribute(8, "f", DOUBLE)

@@ -75,6 +75,7 @@ def test_global(tables: SparkSession, calls: str, source: str) -> None:
     assert_same_rows(tables, f"select {calls} from {source}")
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("calls", CALLS)
 def test_across_tasks(tables: SparkSession, calls: str) -> None:
     """Three workers: states travel between the halves of each aggregate."""
@@ -82,6 +83,7 @@ def test_across_tasks(tables: SparkSession, calls: str) -> None:
     assert_same_rows(tables, f"select s, {calls} from t group by s")
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("query", QUERIES[:8])
 def test_queries_across_tasks(tables: SparkSession, query: str) -> None:
     tables.conf.set("spark.volley.local.workers", "3")

@@ -80,6 +80,7 @@ def test_exists_as_a_value(tables: SparkSession) -> None:
     assert_same_rows(tables, "select id, exists (select 1 from u where u.k = t.k) found from t")
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("condition", FILTERS[:6])
 def test_with_real_exchanges(tables: SparkSession, condition: str) -> None:
     tables.conf.set("spark.volley.local.workers", "3")

@@ -17,10 +17,10 @@ from volley.lower.memory import OperatorMemory, can_merge
 from volley.plan.expressions import Alias, Attribute, Call, Literal, SortKey
 from volley.plan.nodes import Join, JoinKind, Node, Partitioning, Project, Range, Sort
 from volley.plan.types import BOOLEAN, LONG
+from volley.rpc.messages import TaskDone
 from volley.shuffle.memory import MemoryStore
 from volley.stages.graph import Output
 from volley.testing.contracts import result_task, stage_task
-from volley.transport.messages import TaskDone
 from volley.worker.task import run_task
 
 LEFT = Attribute(1, "l", LONG, False)
@@ -163,6 +163,43 @@ def test_a_sort_spills(tmp_path: Path) -> None:
     table, done = result(backwards, memory(tmp_path, 8 << 20))
     assert spilled_bytes(done) > 0
     assert table.column(0).equals(pa.chunked_array([pa.array(range(1_999_999, -1, -1), pa.int64())]))
+
+
+def test_a_task_that_runs_alone_has_the_memory_of_all(tmp_path: Path) -> None:
+    backwards = Sort((SortKey(LEFT, False, False),), True, rows(LEFT, 0, 2_000_000))
+    _, done = stored(backwards, OperatorMemory(256 << 20, (tmp_path,), tasks=16))
+    assert spilled_bytes(done) == 0
+
+
+def test_tasks_that_run_together_share_one_limit(tmp_path: Path) -> None:
+    """A hash table fits, and two do not: the second task sorts and merges while the first holds its own."""
+    shared = OperatorMemory(50 << 20, (tmp_path,), tasks=2)
+    join = joined(JoinKind.INNER)
+    alone, done = stored(join, shared)
+    assert "HashJoinExec" in operators(done)
+
+    async def story() -> tuple[pa.Table, TaskDone]:
+        holding, go_on = asyncio.Event(), asyncio.Event()
+
+        async def give(batch: pa.RecordBatch) -> None:
+            holding.set()
+            await go_on.wait()
+
+        async def nothing(batch: pa.RecordBatch) -> None:
+            raise AssertionError
+
+        first = asyncio.create_task(run_task(result_task(join), MemoryStore("first"), 2, give, shared))
+        await holding.wait()
+        store = MemoryStore("second")
+        task = stage_task(join, Output(Partitioning.SINGLE), 1)
+        second = await run_task(task, store, 2, nothing, shared)
+        go_on.set()
+        await first
+        return pa.Table.from_batches(store.read_many(second.blocks)), second
+
+    together, done = asyncio.run(asyncio.wait_for(story(), 120))
+    assert "SortMergeJoinExec" in operators(done)
+    assert ordered(together).equals(ordered(alone))
 
 
 def test_joins_without_keys_are_not_tried_again() -> None:

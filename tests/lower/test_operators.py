@@ -24,6 +24,7 @@ from volley.lower.streams import StreamTable
 from volley.plan.expressions import Attribute, Call, Expression, Literal
 from volley.plan.nodes import (
     DataFile,
+    FeedInput,
     FileScan,
     Filter,
     Join,
@@ -84,6 +85,7 @@ def test_queries(tables: SparkSession, query: str) -> None:
     assert_same_rows(tables, query)
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("query", QUERIES[:14])
 def test_across_tasks(tables: SparkSession, query: str) -> None:
     tables.conf.set("spark.volley.local.workers", "3")
@@ -165,7 +167,7 @@ def _scan(path: Path, columns: tuple[Attribute, ...], size: int | None = None) -
 
 
 def _run(node: Node, inputs: StreamTable | None = None) -> pa.Table:
-    def given(_: StageInput) -> StreamTable:
+    def given(_: StageInput | FeedInput) -> StreamTable:
         assert inputs is not None
         return inputs
 

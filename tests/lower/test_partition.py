@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -64,7 +65,7 @@ def partitions_of(plan: Node, *keys: Expression) -> list[pa.Table]:
     return [pa.Table.from_batches(batches, schema=schema) for batches in found]
 
 
-def values(table: pa.Table, *attributes: Attribute) -> list[tuple[object, ...]]:
+def values(table: pa.Table, *attributes: Attribute) -> list[tuple[Any, ...]]:
     return list(zip(*(table.column(column_name(a.id)).to_pylist() for a in attributes), strict=True))
 
 

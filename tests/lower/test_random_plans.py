@@ -98,6 +98,7 @@ def queries(draw: st.DrawFn) -> str:
 
 
 # Several workers run what one runs, cut into stages: fewer cases tell whether the cuts are right.
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize(
     ("workers", "examples"),
     [("1", 30), ("3", 15), *(pytest.param(n, 200, marks=pytest.mark.slow) for n in ("1", "3"))],

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from captured import plan_of
-from coordinator.test_recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers, run, three_stages
 from pyspark.sql import SparkSession
 
+from helpers.captured import plan_of
+from helpers.recovery import NUMBER, WORKERS, Losses, exchanged, finished, numbers, run, three_stages
 from volley import last_query
 from volley.errors import BlockMissing, DataError
 from volley.plan.expressions import Call, Expression, InSubquery, Literal, ScalarSubquery
@@ -17,6 +17,7 @@ from volley.stages.cut import cut, make_stages
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.reuse import merge_equal_stages
 from volley.stages.subqueries import asked
+from volley.testing.limits import DISTRIBUTED
 from volley.testing.rows import assert_same_rows
 
 QUERIES = {
@@ -34,6 +35,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("workers", ["1", "3"])
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
 def test_rows_are_sparks(tpch: SparkSession, query: str, workers: str) -> None:
@@ -41,6 +43,7 @@ def test_rows_are_sparks(tpch: SparkSession, query: str, workers: str) -> None:
     assert_same_rows(tpch, query)
 
 
+@pytest.mark.embedded
 def test_its_stages_are_in_the_report(tpch: SparkSession) -> None:
     tpch.conf.set("spark.volley.local.workers", "1")
     tpch.sql(QUERIES["in a filter"]).collect()
@@ -53,7 +56,7 @@ def test_its_stages_are_in_the_report(tpch: SparkSession) -> None:
 def test_what_query_and_subquery_have_in_common_is_computed_once(tpch: SparkSession) -> None:
     text = "select o_custkey, sum(o_totalprice) s from orders group by 1"
     plan = plan_of(tpch.sql(f"{text} having sum(o_totalprice) = (select max(s) from ({text}))"))
-    graph = make_stages(plan, WORKERS)
+    graph = make_stages(plan, WORKERS, DISTRIBUTED)
     asking = [stage for stage in graph.stages if asked(stage.plan)]
     assert {number for stage in asking for number in asked(stage.plan)} == graph.subqueries
     # The scan with its partial sums, and the exchange of these.
@@ -83,7 +86,7 @@ def single(value: int) -> Node:
 
 
 def test_a_lost_result_is_computed_again_and_nothing_else() -> None:
-    graph = cut(over(single(2990)), WORKERS)
+    graph = cut(over(single(2990)), WORKERS, DISTRIBUTED)
     assert graph.subqueries == {1}
     losses = Losses(stage=1, count=1)
     rows, log = run(over(single(2990)), losses)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,8 +28,13 @@ def linked_to(directory: str) -> list[str]:
     return [str(link.readlink()) for link in sorted(Path(directory).rglob("*.parquet"))]
 
 
-def test_the_same_files_have_one_directory(files: list[DataFile]) -> None:
-    directories = LinkDirectories()
+@pytest.fixture
+def directories() -> Iterator[LinkDirectories]:
+    with closing(LinkDirectories(max_kept_links=4)) as made:
+        yield made
+
+
+def test_the_same_files_have_one_directory(directories: LinkDirectories, files: list[DataFile]) -> None:
     with directories.linked(files[:2]) as first, directories.linked(files[:2]) as second:
         assert first == second
         assert linked_to(first) == [file.path for file in files[:2]]
@@ -36,15 +43,16 @@ def test_the_same_files_have_one_directory(files: list[DataFile]) -> None:
         assert linked_to(other) == [file.path for file in files[1:3]]
 
 
-def test_partitions_have_folders(files: list[DataFile]) -> None:
+def test_partitions_have_folders(directories: LinkDirectories, files: list[DataFile]) -> None:
     days = [DataFile(file.path, 4, 0, (number % 2,)) for number, file in enumerate(files)]
-    with LinkDirectories().linked(days) as directory:
+    with directories.linked(days) as directory:
         assert linked_to(f"{directory}part=0") == [files[0].path, files[2].path]
         assert linked_to(f"{directory}part=1") == [files[1].path, files[3].path]
 
 
-def test_a_file_of_the_same_size_that_was_written_anew_has_another_directory(files: list[DataFile]) -> None:
-    directories = LinkDirectories()
+def test_a_file_of_the_same_size_that_was_written_anew_has_another_directory(
+    directories: LinkDirectories, files: list[DataFile]
+) -> None:
     with directories.linked(files[:1]) as before:
         pass
     os.utime(files[0].path, ns=(1, 1))
@@ -53,7 +61,11 @@ def test_a_file_of_the_same_size_that_was_written_anew_has_another_directory(fil
 
 
 def test_old_directories_go_first_and_used_ones_stay(files: list[DataFile]) -> None:
-    directories = LinkDirectories(max_kept_links=2)
+    with closing(LinkDirectories(max_kept_links=2)) as directories:
+        _check_order(directories, files)
+
+
+def _check_order(directories: LinkDirectories, files: list[DataFile]) -> None:
     with directories.linked(files[:2]) as used:
         with directories.linked(files[2:3]) as old:
             pass
@@ -63,7 +75,16 @@ def test_old_directories_go_first_and_used_ones_stay(files: list[DataFile]) -> N
         assert again == used
 
 
-def test_a_file_that_is_missing_is_an_error(files: list[DataFile]) -> None:
+def test_a_file_that_is_missing_is_an_error(directories: LinkDirectories, files: list[DataFile]) -> None:
     Path(files[3].path).unlink()
-    with pytest.raises(OSError, match="No such file"), LinkDirectories().linked(files):
+    with pytest.raises(OSError, match="No such file"), directories.linked(files):
         pass
+
+
+def test_nothing_is_left_after_the_end(files: list[DataFile]) -> None:
+    directories = LinkDirectories()
+    with directories.linked(files) as directory:
+        pass
+    directories.close()
+    assert not Path(directory).parent.exists()
+    assert Path(files[0].path).exists()

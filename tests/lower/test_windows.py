@@ -82,6 +82,7 @@ def test_queries(tables: SparkSession, query: str) -> None:
     assert_same_rows(tables, query)
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("expressions", EXPRESSIONS[:8])
 def test_across_tasks(tables: SparkSession, expressions: str) -> None:
     tables.conf.set("spark.volley.local.workers", "3")

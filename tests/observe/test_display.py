@@ -33,11 +33,9 @@ def test_a_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_notebook_shows_it_once_in_a_cell() -> None:
-    pytest.importorskip("IPython")
-    from IPython.core.interactiveshell import InteractiveShell
-    from IPython.utils.capture import capture_output
-
-    shell = InteractiveShell.instance()
+    interactive = pytest.importorskip("IPython.core.interactiveshell")
+    capture_output = pytest.importorskip("IPython.utils.capture").capture_output
+    shell = interactive.InteractiveShell.instance()
     try:
         shell.run_cell(EXPLAIN).raise_error()
         for cell, times in (
@@ -54,4 +52,4 @@ def test_a_notebook_shows_it_once_in_a_cell() -> None:
             assert "a &amp; b" in data["text/html"]
             assert "a & b" in data["text/plain"]
     finally:
-        InteractiveShell.clear_instance()
+        interactive.InteractiveShell.clear_instance()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from captured import parts, plan_of
 from pyspark.sql import DataFrame, SparkSession
 
+from helpers.captured import parts, plan_of
 from volley.bench.queries import QUERIES, query_text
 from volley.plan import nodes
 from volley.plan.expressions import (
@@ -184,7 +184,8 @@ def test_windows_and_frames(numbers: SparkSession) -> None:
     )
     (window,) = [part for part in parts(plan) if isinstance(part, WindowCall)]
     assert window.frame.rows
-    assert window.frame.lower == Literal(-2, window.frame.lower.type if window.frame.lower else None)  # type: ignore[arg-type]
+    assert isinstance(window.frame.lower, Literal)
+    assert window.frame.lower.value == -2
     assert isinstance(window.frame.upper, Literal)
     assert window.frame.upper.value == 1
     assert [key.ascending for key in window.order_by] == [True]

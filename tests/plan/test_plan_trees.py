@@ -70,7 +70,12 @@ def test_what_does_not_change_is_not_copied(expression: Expression) -> None:
 
 def test_children_come_before_their_parents() -> None:
     seen: list[Expression] = []
-    transform(Call("Add", (A, Call("Add", (B, C), LONG)), LONG), lambda part: seen.append(part) or part)
+
+    def see(part: Expression) -> Expression:
+        seen.append(part)
+        return part
+
+    transform(Call("Add", (A, Call("Add", (B, C), LONG)), LONG), see)
     for position, part in enumerate(seen):
         assert set(children(part)) <= set(seen[:position])
 

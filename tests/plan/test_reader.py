@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from captured import parts, plan_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 import volley
+from helpers.captured import parts, plan_of
 from volley.errors import CaptureError, FallbackError
 from volley.plan import nodes, reader
 from volley.plan.capture import capture

@@ -15,38 +15,31 @@ import volley
 
 ROOT = Path(volley.__file__).parent
 
-# Each may import itself and what stands before it. The protocols stand before those who use them, the concrete
-# transports and stores after, so that coordinator and worker cannot know them.
+# Each package, and each module beside them, may import itself and what stands before it.
 ORDER = [
+    "fields",
     "ids",
     "errors",
     "config",
     "security",
     "machine",
+    "runtime",
     "events",
     "cancellation",
     "byte_semaphore",
     "loop",
+    "batches",
     "foreground",
-    "listening",
     "plan",
     "support",
     "stages",
     "lower",
     "splits",
-    "shuffle.base",
-    "shuffle.service.messages",
-    "transport.messages",
-    "transport.control",
-    "transport.codec",
-    "transport.base",
-    "transport.handshake",
-    "coordinator",
-    "worker",
+    "rpc",
     "shuffle",
+    "worker",
     "transport",
-    "worker.daemon",
-    "worker.sidecar",
+    "coordinator",
     "cluster",
     "elastic",
     "settings",
@@ -68,14 +61,16 @@ ORDER = [
     "cli",
 ]
 
-# The only places that choose a transport or a store.
-CHOOSERS = {
-    "deployment.local",
-    "deployment.flight",
-    "deployment.spark",
-    "worker.daemon",
-    "shuffle.factory",
+# Of what stands before them, these see the protocol alone, or nothing: no implementation can be relied on.
+SEES_ONLY = {
+    ("worker", "shuffle"): {"shuffle.base"},
+    ("coordinator", "shuffle"): {"shuffle.base"},
+    ("coordinator", "worker"): set(),
+    ("coordinator", "transport"): {"transport.base"},
 }
+
+# The only places that choose a transport or a store.
+CHOOSERS = {"deployment.local", "deployment.flight", "deployment.spark", "shuffle.factory"}
 
 # Who tests or measures them has to know them.
 COMPARERS = ("testing", "cli", "bench")
@@ -90,13 +85,11 @@ def modules() -> list[str]:
 
 
 def place(module: str) -> int:
-    """The place of the longest entry that names the module or a package around it."""
-    parts = module.split(".")
-    for length in range(len(parts), -1, -1):
-        name = ".".join(parts[:length])
-        if name in ORDER and (name or not module):
-            return ORDER.index(name)
-    raise LookupError(f"volley.{module} has no place in the order: give it one")
+    """The place of the package, or of the module beside them."""
+    name = module.partition(".")[0]
+    if name not in ORDER:
+        raise LookupError(f"volley.{name} has no place in the order: give it one")
+    return ORDER.index(name)
 
 
 def imports(module: str) -> set[str]:
@@ -143,8 +136,21 @@ def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
     assert users == CHOOSERS
 
 
+@pytest.mark.parametrize(("package", "other"), SEES_ONLY)
+def test_coordinator_and_worker_see_protocols_alone(package: str, other: str) -> None:
+    inside = [module for module in modules() if module.partition(".")[0] == package]
+    seen = {name for module in inside for name in imports(module) if name.partition(".")[0] == other}
+    assert inside
+    assert seen <= SEES_ONLY[package, other]
+
+
+def test_the_order_names_whole_packages_that_exist() -> None:
+    assert all("." not in name for name in ORDER)
+    assert set(ORDER) == {module.partition(".")[0] for module in modules()}
+
+
 def test_the_check_sees_a_wrong_import() -> None:
-    assert place("transport.local") > place("coordinator.run") > place("transport.base")
+    assert place("coordinator.run") > place("transport.local") > place("worker.slots") > place("rpc.codec")
     assert "transport.local" in imports("deployment.local")
 
 

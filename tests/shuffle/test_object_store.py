@@ -8,7 +8,7 @@ import resource
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -227,6 +227,47 @@ class TestQueries:
         with pytest.raises(LeaseExpired, match="run the query again"):
             dead.sink(attempt_id(attempt=1), 1)
 
+    def test_a_late_writer_does_not_bring_back_the_folder_of_a_query(self, uri: str, tmp_path: Path) -> None:
+        driver, worker = new_store(uri, "q"), new_store(uri)
+        sink = worker.sink(attempt_id(), 1)
+        driver.release(QueryId("q"))
+        with pytest.raises(LeaseExpired):
+            sink.write(0, pa.record_batch({"n": pa.arange(0, 600_000)}))
+        assert not list((tmp_path / "shuffle").iterdir())
+
+    def test_what_a_late_writer_left_is_removed_when_it_is_old(self, uri: str, tmp_path: Path) -> None:
+        """The lease was there when it looked, and the query was over when it wrote."""
+        folders = [
+            tmp_path / "shuffle" / query / "s0e0" / "t0" / "a0" for query in ("late", "young", "mixed")
+        ]
+        old = time.time() - 61
+        for folder in folders:
+            folder.mkdir(parents=True)
+            (folder / f"{'0' * 16}.data").touch()
+            (folder / "committed").touch()
+        for path in (tmp_path / "shuffle" / "late").rglob("*"):
+            os.utime(path, (old, old))
+        os.utime(folders[2] / "committed", (old, old))
+        new_store(uri, "next")
+        assert sorted(path.name for path in (tmp_path / "shuffle").iterdir()) == ["mixed", "next", "young"]
+
+    def test_folders_that_are_not_of_the_store_stay(self, uri: str, tmp_path: Path) -> None:
+        old = time.time() - 10**6
+        for name in ("table/part-0.parquet", "q/s0e0/t0/a0/notes.txt", "other/s0e0/readme"):
+            path = tmp_path / "shuffle" / name
+            path.parent.mkdir(parents=True)
+            path.touch()
+            os.utime(path, (old, old))
+        (tmp_path / "shuffle" / "empty").mkdir()
+        new_store(uri, "next")
+        assert sorted(path.name for path in (tmp_path / "shuffle").iterdir()) == [
+            "empty",
+            "next",
+            "other",
+            "q",
+            "table",
+        ]
+
     def test_a_lease_is_renewed_and_not_brought_back(self, uri: str, tmp_path: Path) -> None:
         store = new_store(uri, "q", lease_seconds=0.15)
         lease = tmp_path / "shuffle" / "q" / "lease"
@@ -261,6 +302,7 @@ def test_a_dropped_reader_ends_its_threads(uri: str) -> None:
     (block,) = sink.commit()
     batches = store.read(block)
     next(batches)
-    batches.close()  # type: ignore[attr-defined]
+    assert isinstance(batches, Generator)
+    batches.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("volley-objects")]
     store.close()

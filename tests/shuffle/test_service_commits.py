@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from service_calls import (
+
+from helpers.service_calls import (
     QUERY,
     Calls,
     code_of,
@@ -26,10 +27,9 @@ from service_calls import (
     values,
     written,
 )
-
 from volley.errors import QueryError
+from volley.rpc.service import KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.journal import Journal
-from volley.shuffle.service.messages import KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.storage import Storage, Stored, _append
 from volley.testing.contracts import attempt_id, batch_of

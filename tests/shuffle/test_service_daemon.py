@@ -11,20 +11,21 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 from click.testing import CliRunner
-from service_calls import MANY, QUERY, code_of, eventually, numbers, open_keeper, values, written
 
+from helpers.service_calls import MANY, QUERY, code_of, numbers, open_keeper, values, written
+from helpers.waiting import eventually
 from volley.cli.main import cli
+from volley.cluster import health_of
 from volley.errors import ConfigError, ShuffleRefused
 from volley.ids import QueryId, StageId
+from volley.rpc.service import KeepAlive, ServiceHealth
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
-from volley.shuffle.service.messages import KeepAlive
 from volley.shuffle.service.placement import ranked
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import PATIENCE, served, service_store
-from volley.transport.control import AskHealth
 
 
 @pytest.fixture
@@ -154,7 +155,8 @@ def test_health_counts_what_is_held(tmp_path: Path) -> None:
     with served(tmp_path) as (server,):
         store = service_store([server.address], "q")
         written(store, batch_of(1))
-        health = store._client.call(server.address, "health", AskHealth())
+        health = health_of(server.address, Security())
+        assert isinstance(health, ServiceHealth)
         assert (health.applications, health.queries, health.committed) == (1, 1, 1)
         store.release(QUERY)
         assert store.held_bytes == 0

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from service_calls import MANY, drop_memory, flip, holders, logs, numbers, values, written
 
+from helpers.service_calls import MANY, drop_memory, flip, holders, logs, numbers, values, written
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import QueryId
+from volley.rpc.service import QueryBegan
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.location import ServiceLocation
-from volley.shuffle.service.messages import QueryBegan
 from volley.testing.contracts import batch_of
 from volley.testing.services import Served, served, service_store
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from service_calls import MANY, holders, numbers, values
 
+from helpers.service_calls import MANY, holders, numbers, values
 from volley.cluster import LocalCluster
 from volley.errors import BlockMissing
 from volley.ids import QueryId
+from volley.shuffle.base import Block
 from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
@@ -51,7 +52,7 @@ class TestProcesses:
     def test_every_block_is_there_after_kill_9_and_restart(self, services: LocalCluster) -> None:
         store = of_services(services, "restart", replicas=1)
         attempts = [attempt_id(task, query="restart") for task in range(4)]
-        blocks = []
+        blocks: list[Block] = []
         for number, attempt in enumerate(attempts):
             sink = store.sink(attempt, 3)
             for partition in range(3):

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from service_calls import QUERY, Calls, code_of, eventually, holders, logs, numbers, values, written
 
+from helpers.service_calls import QUERY, Calls, code_of, holders, logs, numbers, values, written
+from helpers.waiting import eventually
 from volley.errors import BlockMissing, LeaseExpired, ShuffleRefused
+from volley.rpc.service import KeepAlive
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
-from volley.shuffle.service.messages import KeepAlive
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import Served, served, service_store
@@ -82,7 +83,12 @@ class TestLeases:
             "keeper", ShuffleServerSettings((tmp_path,), 2**26, lease_seconds=1e-9)
         )
         server_state.keep_alive(KeepAlive("application", (QUERY,)))
-        eventually(lambda: server_state.expire() is None and server_state.empty)
+
+        def is_empty() -> bool:
+            server_state.expire()
+            return server_state.empty
+
+        eventually(is_empty)
         server_state.close()
         again = ShuffleServerState("keeper", ShuffleServerSettings((tmp_path,), 2**26))
         assert again.keep_alive(KeepAlive("application", (QUERY,))).expired == (QUERY,)

@@ -13,13 +13,24 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from service_calls import MANY, QUERY, Calls, eventually, holders, kept_value, logs, numbers, values, written
 
+from helpers.service_calls import (
+    MANY,
+    QUERY,
+    Calls,
+    holders,
+    kept_value,
+    logs,
+    numbers,
+    values,
+    written,
+)
+from helpers.waiting import eventually
 from volley.errors import ShuffleRefused
 from volley.ids import QueryId, StageId
+from volley.rpc.service import KeepAlive
 from volley.shuffle.chunks import checksum_of
 from volley.shuffle.service.journal import Journal
-from volley.shuffle.service.messages import KeepAlive
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.storage import Storage, _append, _Log
 from volley.testing.contracts import attempt_id, batch_of

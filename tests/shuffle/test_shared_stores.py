@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from answers import Answers
 from pyspark.sql import SparkSession
 
+from helpers.answers import Answers
 from volley.bench.queries import QUERIES
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
@@ -31,6 +31,7 @@ from volley.plan.nodes import Aggregate, Exchange, Node, Partitioning, Project, 
 from volley.plan.types import LONG
 from volley.shuffle.factory import StoreSettings, close_stores, new_store
 from volley.stages.cut import cut
+from volley.testing.limits import UNMERGED, UNMERGED_SETTINGS
 from volley.testing.services import served
 from volley.testing.session import conf
 from volley.transport.fleet import Fleet
@@ -38,7 +39,7 @@ from volley.transport.flight import FlightTransport, close_fleets
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
-SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1", **UNMERGED_SETTINGS}
 SOME = ("q11", "q18")
 
 
@@ -83,12 +84,6 @@ def three_stages() -> Node:
     return Exchange(Partitioning.SINGLE, 1, (), (), distinct)
 
 
-@pytest.fixture(autouse=True)
-def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small partitions stay apart, so that every worker has something of every stage."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-
-
 @dataclass
 class Run:
     """One query over the workers and the store of `shared`; `listener` is told what happens."""
@@ -110,13 +105,14 @@ class Run:
         self._fleet.wait()
         try:
             stream = execute(
-                cut(self.plan, WORKERS),
+                cut(self.plan, WORKERS, UNMERGED),
                 self.transport,
                 query=self.query,
                 token=self.token,
                 timeout_seconds=120,
                 attempts=3,
                 events=self.log,
+                limits=UNMERGED,
                 absence_seconds=60,
             )
             return sorted(value for batch in stream for value in batch.column(0).to_pylist())

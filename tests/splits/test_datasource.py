@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from volley.plan.types import BOOLEAN, DATE, LONG, STRING
 from volley.splits.conditions import conditions
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
 from volley.stages.scans import push_down, scans_of
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.testing.sources import Numbers, NumbersPartition
@@ -42,6 +43,7 @@ def registered(spark: SparkSession, source: type[DataSource], **options: Any) ->
     reader.load().createOrReplaceTempView(source.name())
 
 
+@pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize("workers", ["1", "3"])
 class TestRows:
     @pytest.fixture(autouse=True)
@@ -148,7 +150,8 @@ def test_the_first_row_is_there_while_discovery_hangs(spark: SparkSession) -> No
     registered(spark, Numbers, splits=10, hang_after=1)
     rows = spark.sql("select id from numbers where id > 2").toLocalIterator()
     assert next(rows).id == 3
-    rows.close()  # type: ignore[attr-defined]  # it is a generator
+    assert isinstance(rows, Generator)
+    rows.close()
 
 
 def test_an_endless_source_under_a_limit(spark: SparkSession, tmp_path: Path) -> None:
@@ -229,7 +232,7 @@ class TestDaemons:
     def test_a_class_that_workers_import_is_read_by_them(
         self, spark: SparkSession, cluster: LocalCluster
     ) -> None:
-        with conf(spark, cluster.settings):
+        with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
             registered(spark, Numbers, splits=4, rows=250)
             assert_same_rows(
                 spark, "select split, count(*), sum(id) from numbers where id % 3 = 0 group by split"
@@ -243,7 +246,7 @@ class TestDaemons:
             def name(cls) -> str:
                 return "mine"
 
-        with conf(spark, cluster.settings):
+        with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
             registered(spark, Mine, splits=3)
             assert spark.sql("select id from mine").count() == 30
             explanation = volley.explain(spark.table("mine"))
@@ -257,6 +260,7 @@ class TestDaemons:
         assert "import" in str(report)
 
 
+@pytest.mark.usefixtures("distributed")
 def test_explain_says_how_a_scan_would_be_shared(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(4):
         pq.write_table(pa.table({"id": pa.array([number], pa.int64())}), tmp_path / f"{number}.parquet")

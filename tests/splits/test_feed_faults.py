@@ -27,6 +27,7 @@ from volley.plan.nodes import HERE, Exchange, Node, Partitioning, SourceScan
 from volley.plan.types import LONG
 from volley.splits.datasource import portable
 from volley.stages.cut import make_stages
+from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
 from volley.transport.flight import FlightTransport, close_fleets, shared_fleet
 
@@ -53,13 +54,14 @@ def exchanged(**options: Any) -> Node:
 def ids(cluster: LocalCluster, plan: Node, log: EventLog) -> list[int]:
     fleet = shared_fleet(cluster.addresses, cluster.security, 5.0)
     stream = execute(
-        make_stages(plan, 3),
+        make_stages(plan, 3, DISTRIBUTED),
         FlightTransport(fleet),
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=120,
         attempts=3,
         events=log,
+        limits=DISTRIBUTED,
     )
     with stream:
         return [value for batch in stream for value in batch.column(0).to_pylist()]

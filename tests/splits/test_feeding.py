@@ -35,15 +35,17 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
+from volley.rpc.messages import SplitBatch
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
 from volley.splits.parquet import PlannedReader
 from volley.splits.prune import comparisons, may_hold
 from volley.stages.cut import make_stages
+from volley.stages.limits import PlannerLimits
 from volley.testing.contracts import attempt_id
+from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
 from volley.transport.local import LocalTransport
-from volley.transport.messages import SplitBatch
 from volley.worker.split_queue import SplitQueue, Stopped
 
 ID, SPLIT, PID = (Attribute(number, name, LONG) for number, name in ((1, "id"), (2, "split"), (3, "pid")))
@@ -60,16 +62,21 @@ def numbers(**options: Any) -> SourceScan:
 
 
 def start(
-    plan: Node, workers: int = WORKERS, timeout_seconds: float = 60, events: EventLog | None = None
+    plan: Node,
+    workers: int = WORKERS,
+    timeout_seconds: float = 60,
+    events: EventLog | None = None,
+    limits: PlannerLimits = DISTRIBUTED,
 ) -> ResultStream:
     return execute(
-        make_stages(plan, workers),
+        make_stages(plan, workers, limits),
         LocalTransport(workers, 2, MemoryStore),
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=timeout_seconds,
         attempts=3,
         events=events or EventLog(),
+        limits=limits,
     )
 
 
@@ -246,9 +253,12 @@ class TestIntake:
     def test_an_error_wakes_who_waits(self) -> None:
         asked = threading.Event()
         split_queue = SplitQueue(lambda after, credits, read: asked.set())
-        threading.Thread(
-            target=lambda: asked.wait(10) and split_queue.fail(ConnectionError("silent"))
-        ).start()
+
+        def fail() -> None:
+            assert asked.wait(10)
+            split_queue.fail(ConnectionError("silent"))
+
+        threading.Thread(target=fail).start()
         with pytest.raises(ConnectionError, match="silent"):
             split_queue.take()
 
@@ -274,13 +284,10 @@ class TestFiles:
             files.append(DataFile(str(path), path.stat().st_size, 0))
         return FileScan("parquet", tuple(files), columns, (), ())
 
-    def test_one_large_file_is_read_by_all_workers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("volley.stages.scans.MIN_SPLIT_BYTES", 20_000)
+    def test_one_large_file_is_read_by_all_workers(self, tmp_path: Path) -> None:
         table = pa.table({"id": pa.array(range(100_000), pa.int64())})
         scan = self.scan(tmp_path, [table], (ID,), row_group_size=1000, use_dictionary=False)
-        stream = start(scan)
+        stream = start(scan, limits=replace(DISTRIBUTED, min_split_bytes=20_000))
         assert sorted(column(stream)) == list(range(100_000))
         event = fed(stream)
         assert event.found >= 6 * WORKERS

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from coordinator.test_recovery import WORKERS, Losses, numbers, run
 from pyspark.sql import SparkSession
 
+from helpers.recovery import WORKERS, Losses, numbers, run
 from volley import last_query
 from volley.events import TaskStarted
 from volley.plan.expressions import Attribute, Literal, ScalarSubquery
@@ -26,10 +26,10 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import BOOLEAN, LONG, STRING
 from volley.splits.measure import fits_one_task, measure
-from volley.stages.scans import OPEN_BYTES
+from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.testing.rows import assert_same_rows
 
-pytestmark = pytest.mark.usefixtures("little_data")
+OPEN_BYTES = DEFAULT_LIMITS.open_file_bytes
 
 NARROW, WIDE, ABSENT = (
     Attribute(1, "Narrow", LONG),
@@ -54,12 +54,16 @@ def scan(file: DataFile, *columns: Attribute, files: int = 1) -> FileScan:
     return FileScan("parquet", (file,) * files, columns, folders, ())
 
 
+def limited(size_bytes: int) -> PlannerLimits:
+    return PlannerLimits(single_task_bytes=size_bytes)
+
+
 def read_bytes(plan: Node) -> int:
     """What a plan comes to: the least limit under which it is little."""
     low, high = 0, 2**30
     while low + 1 < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if fits_one_task(measure(plan), middle) else (middle, high)
+        low, high = (low, middle) if fits_one_task(measure(plan), limited(middle)) else (middle, high)
     return high
 
 
@@ -97,12 +101,12 @@ def test_numbers_count_as_what_they_are() -> None:
     ids=["a source of unknown size", "a product"],
 )
 def test_never_little(plan: Node) -> None:
-    assert not fits_one_task(plan, 2**60)
+    assert not fits_one_task(plan, limited(2**60))
 
 
 def test_nothing_is_little_when_there_is_no_limit(file: DataFile) -> None:
-    assert not fits_one_task(scan(file, NARROW), 0)
-    assert not fits_one_task(Project((Literal(1, LONG),), Range(0, 0, 1, ())), 0)
+    assert not fits_one_task(scan(file, NARROW), limited(0))
+    assert not fits_one_task(Project((Literal(1, LONG),), Range(0, 0, 1, ())), limited(0))
 
 
 def test_a_little_query_is_one_task_and_says_so(tpch: SparkSession) -> None:

@@ -85,10 +85,10 @@ def example() -> Iterator[ModuleType]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     # Spark's own Python processes cannot import it from there.
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no types
     spec.loader.exec_module(module)
     yield module
-    cloudpickle.unregister_pickle_by_value(module)
+    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
     del sys.modules[module.__name__]
 
 

@@ -26,9 +26,12 @@ from volley.splits.feed import Feed
 from volley.splits.files import FileSource, Piece, decode, encode
 from volley.splits.ledger import Ledger
 from volley.splits.source import Estimate, Split, SplitSource
-from volley.stages.scans import MIN_SPLIT_BYTES, scan_tasks
+from volley.stages.limits import DEFAULT_LIMITS as LIMITS
+from volley.stages.scans import scan_tasks
 from volley.testing.contracts import SplitSourceContract
 from volley.worker.split_queue import credits_for
+
+MIN_SPLIT_BYTES = LIMITS.min_split_bytes
 
 
 def scan_of(*sizes: int) -> FileScan:
@@ -87,7 +90,7 @@ async def everything(feed: Feed, task: int, credits: int = 7) -> list[bytes]:
 class TestFileSource(SplitSourceContract):
     @pytest.fixture
     def make_source(self) -> Callable[[], SplitSource]:
-        return lambda: FileSource(scan_of(5, 5, 9, 3 * MIN_SPLIT_BYTES), 2)
+        return lambda: FileSource(scan_of(5, 5, 9, 3 * MIN_SPLIT_BYTES), 2, LIMITS)
 
 
 class TestFiles:
@@ -110,7 +113,7 @@ class TestFiles:
     def test_every_part_of_every_file_is_in_one_split(self, sizes: list[int], tasks: int) -> None:
         scan = scan_of(*sizes)
         found: dict[str, list[tuple[int, int]]] = {}
-        for split in FileSource(scan, tasks).splits():
+        for split in FileSource(scan, tasks, LIMITS).splits():
             piece = decode(split.payload)
             for file in piece.files:
                 found.setdefault(file.path, []).append((piece.part, piece.parts))
@@ -120,12 +123,12 @@ class TestFiles:
 
     def test_a_huge_file_is_for_all_workers_and_many_small_ones_go_together(self) -> None:
         huge = scan_of(100 * MIN_SPLIT_BYTES)
-        assert scan_tasks(huge, 4) == 4
-        assert len(list(FileSource(huge, 4).splits())) >= 16
+        assert scan_tasks(huge, 4, LIMITS) == 4
+        assert len(list(FileSource(huge, 4, LIMITS).splits())) >= 16
         small = scan_of(*[1000] * 10_000)
-        assert scan_tasks(small, 4) == 4
-        assert 24 <= len(list(FileSource(small, 4).splits())) < 1000
-        assert scan_tasks(scan_of(10), 4) == 1
+        assert scan_tasks(small, 4, LIMITS) == 4
+        assert 24 <= len(list(FileSource(small, 4, LIMITS).splits())) < 1000
+        assert scan_tasks(scan_of(10), 4, LIMITS) == 1
 
 
 class TestLedger:

@@ -38,16 +38,14 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.adapt import (
-    BROADCAST_BYTES,
-    BROADCAST_RATIO,
-    BYTES_A_TASK,
     Produced,
     absorbed,
     adapted,
 )
-from volley.stages.deferral import SCAN_RATIO, awaited
+from volley.stages.deferral import awaited
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.layout import Read, runs
+from volley.stages.limits import DEFAULT_LIMITS as LIMITS
 from volley.stages.probe_side import probe_inputs, with_build_sides
 
 A = Attribute(1, "a", LONG)
@@ -58,7 +56,7 @@ TRUE = Literal(True, BOOLEAN)
 NOT_NULL = Call("And", (Call("IsNotNull", (B,), BOOLEAN), TRUE), BOOLEAN)
 SOME = Call("And", (NOT_NULL, Call("LessThan", (B, Literal(3, LONG)), BOOLEAN)), BOOLEAN)
 HASH = Output(Partitioning.HASH, 4, (A,))
-LARGE = 40 * BROADCAST_BYTES
+LARGE = 40 * LIMITS.broadcast_bytes
 
 
 def join(kind: JoinKind = JoinKind.INNER, left: Node = LEFT, right: Node = RIGHT) -> Join:
@@ -89,23 +87,31 @@ def scan(size_bytes: int, files: int = 4, column: Attribute = A) -> FileScan:
 
 @pytest.mark.parametrize(
     ("left", "right", "tasks"),
-    [(0, 0, 1), (160, 160, 1), (BYTES_A_TASK, 160, 2), (10 * BYTES_A_TASK, 10 * BYTES_A_TASK, 4)],
+    [
+        (0, 0, 1),
+        (160, 160, 1),
+        (LIMITS.shuffle_task_bytes, 160, 2),
+        (10 * LIMITS.shuffle_task_bytes, 10 * LIMITS.shuffle_task_bytes, 4),
+    ],
 )
 def test_partitions_merge_until_a_task_has_something_to_do(left: int, right: int, tasks: int) -> None:
     full = reader(join(JoinKind.FULL))
-    assert adapted(full, {0: produced(left), 1: produced(right)}).stage.tasks == tasks
+    assert adapted(full, {0: produced(left), 1: produced(right)}, LIMITS).stage.tasks == tasks
 
 
 def test_what_every_task_reads_whole_does_not_count() -> None:
-    broadcast = produced(100 * BYTES_A_TASK, output=Output(Partitioning.BROADCAST))
-    assert adapted(reader(join()), {0: produced(160), 1: broadcast}).stage.tasks == 1
+    broadcast = produced(100 * LIMITS.shuffle_task_bytes, output=Output(Partitioning.BROADCAST))
+    assert adapted(reader(join()), {0: produced(160), 1: broadcast}, LIMITS).stage.tasks == 1
     whole = replace(reader(join()), whole=frozenset({1}))
-    assert adapted(whole, {0: produced(160), 1: produced(100 * BYTES_A_TASK)}).stage.tasks == 1
+    assert (
+        adapted(whole, {0: produced(160), 1: produced(100 * LIMITS.shuffle_task_bytes)}, LIMITS).stage.tasks
+        == 1
+    )
 
 
 def test_files_keep_their_tasks() -> None:
     plan = Union((A,), (scan(4), LEFT))
-    assert adapted(reader(plan), {0: produced(0)}).stage.tasks == 4
+    assert adapted(reader(plan), {0: produced(0)}, LIMITS).stage.tasks == 4
 
 
 # ---------------------------------------------------------------------------------------- what may be dealt at will
@@ -188,14 +194,14 @@ def test_the_side_that_is_read_whole_is_held() -> None:
 
 
 def test_a_join_whose_side_proved_small_reads_it_whole() -> None:
-    new = adapted(reader(join()), {0: produced(LARGE), 1: produced(BROADCAST_BYTES)})
+    new = adapted(reader(join()), {0: produced(LARGE), 1: produced(LIMITS.broadcast_bytes)}, LIMITS)
     assert (new.stage.tasks, new.layout.sliced) == (4, 0)
     for task in range(4):
         assert set(new.layout.reads(1, HASH, 4, task)) == {Read(p, n) for p in range(4) for n in range(4)}
         # Where they lie: task n of this stage runs where task n of that stage did.
         assert set(new.layout.reads(0, HASH, 4, task)) == {Read(task, n) for n in range(4)}
     assert new.decisions == (
-        f"stage 1 proved small ({BROADCAST_BYTES:,} bytes): every task reads it whole, "
+        f"stage 1 proved small ({LIMITS.broadcast_bytes:,} bytes): every task reads it whole, "
         "and stage 0 where it lies instead of by partition",
     )
 
@@ -203,20 +209,20 @@ def test_a_join_whose_side_proved_small_reads_it_whole() -> None:
 @pytest.mark.parametrize(
     ("kind", "left", "right"),
     [
-        (JoinKind.INNER, LARGE, BROADCAST_BYTES + 16),
-        (JoinKind.INNER, BROADCAST_BYTES * (BROADCAST_RATIO - 1), BROADCAST_BYTES),
+        (JoinKind.INNER, LARGE, LIMITS.broadcast_bytes + 16),
+        (JoinKind.INNER, LIMITS.broadcast_bytes * (LIMITS.broadcast_ratio - 1), LIMITS.broadcast_bytes),
         (JoinKind.RIGHT, LARGE, 160),
         (JoinKind.FULL, LARGE, 160),
         (JoinKind.LEFT, 160, LARGE),
     ],
 )
 def test_a_join_stays_as_it_is_when_it_must_or_had_better(kind: JoinKind, left: int, right: int) -> None:
-    new = adapted(reader(join(kind)), {0: produced(left), 1: produced(right)})
+    new = adapted(reader(join(kind)), {0: produced(left), 1: produced(right)}, LIMITS)
     assert (new.layout.sliced, new.layout.shares, new.decisions) == (None, (), ())
 
 
 def test_rows_that_lie_in_fewer_tasks_than_there_could_be_are_not_read_where_they_lie() -> None:
-    new = adapted(reader(join()), {0: produced(LARGE, producers=3), 1: produced(160)})
+    new = adapted(reader(join()), {0: produced(LARGE, producers=3), 1: produced(160)}, LIMITS)
     assert new.layout.shares == ()
     assert new.stage.tasks == 4
 
@@ -230,9 +236,9 @@ def skewed(*partition_bytes: int, producers: int = 4) -> Produced:
 
 
 def test_a_partition_that_is_far_larger_is_sliced() -> None:
-    big, small = 40 * BYTES_A_TASK, 4 * BYTES_A_TASK
-    other = skewed(*[BROADCAST_BYTES] * 4)
-    new = adapted(reader(join()), {0: skewed(small, big, small, small), 1: other})
+    big, small = 40 * LIMITS.shuffle_task_bytes, 4 * LIMITS.shuffle_task_bytes
+    other = skewed(*[LIMITS.broadcast_bytes] * 4)
+    new = adapted(reader(join()), {0: skewed(small, big, small, small), 1: other}, LIMITS)
     assert new.layout.sliced == 0
     assert new.stage.tasks == 7 == new.layout.tasks
     assert [share.partitions for share in new.layout.shares] == [
@@ -254,8 +260,8 @@ def test_a_partition_that_is_far_larger_is_sliced() -> None:
     ],
 )
 def test_what_may_not_or_need_not_be_sliced(kind: JoinKind, sizes: tuple[int, ...], producers: int) -> None:
-    input = skewed(*(size * BYTES_A_TASK for size in sizes), producers=producers)
-    new = adapted(reader(join(kind)), {0: input, 1: skewed(*[BROADCAST_BYTES] * 4)})
+    input = skewed(*(size * LIMITS.shuffle_task_bytes for size in sizes), producers=producers)
+    new = adapted(reader(join(kind)), {0: input, 1: skewed(*[LIMITS.broadcast_bytes] * 4)}, LIMITS)
     assert (new.stage.tasks, new.layout.shares, new.decisions) == (4, (), ())
 
 
@@ -264,13 +270,18 @@ ALL = {Read(producer, partition) for producer in range(4) for partition in range
 
 
 @pytest.mark.parametrize("third", ["whole", "broadcast"])
-@pytest.mark.parametrize("right", [160, 4 * BROADCAST_BYTES], ids=["small", "sliced"])
+@pytest.mark.parametrize("right", [160, 4 * LIMITS.broadcast_bytes], ids=["small", "sliced"])
 def test_what_is_read_whole_stays_so(third: str, right: int) -> None:
     one = Output(Partitioning.BROADCAST)
     stage = replace(reader(THREE), whole=frozenset({2} if third == "whole" else ()))
-    hot = skewed(BYTES_A_TASK, 40 * BYTES_A_TASK, BYTES_A_TASK, BYTES_A_TASK)
+    hot = skewed(
+        LIMITS.shuffle_task_bytes,
+        40 * LIMITS.shuffle_task_bytes,
+        LIMITS.shuffle_task_bytes,
+        LIMITS.shuffle_task_bytes,
+    )
     inputs = {0: hot, 1: produced(right), 2: produced(160, output=HASH if third == "whole" else one)}
-    new = adapted(stage, inputs)
+    new = adapted(stage, inputs, LIMITS)
     assert new.decisions
     for task in range(new.stage.tasks):
         read = new.layout.reads(2, inputs[2].output, 4, task)
@@ -279,7 +290,7 @@ def test_what_is_read_whole_stays_so(third: str, right: int) -> None:
 
 def test_what_a_stage_reads_whole_it_still_does_after_another_absorption() -> None:
     before = replace(reader(THREE), whole=frozenset({2}))
-    new = absorbed(before, HEAVY, outputs(0, 1, 2), {1: 160, 2: 160})
+    new = absorbed(before, HEAVY, outputs(0, 1, 2), {1: 160, 2: 160}, LIMITS)
     assert new is not None
     assert new.whole == {1, 2}
 
@@ -298,7 +309,7 @@ def test_whatever_is_decided_every_pair_of_rows_meets_exactly_once(
 ) -> None:
     """Of the pairs of blocks that can join, those of one partition, each is together in one task and no other."""
     inputs = {n: Produced(HASH, tuple(map(tuple, sizes))) for n, sizes in ((0, left), (1, right))}
-    new = adapted(reader(join(kind), planned), inputs)
+    new = adapted(reader(join(kind), planned), inputs, LIMITS)
     pairs: Counter[tuple[Read, Read]] = Counter()
     read: dict[int, Counter[Read]] = {0: Counter(), 1: Counter()}
     for task in range(new.stage.tasks):
@@ -343,12 +354,12 @@ HEAVY = Stage(0, Filter(TRUE, scan(1000)), 4, HASH)
 
 
 def test_a_stage_that_has_not_begun_is_put_into_its_reader() -> None:
-    new = absorbed(reader(join()), HEAVY, outputs(0, 1), {1: BROADCAST_BYTES})
+    new = absorbed(reader(join()), HEAVY, outputs(0, 1), {1: LIMITS.broadcast_bytes}, LIMITS)
     assert new is not None
     assert new.plan == replace(join(), left=HEAVY.plan, build=BuildSide.RIGHT)
-    assert (new.tasks, new.whole) == (4, {1})
+    assert (new.tasks, new.whole) == (4, frozenset({1}))
     # The next adaptation treats what is read whole as what it is.
-    again = adapted(new, {1: produced(160)})
+    again = adapted(new, {1: produced(160)}, LIMITS)
     assert again.stage == new
     assert again.layout.reads(1, HASH, 4, 3) == again.layout.reads(1, HASH, 4, 0)
     assert len(again.layout.reads(1, HASH, 4, 0)) == 16
@@ -357,7 +368,7 @@ def test_a_stage_that_has_not_begun_is_put_into_its_reader() -> None:
 @pytest.mark.parametrize(
     ("stage", "heavy", "sizes"),
     [
-        (reader(join()), HEAVY, {1: BROADCAST_BYTES + 1}),
+        (reader(join()), HEAVY, {1: LIMITS.broadcast_bytes + 1}),
         (reader(join()), HEAVY, {}),
         (reader(join(JoinKind.RIGHT)), HEAVY, {1: 1}),
         (reader(join(JoinKind.FULL)), HEAVY, {1: 1}),
@@ -374,7 +385,7 @@ def test_a_stage_that_has_not_begun_is_put_into_its_reader() -> None:
 def test_it_is_not_when_it_may_not_or_had_better_not_be(
     stage: Stage, heavy: Stage, sizes: dict[int, int]
 ) -> None:
-    assert absorbed(stage, heavy, outputs(0, 1, 2), sizes) is None
+    assert absorbed(stage, heavy, outputs(0, 1, 2), sizes, LIMITS) is None
 
 
 def graph(heavy_bytes: int, light: Node, *more: Stage) -> StageGraph:
@@ -388,7 +399,7 @@ def graph(heavy_bytes: int, light: Node, *more: Stage) -> StageGraph:
         (2000, Filter(SOME, scan(1000, column=B)), {0: {1}}),
         (500, Filter(SOME, scan(1000, column=B)), {1: {0}}),
         # What it leaves out would have been little.
-        (2000, scan(2000 * SCAN_RATIO + SCAN_RATIO, column=B), {1: {0}}),
+        (2000, scan(2000 * LIMITS.deferral_ratio + LIMITS.deferral_ratio, column=B), {1: {0}}),
         # All of what it scans is known to be large.
         (2000, scan(1000, column=B), {1: {0}}),
         (2000, Filter(NOT_NULL, scan(1000, column=B)), {1: {0}}),
@@ -397,21 +408,21 @@ def graph(heavy_bytes: int, light: Node, *more: Stage) -> StageGraph:
 def test_a_stage_waits_for_one_that_may_prove_small(
     heavy_bytes: int, light: Node, waits: dict[int, set[int]]
 ) -> None:
-    assert awaited(graph(heavy_bytes, light)) == waits
+    assert awaited(graph(heavy_bytes, light), LIMITS) == waits
 
 
 def test_a_stage_that_others_read_does_not_wait() -> None:
     other = Stage(2, Filter(TRUE, LEFT), 4, HASH)
-    assert awaited(graph(2000, Filter(SOME, scan(1000, column=B)), other)) == {1: {0}}
+    assert awaited(graph(2000, Filter(SOME, scan(1000, column=B)), other), LIMITS) == {1: {0}}
 
 
 def test_what_is_scanned_before_counts_too() -> None:
     behind = Stage(0, Range(0, 1, 1, (A,)), 1, HASH)
     stages = (
-        Stage(0, Filter(TRUE, scan(SCAN_RATIO * 2000 + SCAN_RATIO, column=C)), 4, HASH),
+        Stage(0, Filter(TRUE, scan(LIMITS.deferral_ratio * 2000 + LIMITS.deferral_ratio, column=C)), 4, HASH),
         Stage(1, Filter(SOME, StageInput(0, (B,))), 4, HASH),
         Stage(2, Filter(TRUE, scan(2000)), 4, HASH),
         Stage(3, join(left=StageInput(2, (A,)), right=StageInput(1, (B,))), 4),
     )
-    assert awaited(StageGraph(stages)) == {}
-    assert awaited(StageGraph((behind, *stages[1:]))) == {2: {1}}
+    assert awaited(StageGraph(stages), LIMITS) == {}
+    assert awaited(StageGraph((behind, *stages[1:])), LIMITS) == {2: {1}}

@@ -7,17 +7,19 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from adaptive_plans import WORKERS, adapted_run, by, table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.adaptive_plans import WORKERS, adapted_run, by, table
 from volley.coordinator.feeding import Feeding
 from volley.events import EventLog, FeedFinished
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Filter, Node, walk
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.graph import Stage
-from volley.stages.scans import OPEN_BYTES, UNEVEN, cost_bytes, dealt
+from volley.stages.limits import DEFAULT_LIMITS as LIMITS
+from volley.stages.scans import cost_bytes, dealt
+from volley.testing.limits import DISTRIBUTED
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 ROWS = 600
@@ -28,16 +30,16 @@ def scan(*sizes: int) -> FileScan:
     return FileScan("parquet", files, (K, V), (), ())
 
 
-@given(st.lists(st.integers(0, 100 * OPEN_BYTES), max_size=40), st.integers(1, 8))
+@given(st.lists(st.integers(0, 100 * LIMITS.open_file_bytes), max_size=40), st.integers(1, 8))
 def test_every_file_goes_to_one_task_and_none_has_much_more(sizes: list[int], tasks: int) -> None:
     whole = scan(*sizes)
-    shares = dealt(whole, tasks)
+    shares = dealt(whole, tasks, LIMITS)
     if shares is None:
         assert tasks > 1
         return
     assert sorted(file.path for share in shares for file in share) == [file.path for file in whole.files]
-    busiest = max(cost_bytes(scan(*(file.size_bytes for file in share))) for share in shares)
-    assert busiest * tasks <= UNEVEN * cost_bytes(whole)
+    busiest = max(cost_bytes(scan(*(file.size_bytes for file in share)), LIMITS) for share in shares)
+    assert busiest * tasks <= LIMITS.file_imbalance * cost_bytes(whole, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_every_file_goes_to_one_task_and_none_has_much_more(sizes: list[int], ta
 )
 def test_what_is_even(sizes: list[int], even: bool) -> None:
     tasks = 3
-    assert (dealt(scan(*sizes), tasks) is not None) == even
+    assert (dealt(scan(*sizes), tasks, LIMITS) is not None) == even
 
 
 def found(log: EventLog) -> FeedFinished:
@@ -65,7 +67,7 @@ def found(log: EventLog) -> FeedFinished:
 def test_rows_stay_the_same(tmp_path: Path, files: int) -> None:
     positive = Call("GreaterThanOrEqual", (V, Literal(300, LONG)), BOOLEAN)
     plan = by(V, Filter(positive, table(tmp_path, (K, V), ROWS, seed=1, files=files)))
-    log = adapted_run(Filter(Call("IsNotNull", (K,), BOOLEAN), plan))
+    log = adapted_run(Filter(Call("IsNotNull", (K,), BOOLEAN), plan), DISTRIBUTED)
     if files > 1:
         event = found(log)
         assert (event.found, event.done, event.queued, event.running) == (files, files, 0, 0)
@@ -76,7 +78,7 @@ def test_rows_stay_the_same(tmp_path: Path, files: int) -> None:
 def plans(equal_workers: bool) -> list[Node]:
     async def made() -> list[Node]:
         stage = Stage(0, scan(*[100] * (2 * WORKERS)), WORKERS, None)
-        feeding = Feeding(stage, "s", reads_alike=True, equal_workers=equal_workers)
+        feeding = Feeding(stage, "s", reads_alike=True, equal_workers=equal_workers, limits=LIMITS)
         assert feeding.may_grow == (not equal_workers)
         return [feeding.plan_of(task) for task in range(WORKERS)]
 

@@ -39,6 +39,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import BOOLEAN, INTEGER, LONG, DataType
 from volley.stages.exchanges import place_exchanges
+from volley.testing.limits import DISTRIBUTED
 
 HASH, SINGLE, BROADCAST, ROUND_ROBIN = (
     Partitioning.HASH,
@@ -70,7 +71,7 @@ def exchanges(plan: Node, workers: int = 3) -> list[tuple[Partitioning, tuple[in
     """The exchanges of the placed plan from its top, each with the ids of its key columns."""
     return [
         (node.partitioning, tuple(key.id for key in node.keys if isinstance(key, Attribute)))
-        for node in walk(place_exchanges(plan, workers))
+        for node in walk(place_exchanges(plan, workers, DISTRIBUTED))
         if isinstance(node, Exchange)
     ]
 
@@ -207,12 +208,12 @@ def test_rows_of_one_task_in_a_union_are_read_by_one_task() -> None:
 
 def test_top_and_limit_are_taken_in_every_task_first() -> None:
     keys = (SortKey(A, True, True),)
-    top = place_exchanges(TopN(3, 2, keys, (A,), scan(A)), 3)
+    top = place_exchanges(TopN(3, 2, keys, (A,), scan(A)), 3, DISTRIBUTED)
     assert isinstance(top, TopN)
     assert isinstance(top.child, Exchange)
     assert isinstance(top.child.child, TopN)
     assert (top.child.child.count, top.child.child.offset) == (5, 0)
-    limit = place_exchanges(Limit(3, 2, True, scan(A)), 3)
+    limit = place_exchanges(Limit(3, 2, True, scan(A)), 3, DISTRIBUTED)
     assert isinstance(limit, Limit)
     assert isinstance(limit.child, Exchange)
     assert limit.child.child == Limit(5, 0, False, scan(A))

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 
+from helpers.adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 from volley.events import EventLog
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import AggregateMode, Alias, Attribute, Call
@@ -35,17 +35,16 @@ from volley.stages.cut import make_stages
 from volley.stages.deferral import awaited
 from volley.stages.graph import Output, Stage
 from volley.stages.runtime_filters import Finished, partners, reduced
+from volley.testing.limits import UNMERGED
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 FK, FW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
 ROWS = 4000
 
 
-@pytest.fixture(autouse=True)
-def _only_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No side is small enough to be read whole instead of being exchanged, and little data counts as much."""
-    monkeypatch.setattr("volley.stages.adapt.BYTES_A_TASK", 1)
-    monkeypatch.setattr("volley.stages.adapt.BROADCAST_BYTES", -1)
+# No side is small enough to be read whole instead of being exchanged.
+LIMITS = replace(UNMERGED, broadcast_bytes=0)
+NO_FILTERS = replace(LIMITS, runtime_filter_bytes=0)
 
 
 def few(directory: Path) -> Node:
@@ -102,22 +101,21 @@ def exchanged_rows(log: EventLog, stage: int) -> int:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("kind", JoinKind)
 def test_on_the_left(tmp_path: Path, kind: JoinKind, shape: Callable[[Path], Node]) -> None:
-    log = adapted_run(join(kind, shape(tmp_path), few(tmp_path), (K, FK)))
+    log = adapted_run(join(kind, shape(tmp_path), few(tmp_path), (K, FK)), LIMITS)
     assert was_reduced(log) == (kind in DROPS_LEFT)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("kind", JoinKind)
 def test_on_the_right(tmp_path: Path, kind: JoinKind, shape: Callable[[Path], Node]) -> None:
-    log = adapted_run(join(kind, few(tmp_path), shape(tmp_path), (FK, K)))
+    log = adapted_run(join(kind, few(tmp_path), shape(tmp_path), (FK, K)), LIMITS)
     assert was_reduced(log) == (kind in DROPS_RIGHT)
 
 
-def test_fewer_rows_are_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_rows_are_exchanged(tmp_path: Path) -> None:
     plan = join(JoinKind.INNER, plain(tmp_path), few(tmp_path), (K, FK))
-    before = exchanged_rows(adapted_run(plan), 0)
-    monkeypatch.setattr("volley.stages.runtime_filters.REDUCING_BYTES", -1)
-    log = adapted_run(plan)
+    before = exchanged_rows(adapted_run(plan, LIMITS), 0)
+    log = adapted_run(plan, NO_FILTERS)
     assert not was_reduced(log)
     assert exchanged_rows(log, 0) > ROWS // 2 > before > 0
 
@@ -135,7 +133,7 @@ def test_through_another_join_of_the_reader(tmp_path: Path, kind: JoinKind, larg
     third = by(key, table(tmp_path, (key, x), ROWS, seed=3))
     large = plain(tmp_path)
     inner = join(kind, large, third, (K, key)) if large_left else join(kind, third, large, (key, K))
-    adapted_run(join(JoinKind.INNER, inner, few(tmp_path), (K, FK)), may_be_empty=True)
+    adapted_run(join(JoinKind.INNER, inner, few(tmp_path), (K, FK)), LIMITS, may_be_empty=True)
 
 
 # ------------------------------------------------------------------------- what may be left out, and where
@@ -200,7 +198,7 @@ def test_below_the_groups_and_joins_and_above_the_scan() -> None:
     read = Filter(less(V, 3), SCAN)
     inner = join(JoinKind.INNER, read, OTHER, (K, OTHER.output[0]))
     stage = Stage(0, counted(AggregateMode.PARTIAL, K, Project((Alias(key.id, "k", K), K), inner)), 3, HASH)
-    found = reduced(stage, reader(on_key()), {1: Finished(LIMIT, True)})
+    found = reduced(stage, reader(on_key()), {1: Finished(LIMIT, True)}, LIMITS)
     assert found is not None
     new, inputs = found
     assert inputs == new.whole == {1}
@@ -214,7 +212,7 @@ def test_columns_correspond_by_place() -> None:
     """The stage calls its columns otherwise than the reader."""
     a, b = Attribute(50, "a", LONG), Attribute(51, "b", LONG)
     stage = Stage(0, replace(SCAN, output=(a, b)), WORKERS, HASH)
-    found = reduced(stage, reader(join(JoinKind.INNER, LARGE, SMALL, (V, FK))), {1: TINY})
+    found = reduced(stage, reader(join(JoinKind.INNER, LARGE, SMALL, (V, FK))), {1: TINY}, LIMITS)
     assert found is not None
     assert isinstance(found[0].plan, Join)
     assert found[0].plan.left_keys == (b,)
@@ -222,19 +220,19 @@ def test_columns_correspond_by_place() -> None:
 
 @pytest.mark.parametrize("finished", [{}, {1: Finished(LIMIT + 1, True)}, {1: Finished(0, False)}, {2: TINY}])
 def test_not_by_what_is_unfinished_or_large_or_all_there_is(finished: dict[int, Finished]) -> None:
-    assert reduced(STAGE, reader(on_key()), finished) is None
+    assert reduced(STAGE, reader(on_key()), finished, LIMITS) is None
 
 
 def test_not_by_what_the_stage_reads_already() -> None:
     stage = replace(STAGE, plan=on_key(left=SCAN), whole=frozenset({1}))
-    assert reduced(stage, reader(on_key()), {1: TINY}) is None
+    assert reduced(stage, reader(on_key()), {1: TINY}, LIMITS) is None
 
 
 def test_the_smallest_partner_is_taken() -> None:
     plan = on_key(left=join(JoinKind.INNER, LARGE, OTHER, (K, OTHER.output[0])))
     for sizes, smallest in (((10, 20), 1), ((20, 10), 2)):
         finished = {number: Finished(size, True) for number, size in enumerate(sizes, start=1)}
-        found = reduced(STAGE, reader(plan), finished)
+        found = reduced(STAGE, reader(plan), finished, LIMITS)
         assert found is not None
         assert found[1] == {smallest}
 
@@ -243,7 +241,7 @@ def test_a_partner_that_needs_a_partner_itself() -> None:
     """The small side is all there is, but a third leaves little of it."""
     third = Filter(less(OTHER.output[0], 3), OTHER)
     plan = Join(JoinKind.INNER, (FW,), OTHER.output, None, None, on_key(), third)
-    found = reduced(STAGE, reader(plan), {1: Finished(9, False), 2: Finished(9, False)})
+    found = reduced(STAGE, reader(plan), {1: Finished(9, False), 2: Finished(9, False)}, LIMITS)
     assert found is not None
     assert found[1] == {1, 2}
     outer = found[0].plan
@@ -253,14 +251,14 @@ def test_a_partner_that_needs_a_partner_itself() -> None:
 
 def test_a_partner_of_which_only_a_part_is_finished() -> None:
     plan = on_key(right=join(JoinKind.SEMI, SMALL, OTHER, (FK, OTHER.output[0])))
-    found = reduced(STAGE, reader(plan), {1: TINY})
+    found = reduced(STAGE, reader(plan), {1: TINY}, LIMITS)
     assert found is not None
     assert found[1] == {1}
 
 
 def test_a_stage_waits_for_what_may_reduce_it(tmp_path: Path) -> None:
     plan = counted(AggregateMode.COMPLETE, K, join(JoinKind.INNER, plain(tmp_path), few(tmp_path), (K, FK)))
-    assert awaited(make_stages(plan, WORKERS)) == {0: {1}}
+    assert awaited(make_stages(plan, WORKERS, LIMITS), LIMITS) == {0: {1}}
 
 
 # ------------------------------------------------------------------------------- partners beyond the reader
@@ -287,26 +285,23 @@ def by_two_keys(directory: Path) -> Node:
     few_keys = Filter(less(FK, 4), table(directory, (FK, FW), 60, seed=2))
     left = join(JoinKind.INNER, table(directory, (K, V), 20 * ROWS, seed=1), sent(few_keys), (K, FK))
     right = table(directory, (X, Y), 400, seed=3)
-    hashed = [
+    first, second = (
         Exchange(Partitioning.HASH, WORKERS, keys, (), child)
         for keys, child in (((V, K), left), ((Y, X), right))
-    ]
-    return Join(JoinKind.INNER, (V, K), (Y, X), None, None, *hashed)
+    )
+    return Join(JoinKind.INNER, (V, K), (Y, X), None, None, first, second)
 
 
 @pytest.mark.parametrize("plan", [grouped_then_joined, by_two_keys])
-def test_the_partner_may_be_met_further_up(
-    tmp_path: Path, plan: Callable[[Path], Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = make_stages(plan(tmp_path), WORKERS)
+def test_the_partner_may_be_met_further_up(tmp_path: Path, plan: Callable[[Path], Node]) -> None:
+    graph = make_stages(plan(tmp_path), WORKERS, LIMITS)
     (small,) = (stage.id for stage in graph.stages if stage.output and stage.output.partitions == 1)
-    waiting = awaited(graph)
+    waiting = awaited(graph, LIMITS)
     assert any(others == {small} for others in waiting.values())
-    log = adapted_run(plan(tmp_path))
+    log = adapted_run(plan(tmp_path), LIMITS)
     assert was_reduced(log)
     rows = sum(exchanged_rows(log, stage) for stage in waiting)
-    monkeypatch.setattr("volley.stages.runtime_filters.REDUCING_BYTES", -1)
-    whole = adapted_run(plan(tmp_path))
+    whole = adapted_run(plan(tmp_path), NO_FILTERS)
     assert not was_reduced(whole)
     assert rows < sum(exchanged_rows(whole, stage) for stage in waiting)
 
@@ -356,4 +351,4 @@ def test_columns_of_another_stage_are_not_those_that_have_the_same_ids_here() ->
 def test_not_by_a_partner_whose_columns_have_ids_of_the_stage() -> None:
     clash = on_key(right=StageInput(1, (FK, V)))
     assert partners(reader(clash), 0)
-    assert reduced(STAGE, reader(clash), {1: TINY}) is None
+    assert reduced(STAGE, reader(clash), {1: TINY}, LIMITS) is None

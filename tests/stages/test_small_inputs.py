@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
 
+from helpers.adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import (
     AggregateMode,
@@ -33,18 +33,22 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.stages.adapt import BYTES_A_TASK as LIMIT
 from volley.stages.adapt import continued
 from volley.stages.cut import make_stages
 from volley.stages.exchanges import MAY_BROADCAST_RIGHT
 from volley.stages.graph import Output, Stage
-from volley.stages.scans import BYTES_A_TASK, OPEN_BYTES, scan_tasks, scans_of
+from volley.stages.limits import DEFAULT_LIMITS as LIMITS
+from volley.stages.scans import scan_tasks, scans_of
+from volley.testing.limits import DISTRIBUTED
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
 FK, FW = Attribute(3, "k", LONG), Attribute(4, "w", LONG)
 HASH = Output(Partitioning.HASH, WORKERS, (K,))
 
-pytestmark = pytest.mark.usefixtures("little_data")
+BYTES_A_TASK, OPEN_BYTES = LIMITS.scan_task_bytes, LIMITS.open_file_bytes
+LIMIT = LIMITS.continued_stage_bytes
+# Several small files are worth a task each; all other limits are those that ship.
+SHARED = replace(LIMITS, scan_task_bytes=OPEN_BYTES)
 
 
 def files(*sizes: int) -> FileScan:
@@ -67,7 +71,7 @@ def files(*sizes: int) -> FileScan:
     ],
 )
 def test_how_many_tasks_share_a_scan(scan: FileScan, tasks: int) -> None:
-    assert scan_tasks(scan, 8) == tasks
+    assert scan_tasks(scan, 8, LIMITS) == tasks
 
 
 # ------------------------------------------------------------------------------------ read by every task
@@ -83,7 +87,7 @@ LARGE = FileScan("parquet", (DataFile("l.parquet", 100 * BYTES_A_TASK, 0),), (K,
 
 
 def test_small_files_are_read_by_every_task() -> None:
-    (stage,) = make_stages(joined(JoinKind.INNER, LARGE, files(10, 10)), WORKERS).stages
+    (stage,) = make_stages(joined(JoinKind.INNER, LARGE, files(10, 10)), WORKERS, LIMITS).stages
     assert stage.tasks == WORKERS
     assert [node.whole for node in walk(stage.plan) if isinstance(node, FileScan)] == [False, True]
     assert scans_of(stage.plan) == [LARGE]
@@ -100,18 +104,16 @@ def test_small_files_are_read_by_every_task() -> None:
     ids=["large", "many", "by chance", "single"],
 )
 def test_others_are_a_stage_of_their_own(small: Node) -> None:
-    stages = make_stages(joined(JoinKind.INNER, LARGE, small), WORKERS).stages
+    stages = make_stages(joined(JoinKind.INNER, LARGE, small), WORKERS, LIMITS).stages
     assert len(stages) > 1
     assert not any(n.whole for stage in stages for n in walk(stage.plan) if isinstance(n, FileScan))
 
 
 @pytest.mark.parametrize("kind", JoinKind)
-def test_rows_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: JoinKind) -> None:
-    # The large side is shared all the same.
-    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", OPEN_BYTES)
+def test_rows_stay_the_same(tmp_path: Path, kind: JoinKind) -> None:
     many = table(tmp_path, (K, V), 4000, seed=1)
     few = table(tmp_path, (FK, FW), 60, seed=2)
-    log = adapted_run(joined(kind, many, few))
+    log = adapted_run(joined(kind, many, few), SHARED)
     if kind in MAY_BROADCAST_RIGHT:
         assert len(stage_reports(log.events)) == 1
 
@@ -124,15 +126,14 @@ def test_a_single_task_goes_on_to_the_result(tmp_path: Path) -> None:
     plan = counted(
         AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, by(V, Filter(less(V, 500), few))))
     )
-    log = adapted_run(plan)
+    log = adapted_run(plan, LIMITS)
     assert len(stage_reports(log.events)) == 1
 
 
-def test_what_was_spread_ends_in_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", OPEN_BYTES)
+def test_what_was_spread_ends_in_one_task(tmp_path: Path) -> None:
     many = table(tmp_path, (K, V), 4000, seed=1)
     halves = counted(AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, many)))
-    log = adapted_run(Limit(100, 0, True, halves))
+    log = adapted_run(Limit(100, 0, True, halves), SHARED)
     assert absorbed(log) == 1
     assert any("goes on" in said for said in decisions(log))
 
@@ -143,7 +144,7 @@ PRODUCER = Stage(0, Filter(less(V, 3), StageInput(1, (K, V))), 1, HASH)
 
 
 def test_the_work_of_both() -> None:
-    stage = continued(READER, PRODUCER, LIMIT)
+    stage = continued(READER, PRODUCER, LIMIT, LIMITS)
     assert stage == replace(READER, plan=Filter(less(K, 3), PRODUCER.plan), tasks=1)
 
 
@@ -163,7 +164,7 @@ def test_the_work_of_both() -> None:
     ids=["several tasks", "much else to read", "much to scan", "reads files of its own", "writes"],
 )
 def test_where_it_stays_apart(reader: Stage, producer: Stage, others: int) -> None:
-    assert continued(reader, producer, others) is None
+    assert continued(reader, producer, others, LIMITS) is None
 
 
 # ------------------------------------------------------------------------------- seen before it is joined
@@ -175,7 +176,7 @@ LOOKS_UP = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
 @pytest.mark.parametrize("kind", [kind for kind in JoinKind if kind in MAY_BROADCAST_RIGHT])
 def test_values_that_are_only_looked_up_are_sent_once(kind: JoinKind) -> None:
     plan = joined(kind, LARGE, files(10 * BYTES_A_TASK))
-    sent, _ = make_stages(plan, WORKERS).stages
+    sent, _ = make_stages(plan, WORKERS, LIMITS).stages
     assert isinstance(sent.plan, Aggregate) == (kind in LOOKS_UP)
     if kind in LOOKS_UP:
         assert sent.plan.output == (FK,)
@@ -188,16 +189,14 @@ def test_values_that_are_only_looked_up_are_sent_once(kind: JoinKind) -> None:
 )
 def test_rows_of_which_more_is_asked_are_all_sent(change: dict[str, Any]) -> None:
     plan = replace(joined(JoinKind.SEMI, LARGE, files(10 * BYTES_A_TASK)), **change)
-    sent, _ = make_stages(plan, WORKERS).stages
+    sent, _ = make_stages(plan, WORKERS, LIMITS).stages
     assert isinstance(sent.plan, FileScan)
 
 
 @pytest.mark.parametrize("kind", LOOKS_UP)
-def test_their_rows_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: JoinKind) -> None:
-    monkeypatch.setattr("volley.stages.scans.BYTES_A_TASK", 1)
-    monkeypatch.setattr("volley.stages.exchanges.WHOLE_BYTES", -1)
+def test_their_rows_stay_the_same(tmp_path: Path, kind: JoinKind) -> None:
     few = Filter(less(FW, 300), table(tmp_path, (FK, FW), 60, seed=2))
-    adapted_run(joined(kind, table(tmp_path, (K, V), 4000, seed=1), few))
+    adapted_run(joined(kind, table(tmp_path, (K, V), 4000, seed=1), few), DISTRIBUTED)
 
 
 def test_groups_with_a_condition_are_seen_before_others_are_exchanged() -> None:
@@ -207,10 +206,10 @@ def test_groups_with_a_condition_are_seen_before_others_are_exchanged() -> None:
     groups = counted(AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, LARGE)))
     having = Filter(less(COUNT, 2), groups)
     plan = Join(JoinKind.INNER, (key,), (K,), None, None, by(key, other), by(K, having))
-    stages = make_stages(plan, WORKERS).stages
+    stages = make_stages(plan, WORKERS, LIMITS).stages
     seen = [stage.output for stage in stages if isinstance(stage.plan, Filter)]
     assert [(output.partitioning, [references(key) for key in output.keys]) for output in seen if output] == [
-        (Partitioning.HASH, [{K.id}])
+        (Partitioning.HASH, [frozenset({K.id})])
     ]
     without = Join(JoinKind.INNER, (key,), (K,), None, None, by(key, other), by(K, groups))
-    assert len(make_stages(without, WORKERS).stages) == len(stages) - 1
+    assert len(make_stages(without, WORKERS, LIMITS).stages) == len(stages) - 1

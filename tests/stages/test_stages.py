@@ -14,6 +14,7 @@ from volley.plan.expressions import AggregateMode
 from volley.plan.nodes import Aggregate, Exchange, Join, Node, Partitioning, Sort, StageInput, walk
 from volley.stages.cut import make_stages
 from volley.stages.graph import StageGraph
+from volley.testing.limits import DISTRIBUTED
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 
@@ -60,10 +61,10 @@ def views(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def tables(views: None, spark: SparkSession) -> SparkSession:
+def tables(views: None, distributed: SparkSession) -> SparkSession:
     """A session with three workers, in which Spark broadcasts what is small."""
-    spark.conf.set("spark.volley.local.workers", "3")
-    return spark
+    distributed.conf.set("spark.volley.local.workers", "3")
+    return distributed
 
 
 JOINS = {
@@ -176,7 +177,7 @@ def test_rows_are_sparks_when_exchanges_are_real(tables: SparkSession, query: st
 
 
 def test_one_worker_has_one_stage_of_one_task_and_one_a_subquery(tpch_plan: Node) -> None:
-    graph = make_stages(tpch_plan, 1)
+    graph = make_stages(tpch_plan, 1, DISTRIBUTED)
     assert [stage.tasks for stage in graph.stages] == [1] * (1 + len(graph.subqueries))
     assert not any(isinstance(node, Exchange | StageInput) for node in nodes_of(graph))
 
@@ -185,7 +186,7 @@ def test_one_worker_aggregates_at_once(tpch_plan: Node) -> None:
     """Each aggregate reads rows and gives values: no state is made only to be merged again."""
     modes = {
         call.mode
-        for node in nodes_of(make_stages(tpch_plan, 1))
+        for node in nodes_of(make_stages(tpch_plan, 1, DISTRIBUTED))
         if isinstance(node, Aggregate)
         for call in node.calls
     }
@@ -193,7 +194,7 @@ def test_one_worker_aggregates_at_once(tpch_plan: Node) -> None:
 
 
 def test_stages_read_only_earlier_ones_and_keep_no_exchange(tpch_plan: Node) -> None:
-    graph = make_stages(tpch_plan, 3)
+    graph = make_stages(tpch_plan, 3, DISTRIBUTED)
     for position, stage in enumerate(graph.stages):
         assert stage.id == position
         assert all(read.stage < position for read in stage.inputs)
@@ -204,7 +205,7 @@ def test_stages_read_only_earlier_ones_and_keep_no_exchange(tpch_plan: Node) -> 
 
 
 def test_both_sides_of_a_shuffle_join_are_cut_alike(tpch_plan: Node) -> None:
-    graph = make_stages(tpch_plan, 3)
+    graph = make_stages(tpch_plan, 3, DISTRIBUTED)
     for node in nodes_of(graph):
         if isinstance(node, Join):
             sides = [graph[child.stage].output for child in node.children if isinstance(child, StageInput)]
@@ -215,7 +216,7 @@ def test_both_sides_of_a_shuffle_join_are_cut_alike(tpch_plan: Node) -> None:
 
 def test_equal_sub_plans_run_once(tables: SparkSession) -> None:
     query = "with t as (select k, sum(v) s from a group by k) select * from t x join t y on x.s = y.s"
-    graph = make_stages(plan_of(tables, query), 3)
+    graph = make_stages(plan_of(tables, query), 3, DISTRIBUTED)
     scans = [stage for stage in graph.stages if not stage.inputs]
     assert len(scans) == 1
 
@@ -225,12 +226,12 @@ def test_sub_plans_that_differ_in_a_literal_stay_apart(tables: SparkSession) -> 
         "select * from (select k, sum(v) s from a where v > 1 group by k) x"
         " join (select k, sum(v) s from a where v > 2 group by k) y on x.s = y.s"
     )
-    graph = make_stages(plan_of(tables, query), 3)
+    graph = make_stages(plan_of(tables, query), 3, DISTRIBUTED)
     assert len([stage for stage in graph.stages if not stage.inputs]) == 2
 
 
 def test_a_global_sort_merges_what_its_tasks_sorted(tables: SparkSession) -> None:
-    graph = make_stages(plan_of(tables, "select * from a order by v"), 3)
+    graph = make_stages(plan_of(tables, "select * from a order by v"), 3, DISTRIBUTED)
     producer, reader = graph.stages
     assert producer.tasks == 3
     assert isinstance(producer.plan, Sort)
@@ -241,13 +242,15 @@ def test_a_global_sort_merges_what_its_tasks_sorted(tables: SparkSession) -> Non
 
 
 def test_a_limit_is_first_taken_in_every_task(tables: SparkSession) -> None:
-    graph = make_stages(plan_of(tables, "select * from a limit 5"), 3)
+    graph = make_stages(plan_of(tables, "select * from a limit 5"), 3, DISTRIBUTED)
     producer, _ = graph.stages
     assert producer.output is not None
     assert producer.output.enough_rows == 5
 
 
 def test_what_one_task_holds_stays_in_one_stage(tables: SparkSession) -> None:
-    graph = make_stages(plan_of(tables, "select k, sum(w) from one group by k order by k limit 3"), 3)
+    graph = make_stages(
+        plan_of(tables, "select k, sum(w) from one group by k order by k limit 3"), 3, DISTRIBUTED
+    )
     # One file: its reader is alone, but the groups are still dealt to three tasks.
     assert [stage.tasks for stage in graph.stages] == [1, 3, 1]

@@ -55,8 +55,7 @@ def test_the_lowest_foreign_node_is_cut_off() -> None:
 def test_a_cut_goes_up_to_where_spark_can_be_asked() -> None:
     above = Filter(Call("IsNotNull", (B,), LONG), FOREIGN)
     plan = pair(joined(SCAN, above))
-    (cut,) = cut_off(plan, lambda node: node is above) or ()  # type: ignore[misc]  # not a reason
-    assert cut is above
+    assert cut_off(plan, lambda node: node is above) == (above,)
 
 
 def test_nothing_native_above() -> None:

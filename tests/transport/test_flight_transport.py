@@ -20,6 +20,8 @@ import pytest
 from volley.cluster import LocalCluster
 from volley.errors import BlockMissing, NoWorkers, QueryError
 from volley.plan.nodes import Partitioning, Project
+from volley.rpc import handshake
+from volley.rpc.messages import Failure, TaskDone, TaskFailure
 from volley.security import Security
 from volley.stages.graph import Output
 from volley.testing.contracts import (
@@ -32,11 +34,9 @@ from volley.testing.contracts import (
     stage_task,
     started,
 )
-from volley.transport import handshake
 from volley.transport.base import Transport
 from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTransport
-from volley.transport.messages import Failure, TaskDone, TaskFailure
 
 TIMEOUT_SECONDS = 3.0
 
@@ -303,7 +303,7 @@ class TestHandshake:
     def test_a_worker_that_answers_nonsense_is_lost_at_once(self) -> None:
         """Not only when its query's deadline comes."""
 
-        class Nonsense(flight.FlightServerBase):
+        class Nonsense(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
             def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
                 if action.type == "hello":
                     ours = handshake.Identity.of_this_process("worker")

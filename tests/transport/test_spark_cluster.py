@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standalone import StandaloneCluster
 
+from helpers.standalone import StandaloneCluster
 from volley.bench.data import tpch_data
 from volley.bench.queries import QUERIES
 from volley.cluster import LocalCluster
@@ -21,7 +21,7 @@ from volley.cluster import LocalCluster
 # Starting executors takes its time on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-PROGRAM = Path(__file__).parents[1].joinpath("standalone_program.py")
+PROGRAM = Path(__file__).parents[1].joinpath("helpers", "standalone_program.py")
 # Spark looks often, and a copy is started as soon as half of the tasks have ended.
 SPECULATION = {
     "spark.speculation": "true",

@@ -20,14 +20,14 @@ from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import FeedInput, SourceScan
 from volley.plan.types import LONG
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Ack, Pull, Refused
+from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.security import Security
 from volley.shuffle.memory import MemoryStore
 from volley.splits.datasource import encode as encode_partition
 from volley.testing.contracts import attempt_id
 from volley.testing.sources import NumbersPartition
-from volley.transport.codec import decode, encode
-from volley.transport.control import Ack, Pull, Refused
-from volley.transport.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.transport.spark_control import Channel, Control
 from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.pulling import Pulls

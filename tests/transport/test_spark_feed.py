@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import volley
 from volley.errors import QueryCancelled, SourceError
 from volley.observe.report import QueryReport
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.testing.sources import Numbers
@@ -27,7 +28,9 @@ SPLITS, ROWS = 40, 25
 @pytest.fixture
 def executors(spark: SparkSession) -> Iterator[SparkSession]:
     spark.dataSource.register(Numbers)
-    with conf(spark, {"spark.volley.transport": "spark", "spark.volley.fallback": "error"}):
+    with conf(
+        spark, {"spark.volley.transport": "spark", "spark.volley.fallback": "error"} | DISTRIBUTED_SETTINGS
+    ):
         yield spark
 
 
@@ -42,7 +45,7 @@ def native_report(spark: SparkSession) -> QueryReport:
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "native"
-    assert report.spark_tasks > 0
+    assert report.spark_tasks
     return report
 
 

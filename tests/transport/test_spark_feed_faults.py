@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-from standalone import StandaloneCluster
+
+from helpers.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-PROGRAM = Path(__file__).parents[1].joinpath("standalone_feed_program.py")
+PROGRAM = Path(__file__).parents[1].joinpath("helpers", "standalone_feed_program.py")
 SEEDS = ("1", "2", "3", "4")
 
 

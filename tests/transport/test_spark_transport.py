@@ -16,6 +16,7 @@ import volley
 from volley.bench.queries import QUERIES, query_text
 from volley.errors import QueryCancelled
 from volley.observe.report import QueryReport
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 
@@ -25,7 +26,7 @@ SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 
 @pytest.fixture
 def executors(tpch: SparkSession) -> Iterator[SparkSession]:
-    with conf(tpch, {"spark.volley.transport": "spark"}):
+    with conf(tpch, {"spark.volley.transport": "spark", **DISTRIBUTED_SETTINGS}):
         yield tpch
 
 

@@ -41,8 +41,10 @@ class SlowStore(MemoryStore):
             assert self.at_once == 1, "a sink is used by one thread at a time"
             self.threads.append(threading.current_thread())
             self._during()
-            write(partition, batch)
-            self.at_once -= 1
+            try:
+                write(partition, batch)
+            finally:
+                self.at_once -= 1
 
         def slow_commit() -> tuple[Block, ...]:
             self.threads.append(threading.current_thread())

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,18 +24,16 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from helpers.waiting import eventually
 from volley.cli.main import cli
 from volley.cluster import health_of
 from volley.config import Config
 from volley.errors import ConfigError, QueryError
 from volley.ids import QueryId
-from volley.plan.nodes import DataFile, FileScan, Partitioning, Union
-from volley.security import Security
-from volley.shuffle.memory import MemoryStore
-from volley.stages.graph import Output
-from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, result_task, stage_task
-from volley.transport.codec import decode, encode
-from volley.transport.control import (
+from volley.plan.expressions import SortKey
+from volley.plan.nodes import DataFile, FileScan, Partitioning, Sort, Union
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import (
     RESULT_TICKET,
     Ack,
     AskHealth,
@@ -46,10 +44,15 @@ from volley.transport.control import (
     Reserve,
     Watch,
 )
-from volley.transport.handshake import Hello, Identity, hash_fingerprint, to_json, welcome_of
-from volley.transport.messages import TaskDone, TaskFailure
+from volley.rpc.handshake import Hello, Identity, hash_fingerprint, read_welcome, to_json
+from volley.rpc.messages import TaskDone, TaskFailure
+from volley.security import Security
+from volley.shuffle.factory import ShuffleSettings
+from volley.shuffle.memory import MemoryStore
+from volley.stages.graph import Output
+from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, result_task, stage_task
 from volley.worker.budget import WorkerBudget
-from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings
+from volley.worker.daemon import Daemon, DaemonSettings
 from volley.worker.drivers import Drivers, UnknownDriver
 from volley.worker.server import pieces
 from volley.worker.slots import Slots
@@ -74,7 +77,9 @@ class Caller:
 
     def hello(self, *queries: str) -> None:
         words = Hello(Identity.of_this_process(self.name), self.name, queries)
-        assert welcome_of(self.raw("hello", to_json(words))).refusal == ""
+        welcome = read_welcome(self.raw("hello", to_json(words)))
+        assert welcome is not None
+        assert welcome.refusal == ""
 
     def run(self, task: Any) -> None:
         assert self.ask("reserve", Reserve(self.name, task.attempt)) == Ack(True)
@@ -119,11 +124,21 @@ def health(daemon: Daemon) -> Any:
     return found
 
 
-def eventually(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
+def test_the_only_task_of_a_wide_worker_has_the_memory_of_all_its_slots(tmp_path: Path) -> None:
+    settings = replace(settings_of(tmp_path), cores=16, slots=16, memory_bytes=1 << 30, lease_seconds=60.0)
+    daemon = Daemon(settings, PLAIN)
+    try:
+        caller = Caller(daemon.address)
+        caller.hello()
+        backwards = Sort((SortKey(NUMBER, False, False),), True, numbers(8_000_000))
+        assert daemon.budget.operators_bytes // 16 < 8_000_000 * 8, "it would not fit into a share"
+        caller.run(stage_task(backwards, SINGLE, 0))
+        done = caller.outcome().end
+        assert isinstance(done, TaskDone), done
+        assert done.rows == 8_000_000
+        assert sum(dict(part.values).get("spilled_bytes", 0) for part in done.operators) == 0
+    finally:
+        daemon.close()
 
 
 class TestCalls:
@@ -329,7 +344,7 @@ class TestParts:
             assert budget.shuffle_bytes == int(total * 0.3)
 
     def test_the_fingerprint_is_the_same_in_another_process(self) -> None:
-        code = "from volley.transport.handshake import hash_fingerprint; print(hash_fingerprint())"
+        code = "from volley.rpc.handshake import hash_fingerprint; print(hash_fingerprint())"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert other.stdout.strip() == hash_fingerprint()
 

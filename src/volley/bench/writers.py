@@ -20,12 +20,12 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import Partitioning, StageInput
 from volley.plan.types import DATE, DOUBLE, LONG, STRING, DecimalType, to_arrow
+from volley.rpc.messages import InputBlocks, TaskSpec
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.shuffle.worker_store import WorkerStore
 from volley.stages.graph import Output
-from volley.transport.messages import InputBlocks, TaskSpec
 from volley.worker.task import run_task
 
 COLUMNS = (
@@ -176,7 +176,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__("grpc+tcp://127.0.0.1:0")
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        return self.store.serve(ticket.ticket)
+        return flight.GeneratorStream(*self.store.serve(ticket.ticket))
 
 
 def _worker_store(location: Location, way: Way, directory: Path) -> WorkerStore:

@@ -11,7 +11,11 @@ from pyspark.sql import SparkSession
 
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
-from volley.plan.types import NULL, is_carried, parse_type
+from volley.plan.types import BOOLEAN, NULL, is_carried, parse_type
+
+# What rows without columns carry between the engines, so that their number does: a constant, under an id that no plan
+# of Spark's has.
+ROW = Attribute(2**60 - 1, "row", BOOLEAN, nullable=False)
 
 
 def stands_for_a_query(spark: SparkSession, physical: Java) -> bool:
@@ -22,7 +26,7 @@ def stands_for_a_query(spark: SparkSession, physical: Java) -> bool:
         return False
     have = {_id(attribute) for attribute in items(logical_of(physical).output())}
     attributes = items(physical.output())
-    if not attributes or any(_id(attribute) not in have for attribute in attributes):
+    if any(_id(attribute) not in have for attribute in attributes):
         return False
     types = [parse_type(_type(attribute)) for attribute in attributes]
     return all(is_carried(kind) and kind != NULL for kind in types)

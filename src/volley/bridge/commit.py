@@ -18,16 +18,20 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from volley.errors import DataError, QueryError
+from volley.errors import CommitError, DataError, QueryError
 from volley.worker.parquet import Written
 
 _SUCCESS = "_SUCCESS"
 _STAGING = ".volley-"
+_LOCK = "lock"
+# A writer locks its directory as soon as it has made it.
+_UNLOCKED_SECONDS = 3600.0
 
 
 class Staging:
@@ -43,15 +47,17 @@ class Staging:
         self._prefix = f"{_STAGING}{table.name}-" if self._whole else _STAGING
 
     def __enter__(self) -> Staging:
-        self._home.mkdir(parents=True, exist_ok=True)
-        self._remove_abandoned()
         self._root = self._home / f"{self._prefix}{secrets.token_hex(6)}"
         self.tasks, self._data = self._root / "tasks", self._root / "data"
-        self._root.mkdir(mode=0o700)
-        self._lock = os.open(self._root / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.tasks.mkdir()
-        self._data.mkdir()
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            self._remove_abandoned()
+            self._root.mkdir(mode=0o700)
+            self._lock = _locked_file(self._root / _LOCK)
+            self.tasks.mkdir()
+            self._data.mkdir()
+        except OSError as error:
+            raise QueryError(f"{self._root}, for staging a write, cannot be made: {error}.") from error
         return self
 
     def __exit__(
@@ -63,11 +69,29 @@ class Staging:
     def commit(
         self, files: Iterable[Written], suffix: str, replaces: Iterable[str], mark_success: bool
     ) -> None:
-        """Make the files part of the table, under names as Spark gives them, in place of the folders `replaces`."""
-        placed = self._place(files, suffix)
-        if self._whole:
-            if mark_success:
+        """Make the files part of the table, under names as Spark gives them, in place of the folders `replaces`.
+
+        CommitError when that failed half-way; after any other error the table is as it was.
+        """
+        try:
+            placed = self._place(files, suffix)
+            if self._whole and mark_success:
                 (self._data / _SUCCESS).touch()
+        except OSError as error:
+            raise QueryError(
+                f"files of a write are not in its staging directory {self._root} any more: {error}."
+            ) from error
+        try:
+            self._publish(placed, replaces, mark_success)
+        except OSError as error:
+            raise CommitError(
+                f"{self.table} has a part of what was to be written, or none: {error}.",
+                hint="Look at its files before you write again.",
+            ) from error
+
+    def _publish(self, placed: Sequence[Path], replaces: Iterable[str], mark_success: bool) -> None:
+        """From here on others see what changes."""
+        if self._whole:
             self._replace_table()
             return
         replaced = [folder for folder in dict.fromkeys(replaces) if folder]
@@ -113,8 +137,11 @@ class Staging:
     def _remove_abandoned(self) -> None:
         for found in self._home.glob(f"{self._prefix}*"):
             try:
-                lock = os.open(found / "lock", os.O_RDWR)
+                lock = os.open(found / _LOCK, os.O_RDWR)
             except OSError:
+                # Somebody is about to begin there, or ended while beginning.
+                if _age_seconds(found) > _UNLOCKED_SECONDS:
+                    shutil.rmtree(found, ignore_errors=True)
                 continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,6 +150,27 @@ class Staging:
                 pass
             finally:
                 os.close(lock)
+
+
+def _locked_file(path: Path) -> int:
+    """A descriptor of a new file at `path`. Nobody ever sees the file without its lock, which would mean that its owner
+    has gone."""
+    draft = path.with_suffix(".new")
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        draft.rename(path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _age_seconds(directory: Path) -> float:
+    try:
+        return time.time() - directory.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def can_be_replaced(table: Path) -> bool:

@@ -17,9 +17,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType as SparkStruct
 
-from volley.bridge.attributes import attribute_of, column_names, items, logical_of, stands_for_a_query
+from volley.batches import make_batch
+from volley.bridge.attributes import ROW, attribute_of, column_names, items, logical_of, stands_for_a_query
 from volley.bridge.boundary import EngineBoundary
 from volley.bridge.reading import reader
 from volley.bridge.source import arrow_source, divided
@@ -55,14 +57,16 @@ class Subplan:
     def relation(self, boundary: EngineBoundary) -> Java:
         """The same attributes, read from where the native side keeps them. The subplan is computed now."""
         rows = boundary.rows(self.plan)
-        # Inside the engine no column is there twice.
+        # Inside the engine no column is there twice, and one is there always (`stages.row_counts`).
         ids = [attribute.id for attribute in distinct(self.plan.output)]
-        places = [ids.index(attribute.id) for attribute in self._output]
-        names = column_names(self._output)
-        schema = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self._output, strict=True)])
+        places = [ids.index(attribute.id) for attribute in self._output] or [0]
+        columns = self._output or (ROW,)
+        names = column_names(columns)
+        schema = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, columns, strict=True)])
+        types = [json.loads(a.dataType().json()) for a in self._attributes] or [str(ROW.type)]
         fields = [
-            {"name": name, "type": json.loads(a.dataType().json()), "nullable": True, "metadata": {}}
-            for a, name in zip(self._attributes, names, strict=True)
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for kind, name in zip(types, names, strict=True)
         ]
         shares = divided(rows.blocks, self._spark.sparkContext.defaultParallelism)
         read = arrow_source(
@@ -80,7 +84,9 @@ class Subplan:
         jvm: Any = self._spark._jvm
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         aliases = []
-        for column, wanted in zip(items(relation.output()), self._attributes, strict=True):
+        # Without attributes, the column that was read is left out again.
+        read = items(relation.output()) if self._attributes else []
+        for column, wanted in zip(read, self._attributes, strict=True):
             # Arrow cannot say it, and Spark believes it.
             value = column if wanted.nullable() else expressions.KnownNotNull(column)
             metadata = jvm.scala.Option.apply(wanted.metadata())
@@ -99,11 +105,15 @@ class Subplan:
 
 
 class SparkPart:
-    """A part of a query that Spark runs over native subplans. `output` is what it gives."""
+    """A part of a query that Spark runs over native subplans.
+
+    `output` is what it gives, `carried` what its rows have while they cross: at least one column.
+    """
 
     def __init__(self, spark: SparkSession, logical: Java, subplans: tuple[Subplan, ...]) -> None:
         self.subplans = subplans
         self.output = tuple(map(attribute_of, items(logical.output())))
+        self.carried = self.output or (ROW,)
         self._spark = spark
         self._logical = logical
 
@@ -118,22 +128,26 @@ class SparkPart:
         return _exchanged(self._spark, self._logical, relations)
 
     def frame(self, boundary: EngineBoundary) -> DataFrame:
-        """The same as a query that Spark runs, under names that do not repeat."""
+        """The same as a query that Spark runs, under names that do not repeat; with `ROW` if it has no columns."""
         datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
         rows = datasets.ofRows(self._spark._jsparkSession, self.logical(boundary))
-        return ClassicDataFrame(rows, self._spark).toDF(*column_names(self.output))
+        frame: DataFrame = ClassicDataFrame(rows, self._spark)
+        if not self.output:
+            frame = frame.select(lit(True))
+        return frame.toDF(*column_names(self.carried))
 
     def batches(self, boundary: EngineBoundary) -> list[pa.RecordBatch]:
         """All its rows, in this process, in the types that the native side knows."""
         with boundary.read_by_spark():
             frame = self.frame(boundary)
             found: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(frame)
-        names = column_names(self.output)
-        target = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self.output, strict=True)])
+        names = column_names(self.carried)
+        target = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self.carried, strict=True)])
         return [
-            pa.RecordBatch.from_arrays(
+            make_batch(
                 [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)],
-                schema=target,
+                target,
+                batch.num_rows,
             )
             for batch in found
         ]

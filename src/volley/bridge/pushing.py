@@ -18,12 +18,14 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from pyspark import TaskContext
 
+from volley.batches import make_batch
 from volley.bridge.reading import Access
-from volley.errors import CrossingError, VolleyError
+from volley.errors import CrossingError, QueryError, VolleyError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.rpc.client import Client
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import AskHealth, Health, Push, Pushed, RegisterWorker
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import AskHealth, Push, Pushed, RegisterWorker
 from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_task import own_sidecar
 
@@ -44,7 +46,7 @@ def pusher(
 
     def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [batch.column(place).cast(field.type) for place, field in zip(places, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return make_batch(columns, schema, batch.num_rows)
 
     def push(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)
@@ -63,7 +65,7 @@ def pusher(
 
 def pushed_of(batches: list[pa.RecordBatch]) -> list[Pushed]:
     """What such tasks said."""
-    return [decode(value) for batch in batches for value in batch.column(0).to_pylist()]
+    return [decode(value, Pushed) for batch in batches for value in batch.column(0).to_pylist()]
 
 
 def _pushed(
@@ -90,10 +92,10 @@ def _pushed(
                 writer.write_batch(batch)
                 rows += batch.num_rows
             writer.done_writing()
-            pushed = decode(reader.read().to_pybytes())
+            pushed = decode(reader.read().to_pybytes(), Pushed)
     finally:
         client.close()
-    if not isinstance(pushed, Pushed) or sum(block.rows for block in pushed.blocks) != rows:
+    if sum(block.rows for block in pushed.blocks) != rows:
         raise CrossingError(f"{address} has not taken all of {rows} rows.")
     return pushed
 
@@ -103,24 +105,19 @@ def _address(security: Security, ingest_endpoint: IngestEndpoint, turn: int) -> 
     if ingest_endpoint.sidecars is not None:
         address = own_sidecar(ingest_endpoint.sidecars)
         # Otherwise it is met when it runs something, and until then nobody tells it that a query is over.
-        with suppress(flight.FlightError, OSError):
-            _call(security, ingest_endpoint.control, "register", RegisterWorker(address))
+        with (
+            suppress(QueryError),
+            Client(ingest_endpoint.control, security, role="driver", timeout_seconds=_CALL_SECONDS) as driver,
+        ):
+            driver.call("register", RegisterWorker(address))
         return address
     problem = ""
     for number in range(len(ingest_endpoint.addresses)):
         address = ingest_endpoint.addresses[(turn + number) % len(ingest_endpoint.addresses)]
-        try:
-            _call(security, address, "health", AskHealth())
-            return address
-        except (flight.FlightError, OSError) as error:
-            problem = str(error).partition("\n")[0]
-    raise CrossingError(f"none of {', '.join(ingest_endpoint.addresses)} answers: {problem}.")
-
-
-def _call(security: Security, address: str, action: str, message: object) -> None:
-    client = security.connect(address)
-    try:
-        options = flight.FlightCallOptions(timeout=_CALL_SECONDS)
-        list(client.do_action(flight.Action(action, encode(message)), options))
-    finally:
-        client.close()
+        with Client(address, security, timeout_seconds=_CALL_SECONDS) as worker:
+            try:
+                worker.call("health", AskHealth(), Health)
+                return address
+            except QueryError as error:
+                problem = error.message
+    raise CrossingError(f"none of {', '.join(ingest_endpoint.addresses)} answers: {problem}")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from volley.batches import make_batch
 from volley.errors import CrossingError, VolleyError
+from volley.rpc.codec import decode, encode
 from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.factory import StoreSettings, reading_store
-from volley.transport.codec import decode, encode
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,6 @@ def rows(
                 columns = [
                     batch.column(place).cast(field.type) for place, field in zip(places, schema, strict=True)
                 ]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                yield make_batch(columns, schema, batch.num_rows)
     except (VolleyError, OSError, pa.ArrowException) as error:
         raise CrossingError(f"native rows cannot be read: {error}") from error

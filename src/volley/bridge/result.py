@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from volley.batches import table_without_columns
 from volley.plan.expressions import Attribute
 from volley.plan.types import to_arrow
 
@@ -43,18 +44,22 @@ class NativeResult:
                 if not kept:
                     break
         table = self._table(list(kept), self.schema)
+        if not len(self.schema):
+            # A slice of it would have all its rows.
+            return table_without_columns(min(table.num_rows, count))
         return table.slice(max(0, table.num_rows - count))
 
     def named(self, batch: pa.RecordBatch) -> pa.Table:
         return self._table([batch], self.schema)
 
     def _table(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+        if not len(schema):
+            # They may carry a column that only keeps their number.
+            return table_without_columns(sum(batch.num_rows for batch in batches))
         columns = [
             pa.chunked_array([batch.column(index) for batch in batches], self.schema.field(index).type)
             for index in range(len(schema))
         ]
-        if not columns:
-            return pa.table({"_": pa.nulls(sum(batch.num_rows for batch in batches))}).select([])
         # By position, since names may repeat; and column by column, since Table.cast compares names.
         cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
         return pa.Table.from_arrays(cast, schema=schema)

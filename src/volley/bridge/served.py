@@ -6,10 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import pyarrow.flight as flight
-
-from volley.errors import VolleyError
-from volley.listening import address_of, listen
+from volley.rpc.server import Rows, Server, address_of, listen
 from volley.security import Security
 from volley.shuffle.location import Location
 from volley.worker.server import ServingStore
@@ -31,7 +28,7 @@ class Served:
         """ConfigError when it may not, or cannot, listen on `host`; others reach it as `advertise`."""
         self._server = listen(_Server, host, 0, security, insecure=insecure)
         self.store = make(Location.here(address_of(advertise, self._server.port)))
-        self._server.store = self.store
+        self._server.serve(self.store)
 
     def close(self) -> None:
         # A reader that hangs is not waited for.
@@ -40,15 +37,14 @@ class Served:
         stopping.join(_STOP_SECONDS)
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
-    """Has nothing until `store` is set."""
+class _Server(Server):
+    """Has nothing until it is told its store."""
 
-    store: ServingStore | None = None
+    offers = "driver"
 
-    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        if self.store is None:
-            raise flight.FlightUnavailableError("starting")
-        try:
-            return self.store.serve(ticket.ticket)
-        except VolleyError as error:
-            raise flight.FlightServerError(str(error)) from None
+    def serve(self, store: ServingStore) -> None:
+        self._store = store
+        self.open()
+
+    def stream(self, ticket: bytes) -> Rows:
+        return self._store.serve(ticket)

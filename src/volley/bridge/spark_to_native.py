@@ -26,26 +26,27 @@ from volley.bridge.reading import Access
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema, distinct
 from volley.plan.capture import Origins
-from volley.plan.nodes import LocalRows, MaterializedInput, Node, transform, with_children
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import LocalRows, MaterializedInput, Node, Project, transform, with_children
 from volley.plan.types import to_arrow
+from volley.rpc.control import Pushed
+from volley.rpc.messages import TaskDone
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
-from volley.transport.control import Pushed
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import TaskDone
 
 # For a word with all workers, of which some may be gone.
 _RELEASE_SECONDS = 60.0
 
 
 class SparkInput:
-    """A sub-tree, `node` as it was captured, that Spark runs. `output` is what the native plan reads of it, by
+    """A sub-tree, `node` as it was captured, that Spark runs. `output` is what the native side gets of it, by
     Catalyst's ids."""
 
     def __init__(self, node: Node, part: SparkPart) -> None:
         self.node = node
         self.part = part
-        self.output = part.output
+        self.output = part.carried
 
     def change_plans(self, change: Callable[[Node], Node]) -> SparkInput:
         """The same over native subplans whose plans are changed."""
@@ -117,7 +118,9 @@ class SparkInputs:
         """The plan that `number_inputs` made, with the rows of Spark where it reads them."""
         if not self._rows:
             self._open()
-            self._rows = [self._read(number, item) for number, item in enumerate(self.items)]
+            self._rows = [
+                _exactly(item.node.output, self._read(number, item)) for number, item in enumerate(self.items)
+            ]
         return transform(
             plan, lambda node: self._rows[node.number] if isinstance(node, MaterializedInput) else node
         )
@@ -147,6 +150,11 @@ class SparkInputs:
             self._ingest_target.release().result(_RELEASE_SECONDS)
 
 
+def _exactly(output: tuple[Attribute, ...], rows: Node) -> Node:
+    """The rows without the column that only keeps their number, for a plan that expects none."""
+    return rows if output else Project((), rows)
+
+
 def _output(said: Pushed) -> TaskDone:
     rows = sum(block.rows for block in said.blocks)
     size_bytes = sum(block.size_bytes for block in said.blocks)
@@ -155,7 +163,7 @@ def _output(said: Pushed) -> TaskDone:
 
 def number_inputs(plan: Node, items: tuple[SparkInput, ...]) -> Node:
     """The plan with a numbered input in place of each sub-tree that Spark runs; `SparkInputs` fills them."""
-    inputs = {id(item.node): MaterializedInput(n, 0, 0, item.output) for n, item in enumerate(items)}
+    inputs = {id(item.node): MaterializedInput(n, 0, 0, item.node.output) for n, item in enumerate(items)}
 
     def replace(node: Node) -> Node:
         if id(node) in inputs:

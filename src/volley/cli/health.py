@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from volley.shuffle.service.messages import ServiceHealth
-from volley.transport.control import Health
+from volley.rpc.control import Health
+from volley.rpc.service import ServiceHealth
 from volley.worker.budget import size
 
 

@@ -13,8 +13,8 @@ from volley.cli.console import new_console
 from volley.cli.health import health_table, service_table
 from volley.cluster import drain, health_of
 from volley.config import parse_addresses
+from volley.rpc.service import ServiceHealth
 from volley.security import Security
-from volley.shuffle.service.messages import ServiceHealth
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from volley.cli.console import parse_settings
 from volley.cli.daemon_options import Listening, bytes_option, listening_options
 from volley.config import Config
 from volley.machine import available_cores, available_memory_bytes
-from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings, check_directories, serve
+from volley.shuffle.factory import ShuffleSettings
+from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serve
 
 
 @click.command()

@@ -10,9 +10,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from volley.batches import make_batch
 from volley.coordinator.manifest import Manifest
 from volley.errors import BlockMissing
 from volley.ids import AttemptId
+from volley.loop import Work, run_blocking
 from volley.stages.graph import Stage, result_schema
 from volley.stages.subqueries import asked, with_results
 from volley.transport.base import Transport
@@ -58,7 +60,7 @@ class Answers:
         for _ in range(self._attempts):
             manifest = await run.whole()
             try:
-                batches = await asyncio.get_running_loop().run_in_executor(None, self._fetched, manifest)
+                batches = await run_blocking(Work.FETCH, self._fetched, manifest)
             except BlockMissing as error:
                 missing = error
                 # Computed again by the next look at the whole.
@@ -66,7 +68,7 @@ class Answers:
                 continue
             schema = result_schema(run.stage.plan.output)
             return pa.Table.from_batches(
-                [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema
+                [make_batch(batch.columns, schema, batch.num_rows) for batch in batches], schema
             )
         raise missing
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from volley.errors import BlockMissing, DataError, QueryCancelled, QueryError, TaskError
+from volley.errors import BlockMissing, DataError, EngineError, QueryCancelled, QueryError, TaskError
 from volley.ids import AttemptId, TaskId
-from volley.transport.messages import Failure, TaskFailure
+from volley.rpc.messages import Failure, TaskFailure
 
 
 class Attempts:
@@ -41,6 +41,8 @@ def error_of(failure: TaskFailure) -> QueryError:
             return DataError(f"{failure.attempt}: {failure.message}")
         case Failure.LOST_INPUT:
             return BlockMissing(f"{failure.attempt}: {failure.message}")
+        case Failure.INTERNAL if failure.code == EngineError.code:
+            return EngineError(f"{failure.attempt}: {failure.message}")
         case Failure.CANCELLED:
             return QueryCancelled(f"{failure.attempt}: {failure.message}")
         case _:

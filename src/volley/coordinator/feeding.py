@@ -17,12 +17,13 @@ from volley.errors import VolleyError
 from volley.events import SplitCounts
 from volley.plan.fed_scans import fed_scan, over_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
+from volley.rpc.messages import SplitBatch, SplitRequest
 from volley.splits.feed import Feed, FeedStatus
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
+from volley.stages.limits import PlannerLimits
 from volley.stages.scans import dealt, push_down, scans_of
 from volley.transport.base import RunningTask
-from volley.transport.messages import SplitBatch, SplitRequest
 
 # How often the progress of a query is told: its events are kept, so not at every split.
 _TELL_SECONDS = 1.0
@@ -31,13 +32,16 @@ _TELL_SECONDS = 1.0
 class Feeding:
     """The feeds of one stage, and its plan as tasks get it. On one event loop."""
 
-    def __init__(self, stage: Stage, name: str, reads_alike: bool, equal_workers: bool) -> None:
+    def __init__(
+        self, stage: Stage, name: str, reads_alike: bool, equal_workers: bool, limits: PlannerLimits
+    ) -> None:
         """`reads_alike`: what a task reads of other stages does not depend on how many tasks there are.
         `equal_workers`: none has more cores than another.
         """
         self._feeds: list[Feed] = []
         self._dealt: dict[int, _Dealt] = {}
         self._equal_workers = equal_workers
+        self._limits = limits
         self._plan = self._fed(stage, name)
         # A plan that was made for one task gives wrong rows with more, and so do inputs that are dealt out by the
         # number of tasks, once it changes.
@@ -52,10 +56,10 @@ class Feeding:
             label = f"{name} scan {len(self._feeds) + len(self._dealt)}"
             if isinstance(scan, SourceScan):
                 label = scan.name
-            elif self._equal_workers and (shares := dealt(scan, stage.tasks)):
+            elif self._equal_workers and (shares := dealt(scan, stage.tasks, self._limits)):
                 self._dealt[id(scan)] = _Dealt(label, shares)
                 return node
-            self._feeds.append(Feed(label, source_of(scan, stage.tasks)))
+            self._feeds.append(Feed(label, source_of(scan, stage.tasks, self._limits)))
             return FeedInput(len(self._feeds) - 1, over_files(node, ()))
 
         return replaced(push_down(stage.plan))

@@ -11,8 +11,8 @@ from typing import Any
 from volley.coordinator.placement import Placement
 from volley.coordinator.result import ResultQueue
 from volley.events import EventLog, TaskFinished, TaskStarted
+from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
 from volley.transport.base import RunningTask, Transport
-from volley.transport.messages import TaskDone, TaskFailure, TaskSpec
 
 Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
 """Answers what an attempt on a worker wants, until it ends."""

@@ -11,17 +11,24 @@ from volley.coordinator.stage import StageRun
 from volley.errors import BlockMissing
 from volley.events import EventLog, StageFinished, StageStarted
 from volley.ids import AttemptId, StageId
+from volley.rpc.messages import TaskDone
 from volley.stages.graph import Stage
-from volley.transport.messages import TaskDone
+from volley.stages.limits import PlannerLimits
 
 
 class MaterializedStage(StageRun):
     """`outputs` are finished; what is lost of them ends the query with `BlockMissing`."""
 
     def __init__(
-        self, stage: Stage, id: StageId, outputs: Sequence[TaskDone], launcher: Launcher, events: EventLog
+        self,
+        stage: Stage,
+        id: StageId,
+        outputs: Sequence[TaskDone],
+        launcher: Launcher,
+        events: EventLog,
+        limits: PlannerLimits,
     ) -> None:
-        super().__init__(stage, id, {}, launcher, events, attempts_limit=1)
+        super().__init__(stage, id, {}, launcher, events, attempts_limit=1, limits=limits)
         self._election = Given(id, outputs)
         for output in outputs:
             self._made_by[output.attempt] = output.made_by
@@ -37,8 +44,13 @@ class MaterializedStage(StageRun):
     def made(self, attempt: AttemptId) -> bool:
         return attempt in self._made_by
 
-    def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
-        lost = self._lost(attempts, worker)
+    def lose(
+        self,
+        attempts: Set[AttemptId] = frozenset(),
+        worker: str | None = None,
+        known: Set[AttemptId] = frozenset(),
+    ) -> None:
+        lost = self._lost(attempts, worker, known)
         if lost:
             raise BlockMissing(
                 f"{self._id}: rows that Spark had handed over are lost with their holder.",

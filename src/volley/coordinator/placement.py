@@ -12,8 +12,8 @@ from zlib import crc32
 
 from volley.errors import QueryError
 from volley.ids import AttemptId
+from volley.rpc.messages import WorkerInfo
 from volley.transport.base import Transport
-from volley.transport.messages import WorkerInfo
 
 _LOOK_AGAIN_SECONDS = 0.1
 

@@ -26,10 +26,11 @@ from volley.events import EventLog, QueryFinished, QueryStarted
 from volley.ids import QueryId, StageId
 from volley.loop import LoopThread, shared_loop
 from volley.plan.nodes import MaterializedInput
+from volley.rpc.messages import TaskDone
 from volley.stages.deferral import awaited
 from volley.stages.graph import StageGraph
+from volley.stages.limits import PlannerLimits
 from volley.transport.base import Transport
-from volley.transport.messages import TaskDone
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}
@@ -44,6 +45,7 @@ def execute(
     timeout_seconds: float,
     attempts: int,
     events: EventLog,
+    limits: PlannerLimits,
     result_buffer_bytes: int = RESULT_BUFFER_BYTES,
     absence_seconds: float = 0.0,
     given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
@@ -52,12 +54,15 @@ def execute(
 
     `given` are the outputs of stages that have run elsewhere, by the numbers of their `MaterializedInput`.
     When no worker is left it waits `absence_seconds` for one, which only makes sense where its data outlives workers.
+    `limits` decide how stages adapt to the sizes of their inputs.
     Failures are `DataError` (the data is at fault: Spark can say how), `TaskError`, `BlockMissing`,
     `DeadlineExceeded` or `QueryCancelled`.
     """
     loop = shared_loop()
     batches = ResultQueue(loop, result_buffer_bytes)
-    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds, given)
+    run = _Run(
+        graph, transport, query, timeout_seconds, attempts, events, limits, batches, absence_seconds, given
+    )
     finished = loop.submit(run.run(token, loop))
     deadline = time.monotonic() + timeout_seconds
     return ResultStream(query, graph.result.plan.output, batches, finished, token, deadline, events)
@@ -72,6 +77,7 @@ def keep(
     timeout_seconds: float,
     attempts: int,
     events: EventLog,
+    limits: PlannerLimits,
     absence_seconds: float = 0.0,
     given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
 ) -> MaterializedResult:
@@ -81,7 +87,9 @@ def keep(
     """
     loop = shared_loop()
     batches = ResultQueue(loop, 0)
-    run = _Run(graph, transport, query, timeout_seconds, attempts, events, batches, absence_seconds, given)
+    run = _Run(
+        graph, transport, query, timeout_seconds, attempts, events, limits, batches, absence_seconds, given
+    )
     finished = loop.submit(run.run(token, loop))
     deadline = time.monotonic() + timeout_seconds
     return MaterializedResult(query, batches, finished, token, deadline, events)
@@ -96,6 +104,7 @@ class _Run:
         timeout_seconds: float,
         attempts: int,
         events: EventLog,
+        limits: PlannerLimits,
         batches: ResultQueue,
         absence_seconds: float,
         given: Mapping[int, Sequence[TaskDone]],
@@ -106,6 +115,7 @@ class _Run:
         self._timeout_seconds = timeout_seconds
         self._attempts = attempts
         self._events = events
+        self._limits = limits
         self._batches = batches
         self._absence_seconds = absence_seconds
         self._given = given
@@ -152,10 +162,10 @@ class _Run:
             id = StageId(self._query, stage.id)
             if isinstance(stage.plan, MaterializedInput):
                 outputs = self._given[stage.plan.number]
-                runs.append(MaterializedStage(stage, id, outputs, launcher, self._events))
+                runs.append(MaterializedStage(stage, id, outputs, launcher, self._events, self._limits))
                 continue
-            runs.append(StageRun(stage, id, producers, launcher, self._events, self._attempts))
-        for number, others in awaited(self._graph).items():
+            runs.append(StageRun(stage, id, producers, launcher, self._events, self._attempts, self._limits))
+        for number, others in awaited(self._graph, self._limits).items():
             runs[number].awaits = [runs[other] for other in others]
         subqueries = {number: runs[number] for number in self._graph.subqueries}
         answers = Answers(subqueries, self._transport, self._attempts)

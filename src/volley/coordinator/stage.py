@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -39,14 +39,16 @@ from volley.events import (
 )
 from volley.ids import AttemptId, StageId, TaskId
 from volley.plan.nodes import MaterializedInput, Node, Partitioning
+from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
+from volley.shuffle.base import Block
 from volley.stages.adapt import Produced, absorbed, adapted, continued, small_inputs
 from volley.stages.graph import Stage
-from volley.stages.layout import Layout
+from volley.stages.layout import Layout, Read
+from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
 from volley.stages.runtime_filters import Finished, limit_bytes, reduced
 from volley.stages.selectivity import may_shrink
 from volley.transport.base import RunningTask
-from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 
 
 class StageRun:
@@ -60,6 +62,7 @@ class StageRun:
         launcher: Launcher,
         events: EventLog,
         attempts_limit: int,
+        limits: PlannerLimits,
     ) -> None:
         self.awaits: list[StageRun] = []
         self.answers: Answers | None = None
@@ -70,6 +73,7 @@ class StageRun:
         self._launcher = launcher
         self._events = events
         self._attempts_limit = attempts_limit
+        self._limits = limits
         self._made_by: dict[AttemptId, str] = {}
         self._outlive: set[AttemptId] = set()
         self._running: dict[int, asyncio.Task[TaskDone]] = {}
@@ -119,6 +123,7 @@ class StageRun:
             if feeding:
                 works += [feeding.watch(), self._grow(feeding), feeding.tell(self._progress)]
             await until(works, self._is_done)
+        self._election.skip_the_rest()
         await self._stop_running()
         await feeding.stop()
         if feeding:
@@ -133,16 +138,17 @@ class StageRun:
     def _adapt(self) -> None:
         """Let the sizes of its inputs, which are known now, decide how many tasks there are and what each reads."""
         inputs = {number: producer.produced() for number, producer in self._producers.items()}
-        new = adapted(self.stage, inputs)
+        new = adapted(self.stage, inputs, self._limits)
         self._decisions += new.decisions
         self._plan_for(new.stage, new.layout)
 
     def produced(self) -> Produced:
         """What it gave, when it is finished."""
         assert self.stage.output is not None
-        blocks = self._election.manifest().blocks
+        outputs = self._election.manifest().outputs
         return Produced(
-            self.stage.output, tuple(tuple(block.size_bytes for block in task) for task in blocks)
+            self.stage.output,
+            tuple(tuple(block.size_bytes for block in blocks or ()) for blocks in outputs),
         )
 
     def absorb(self, producer: StageRun) -> bool:
@@ -150,7 +156,7 @@ class StageRun:
         others = {number: run for number, run in self._producers.items() if run is not producer}
         outputs = {number: run.stage.output for number, run in self._producers.items() if run.stage.output}
         sizes = {number: run._election.size_bytes for number, run in others.items() if run.finished.is_set()}
-        stage = absorbed(self.stage, producer.stage, outputs, sizes)
+        stage = absorbed(self.stage, producer.stage, outputs, sizes, self._limits)
         if stage is None:
             return False
         small = {number: sizes[number] for number in stage.whole & sizes.keys()}
@@ -166,7 +172,8 @@ class StageRun:
         others = [run for run in self._producers.values() if run is not producer]
         if not all(run.finished.is_set() for run in others):
             return False
-        stage = continued(self.stage, producer.stage, sum(run._election.size_bytes for run in others))
+        other_bytes = sum(run._election.size_bytes for run in others)
+        stage = continued(self.stage, producer.stage, other_bytes, self._limits)
         if stage is None:
             return False
         said = f"the task of stage {producer.stage.id} is the only one and goes on with this stage itself"
@@ -189,11 +196,11 @@ class StageRun:
     def _reduce(self, reader: StageRun) -> None:
         """Leave out rows that its reader, or whoever reads that, has no use for, if small finished outputs tell so."""
         runs = {number: run for number, run in reader._producers.items() if run.finished.is_set()}
-        found = reduced(self.stage, reader.stage, _sizes(runs))
+        found = reduced(self.stage, reader.stage, _sizes(runs), self._limits)
         if found is None:
             top = reader._last_reader()
             runs = {number: run for number, run in top._upstream().items() if run.finished.is_set()}
-            found = reduced(self.stage, top.stage, _sizes(runs), self._look_into(top))
+            found = reduced(self.stage, top.stage, _sizes(runs), self._limits, self._look_into(top))
         if found is None:
             return
         self.stage, partners = found
@@ -218,7 +225,7 @@ class StageRun:
 
     def _look_into(self, top: StageRun) -> Callable[[int], Node | None]:
         """The work of the stages below `top`, but for those that are finished and small."""
-        upstream, limit = top._upstream(), limit_bytes(self.stage)
+        upstream, limit = top._upstream(), limit_bytes(self.stage, self._limits)
 
         def plan_of(number: int) -> Node | None:
             run = upstream[number]
@@ -236,7 +243,7 @@ class StageRun:
         `_grow` adds more as work is found.
         """
         feeding = self._feeding = Feeding(
-            self.stage, str(self._id), self._reads_alike(), self._launcher.equal_workers
+            self.stage, str(self._id), self._reads_alike(), self._launcher.equal_workers, self._limits
         )
         sure = max(1, min(feeding.known_splits(), self.stage.tasks))
         feeding.start()
@@ -279,13 +286,26 @@ class StageRun:
 
     # ------------------------------------------------------------------------------------- outputs
 
-    async def output(self, task: int) -> TaskDone | None:
-        """The attempt that counts; None for a task that was never needed because others gave rows enough."""
-        while (winner := self._election.winner(task)) is None:
+    @property
+    def winners(self) -> frozenset[AttemptId]:
+        """The attempts that count now."""
+        return self._election.winners
+
+    def is_missing(self, task: int) -> bool:
+        """Whether a reader of this task would have to wait for its output."""
+        return self._election.is_missing(task)
+
+    def take(self, reads: Iterable[Read]) -> tuple[Block, ...]:
+        """The blocks that these reads name now. BlockMissing if an output is missing."""
+        return self._election.manifest().take(reads)
+
+    async def output(self, task: int) -> None:
+        """Wait until a task has a winner, or is not needed because others gave rows enough."""
+        while self._election.is_missing(task):
             if self.finished.is_set() and self._has_enough():
-                return None
+                self._election.skip_the_rest()
+                return
             await self._compute(task)
-        return winner
 
     async def whole(self) -> Manifest:
         """All that it gave, when it is finished; what has been lost with a worker since is computed again."""
@@ -298,19 +318,31 @@ class StageRun:
         """The worker that computed a winner."""
         return self._made_by.get(attempt)
 
-    def lose(self, attempts: Set[AttemptId] = frozenset(), worker: str | None = None) -> None:
-        """The output of these attempts is gone, and that of all that `worker`, or any absent one, had made and kept."""
-        if self._election.forget(self._lost(attempts, worker)) and not self._repeatable:
+    def lose(
+        self,
+        attempts: Set[AttemptId] = frozenset(),
+        worker: str | None = None,
+        known: Set[AttemptId] = frozenset(),
+    ) -> None:
+        """The output of these attempts is gone, and all that an absent worker had made and kept.
+
+        What `worker` had made and kept is gone too, as far as the reader that says so could know of it: its report may
+        be late, and outputs that were made since are there.
+        """
+        if self._election.forget(self._lost(attempts, worker, known)) and not self._repeatable:
             for reader in self._readers:
                 reader.roll_back()
 
-    def _lost(self, attempts: Set[AttemptId], worker: str | None) -> Set[AttemptId]:
+    def _lost(self, attempts: Set[AttemptId], worker: str | None, known: Set[AttemptId]) -> Set[AttemptId]:
         present = self._launcher.present()
         return {
             winner
             for winner, maker in self._made_by.items()
             if winner in attempts
-            or (winner not in self._outlive and (maker == worker or maker not in present))
+            or (
+                winner not in self._outlive
+                and (maker not in present or (maker == worker and winner in known))
+            )
         }
 
     def made(self, attempt: AttemptId) -> bool:
@@ -361,7 +393,7 @@ class StageRun:
         attempts = self._attempts[task]
         failed_on: set[str] = set()
         while True:
-            inputs = await self._inputs(task)
+            inputs, known = await self._inputs(task)
             assert self._feeding is not None, "nobody asks for the output of a stage that has not begun"
             spec = TaskSpec(
                 attempts.next(), self._feeding.plan_of(task), self.stage.output, self.stage.ordered, inputs
@@ -377,7 +409,7 @@ class StageRun:
                     self._outlive.add(outcome.attempt)
                 self._election.commit(outcome)
                 return outcome
-            self._failed(outcome, launched, attempts)
+            self._failed(outcome, launched, attempts, known)
             if outcome.failure is not Failure.LOST_INPUT:
                 failed_on.add(launched.worker)
 
@@ -385,8 +417,12 @@ class StageRun:
         if self._feeding is not None:
             await self._feeding.serve(running, worker, lambda: self.stage.tasks)
 
-    def _failed(self, failure: TaskFailure, launched: Launched, attempts: Attempts) -> None:
-        """Make another attempt possible, or raise what ends the query."""
+    def _failed(
+        self, failure: TaskFailure, launched: Launched, attempts: Attempts, known: Set[AttemptId]
+    ) -> None:
+        """Make another attempt possible, or raise what ends the query. `known` are the outputs that were there when
+        the attempt was given its input.
+        """
         # Rows that the client has cannot be taken back, so an attempt that gave some is the last.
         final = launched.gave_rows or not attempts.may_retry(failure)
         self._events.record(TaskFailed(failure.attempt, failure.code, failure.message, final))
@@ -400,18 +436,31 @@ class StageRun:
             owner.lose({failure.lost})
             # One attempt must not be spent on each input that the same worker held.
             for producer in self._producers.values():
-                producer.lose(worker=worker)
+                producer.lose(worker=worker, known=known)
 
-    async def _inputs(self, task: int) -> tuple[InputBlocks, ...]:
-        return tuple([await self._input(task, number) for number in self._producers])
-
-    async def _input(self, task: int, number: int) -> InputBlocks:
-        producer = self._producers[number]
-        assert producer.stage.output is not None
-        wanted = self._layout.reads(number, producer.stage.output, producer.stage.tasks, task)
-        for needed in sorted({read.producer for read in wanted}):
+    async def _inputs(self, task: int) -> tuple[tuple[InputBlocks, ...], frozenset[AttemptId]]:
+        """Everything that a task reads, and which outputs of its producers there are at that moment."""
+        reads = {number: self._reads(task, number) for number in self._producers}
+        # While one output is computed, another may be lost: only a look at all of them at once counts.
+        while missing := next(self._missing(reads), None):
+            producer, needed = missing
             await producer.output(needed)
-        return InputBlocks(number, producer._election.manifest().take(wanted))
+        inputs = tuple(
+            InputBlocks(number, self._producers[number].take(wanted)) for number, wanted in reads.items()
+        )
+        return inputs, frozenset().union(*(producer.winners for producer in self._producers.values()))
+
+    def _reads(self, task: int, number: int) -> tuple[Read, ...]:
+        producer = self._producers[number].stage
+        assert producer.output is not None
+        return self._layout.reads(number, producer.output, producer.tasks, task)
+
+    def _missing(self, reads: Mapping[int, Sequence[Read]]) -> Iterator[tuple[StageRun, int]]:
+        for number, wanted in reads.items():
+            producer = self._producers[number]
+            for needed in sorted({read.producer for read in wanted}):
+                if producer.is_missing(needed):
+                    yield producer, needed
 
     def _has_enough(self) -> bool:
         wanted = self.stage.output.enough_rows if self.stage.output else None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators may hold in memory, and what they do past it.
 
+All tasks of a worker share one pool, which divides itself among the operators that run: a task alone has all of it.
 Sorts and aggregates write what does not fit to disk. A hash join cannot; a task that fails for want of memory is run
 again with joins that sort both sides and merge them, which can. DataFusion merges every kind of join, also with a
 further condition; only a join without keys has nothing to sort by, and has to hold one side.
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from datafusion import RuntimeEnvBuilder, SessionConfig
+from datafusion import RuntimeEnvBuilder
 
 from volley.plan.nodes import Join, Node, walk
 
@@ -25,29 +26,31 @@ _SMALL_BATCH_ROWS = "4096"
 
 @dataclass(frozen=True)
 class OperatorMemory:
-    """For one task: at most `limit_bytes` at a time, more goes to files in `directories`."""
+    """For the tasks of a worker together: at most `limit_bytes` at a time, more goes to files in `directories`.
+
+    Up to `tasks` of them run at the same time.
+    """
 
     limit_bytes: int
     directories: tuple[Path, ...]
+    tasks: int = 1
     merge_joins: bool = False
 
     def runtime(self) -> RuntimeEnvBuilder:
         paths = [str(directory) for directory in self.directories]
         return RuntimeEnvBuilder().with_fair_spill_pool(self.limit_bytes).with_disk_manager_specified(*paths)
 
-    def configured(self, config: SessionConfig, target_partitions: int) -> SessionConfig:
-        reserve = min(_SORT_RESERVE_BYTES, self.limit_bytes // (_SORT_RESERVES * target_partitions))
-        config = config.set("datafusion.execution.sort_spill_reservation_bytes", str(reserve))
-        if self.limit_bytes < _LITTLE_BYTES:
-            config = config.set("datafusion.execution.batch_size", _SMALL_BATCH_ROWS)
+    def settings(self, target_partitions: int) -> dict[str, str]:
+        """Options of the session in which a task plans or runs."""
+        # What is taken in advance has to be there for the last task, too.
+        share_bytes = self.limit_bytes // self.tasks
+        reserve = min(_SORT_RESERVE_BYTES, share_bytes // (_SORT_RESERVES * target_partitions))
+        found = {"datafusion.execution.sort_spill_reservation_bytes": str(reserve)}
+        if share_bytes < _LITTLE_BYTES:
+            found["datafusion.execution.batch_size"] = _SMALL_BATCH_ROWS
         if self.merge_joins:
-            config = config.set("datafusion.optimizer.prefer_hash_join", "false")
-        return config
-
-
-def is_exhausted(error: BaseException) -> bool:
-    """Whether DataFusion gave up because the memory of the task was used up."""
-    return type(error) is Exception and "Resources exhausted" in str(error)
+            found["datafusion.optimizer.prefer_hash_join"] = "false"
+        return found
 
 
 def can_merge(plan: Node) -> bool:

@@ -127,7 +127,7 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
     if wanted == TIMESTAMP:
         # Every INT96 value is an instant; an annotated INT64 is one only when it says so.
         return pa.types.is_timestamp(found) and (
-            int96 or (found.tz is not None and found.split in ("us", "ms"))
+            int96 or (found.tz is not None and found.unit in ("us", "ms"))
         )
     if int96:
         return False

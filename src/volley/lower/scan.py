@@ -28,7 +28,7 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     fields = _fields(node.files, columns)
     partitions = symlink_tables.partitions_of(node.files)
     try:
-        directory = scope.resources.enter_context(symlink_tables.directories.linked(node.files))
+        directory = scope.resources.enter_context(symlink_tables.shared_directories().linked(node.files))
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
     frame = scope.context.read_parquet(

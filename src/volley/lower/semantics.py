@@ -174,7 +174,7 @@ def at_scale(expression: Expression, lowered: Expr, scale: int) -> Expr:
 def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> Expr:
     """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it; or a failure.
 
-    That text lies within a few splits in the last place of the value. If the ends of that interval round alike, so
+    That text lies within a few units in the last place of the value. If the ends of that interval round alike, so
     does everything between, and Arrow's own rounding is right; otherwise the row is left to Spark.
     """
     arrow_type = to_arrow(data_type)

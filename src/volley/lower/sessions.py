@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DataFusion's sessions: plans are made in sessions that this process keeps, and run in one that is the task's own.
+"""DataFusion's sessions: plans are made in some that this process keeps, and run in others that limit their memory.
 
 A session remembers the footers and statistics of files that it has planned with, and plans take that along: reading
-them again costs a short query most of its time. The limit of memory and the files that operators spill belong to the
-session in which a plan runs, and end with it.
+them again costs a short query most of its time. The files that operators spill end with the streams of the plan.
 """
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from functools import lru_cache
 
 from datafusion import SessionConfig, SessionContext
 
 from volley.lower.memory import OperatorMemory
+from volley.runtime import Phase, Shared
 
 _SETTINGS = {
     # Nanoseconds, the default, cannot hold the years that Spark writes.
@@ -39,6 +41,11 @@ _HASHING_SETTINGS = {
     "datafusion.optimizer.hash_join_single_partition_threshold_rows": "0",
 }
 
+# Threads of DataFusion let go of Python's objects a moment after a query has ended, and crash the process if the
+# interpreter is being taken down by then. Without this delay about 5 % of short programs crashed at exit.
+_EXIT_DELAY_SECONDS = 0.05
+_exit_delay: Shared[None, float] = Shared(Phase.ENGINE, close=time.sleep)
+
 
 @lru_cache(maxsize=16)
 def planning_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
@@ -62,14 +69,34 @@ def split_context(parts: int) -> SessionContext:
 
 
 def running_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
-    """A session in which one task runs what it has planned. Without `memory` it takes what it needs."""
+    """A session in which tasks run what they have planned. Without `memory` they take what they need.
+
+    All sessions of one `memory` share its pool.
+    """
     if memory is None:
         return planning_context(target_partitions)
-    return SessionContext(_config(target_partitions, memory, {}), memory.runtime())
+    return _limited_context(target_partitions, replace(memory, merge_joins=False))
+
+
+@lru_cache(maxsize=64)
+def _limited_context(target_partitions: int, memory: OperatorMemory) -> SessionContext:
+    # The only way that DataFusion for Python has to make a second session with the same pool. That such a session
+    # would read tables by their URLs is of no use to anybody here.
+    context = _pool(memory).enable_url_table()
+    for key, value in memory.settings(target_partitions).items():
+        context.sql(f"SET {key} = {value}")
+    return context
+
+
+@lru_cache(maxsize=16)
+def _pool(memory: OperatorMemory) -> SessionContext:
+    return SessionContext(_config(1, None, {}), memory.runtime())
 
 
 def _config(target_partitions: int, memory: OperatorMemory | None, settings: dict[str, str]) -> SessionConfig:
+    _exit_delay.get(None, lambda: _EXIT_DELAY_SECONDS)
     config = SessionConfig().with_target_partitions(target_partitions)
-    for key, value in (_SETTINGS | settings).items():
+    limits = memory.settings(target_partitions) if memory else {}
+    for key, value in (_SETTINGS | settings | limits).items():
         config = config.set(key, value)
-    return memory.configured(config, target_partitions) if memory else config
+    return config

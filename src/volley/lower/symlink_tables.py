@@ -22,6 +22,7 @@ from pathlib import Path
 
 from volley.plan.expressions import Scalar
 from volley.plan.nodes import DataFile
+from volley.runtime import Phase, Shared
 
 PART = "part"
 """The name of the column that DataFusion reads out of the folders' names; only with several partitions."""
@@ -40,12 +41,12 @@ class _Directory:
 
 
 class LinkDirectories:
-    """The directories of this process. May be used by several threads."""
+    """Directories of links, kept until `close`. May be used by several threads."""
 
     def __init__(self, max_kept_links: int = MAX_KEPT_LINKS) -> None:
         self._max_kept_links = max_kept_links
         self._lock = threading.Lock()
-        self._home: tempfile.TemporaryDirectory[str] | None = None
+        self._home: Path | None = None
         self._made = 0
         # In the order of their last use.
         self._directories: OrderedDict[_Key, _Directory] = OrderedDict()
@@ -65,11 +66,18 @@ class LinkDirectories:
                 directory.users -= 1
                 self._shrink()
 
+    def close(self) -> None:
+        """Remove them all."""
+        with self._lock:
+            home, self._home = self._home, None
+            self._directories.clear()
+        if home is not None:
+            shutil.rmtree(home, ignore_errors=True)
+
     def _make(self, key: _Key, files: Sequence[DataFile]) -> _Directory:
         if self._home is None:
-            # Removed when it is dropped, at the latest when the interpreter ends.
-            self._home = tempfile.TemporaryDirectory(prefix="volley-scan-", ignore_cleanup_errors=True)
-        path = Path(self._home.name) / str(self._made)
+            self._home = Path(tempfile.mkdtemp(prefix="volley-scan-"))
+        path = self._home / str(self._made)
         self._made += 1
         _link(path, files)
         self._directories[key] = directory = _Directory(path, len(files))
@@ -108,15 +116,9 @@ def _link(directory: Path, files: Sequence[DataFile]) -> None:
         (folders[file.partition] / f"{number:06}.parquet").symlink_to(Path(file.path).absolute())
 
 
-directories = LinkDirectories()
+_shared: Shared[None, LinkDirectories] = Shared(Phase.FILES, close=LinkDirectories.close)
 
 
-def _forget_after_fork() -> None:
-    """A child must neither use nor remove what its parent made."""
-    global directories
-    if directories._home is not None:
-        directories._home._finalizer.detach()  # type: ignore[attr-defined]  # no public way to let go of it
-    directories = LinkDirectories()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+def shared_directories() -> LinkDirectories:
+    """Those of this process. They are removed when it ends; a forked child has its own."""
+    return _shared.get(None, LinkDirectories)

@@ -7,7 +7,7 @@ from datafusion import DataFrame, ExecutionPlan, col
 
 from volley.errors import QueryError
 from volley.plan.nodes import WriteFiles
-from volley.stages.graph import is_ordered
+from volley.plan.order import is_ordered
 
 
 def written_plan(frame: DataFrame, node: WriteFiles) -> ExecutionPlan:

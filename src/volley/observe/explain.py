@@ -35,6 +35,7 @@ from volley.plan.nodes import (
 )
 from volley.settings import is_active, settings
 from volley.splits.files import FileSource
+from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.stages.scans import scan_tasks
 from volley.support.check import NodeVerdict
 from volley.support.reasons import Reason, Unsupported
@@ -59,6 +60,8 @@ class Explanation:
     """Positions in `nodes` of the sub-trees that run natively below what Spark runs."""
     enabled: bool = True
     """Whether Volley is on; if not, Spark runs the query, and the rest says what Volley would do."""
+    limits: PlannerLimits = DEFAULT_LIMITS
+    """How finely scans are divided."""
 
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._lines()])
@@ -70,7 +73,7 @@ class Explanation:
         rows = "".join(
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
             + "".join(f"<i>{escape(text)}</i><br>" for text in self._boundary(position))
-            + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers))}"
+            + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers, self.limits))}"
             + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
             + "</div>"
             for position, verdict in enumerate(self.nodes)
@@ -112,7 +115,7 @@ class Explanation:
         for position, verdict in enumerate(self.nodes):
             indent = "  " * verdict.depth
             yield from (indent + text for text in self._boundary(position))
-            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers)}"
+            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers, self.limits)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
         yield from map(str, self._other_reasons())
@@ -156,19 +159,21 @@ def _explain(frame: DataFrame) -> Explanation:
         workers=deployment.planned_workers(),
         subplans=positions(decision.native_nodes),
         enabled=enabled,
+        limits=PlannerLimits.of(config),
     )
 
 
-def _describe(verdict: NodeVerdict, workers: int) -> str:
-    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers))
+def _describe(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:
+    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers), limits)
 
 
-def _summary(node: Node, workers: int) -> str:
+def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
     """One line for an operator, in Spark's own words."""
     match node:
         case FileScan(format, files, output, _, _, _, _):
             size = sum(file.size_bytes for file in files)
-            return f"FileScan {format}, {len(files)} files, {size:,} bytes{_splits(node, workers)} [{_names(output)}]"
+            splits = _splits(node, workers, limits)
+            return f"FileScan {format}, {len(files)} files, {size:,} bytes{splits} [{_names(output)}]"
         case SourceScan(name, _, _, output):
             return f"SourceScan {name}, splits found while it runs, up to {workers} tasks [{_names(output)}]"
         case LocalRows(output, _) | Range(_, _, _, output):
@@ -199,10 +204,12 @@ def _summary(node: Node, workers: int) -> str:
             return type(node).__name__
 
 
-def _splits(scan: FileScan, workers: int) -> str:
+def _splits(scan: FileScan, workers: int, limits: PlannerLimits) -> str:
     """What would be fed to how many tasks; nothing where one task reads the files by itself."""
-    tasks = scan_tasks(scan, workers)
-    return f", {FileSource(scan, tasks).estimate().splits} splits for {tasks} tasks" if tasks > 1 else ""
+    tasks = scan_tasks(scan, workers, limits)
+    if tasks == 1:
+        return ""
+    return f", {FileSource(scan, tasks, limits).estimate().splits} splits for {tasks} tasks"
 
 
 def _names(columns: tuple[Attribute, ...] | tuple[Expression, ...]) -> str:

@@ -244,3 +244,16 @@ def attribute_of(named: Expression) -> Attribute:
             return Attribute(id, name, child.type, getattr(child, "nullable", True))
         case _:
             raise TypeError(f"{type(named).__name__} has no name of its own")
+
+
+def plain(expression: Expression) -> Expression:
+    """The expression without what does not change its value: names, nullability, aliases at the top."""
+    if isinstance(expression, Alias):
+        return plain(expression.child)
+    return transform(expression, _plain_attribute)
+
+
+def _plain_attribute(expression: Expression) -> Expression:
+    if isinstance(expression, Attribute):
+        return Attribute(expression.id, "", expression.type)
+    return expression

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from volley.batches import make_batch
 from volley.plan.data_sources import batch_scan
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
@@ -36,7 +37,7 @@ def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
                 columns = [
                     column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)
                 ]
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=target))
+                writer.write_batch(make_batch(columns, target, batch.num_rows))
     return LocalRows(output, sink.getvalue().to_pybytes())
 
 

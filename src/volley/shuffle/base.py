@@ -13,53 +13,18 @@ empty answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
+from volley.rpc.blocks import Block, BlockRequest
 
-
-@dataclass(frozen=True, order=True)
-class Block:
-    """One partition of one attempt's output: its name, where it is, and what a reader must find there.
-
-    `location` and `handle` mean something to the store that made the block and to no one else. `size_bytes` is what the
-    rows take in memory; `checksum` covers all that the store keeps of them; `spilled_bytes` is what the store wrote of
-    them to disk because there was no room in memory. One that `outlives_worker` is still there when the worker that
-    wrote it has gone.
-    """
-
-    attempt: AttemptId
-    partition: int
-    location: str
-    rows: int
-    size_bytes: int
-    checksum: int = 0
-    handle: str = ""
-    spilled_bytes: int = 0
-    outlives_worker: bool = False
-
-    def __str__(self) -> str:
-        return f"partition {self.partition} of {self.attempt}"
-
-
-@dataclass(frozen=True)
-class BlockRequest:
-    """What one worker asks of another: these blocks, one after the other in one stream.
-
-    `skip_chunks` of the first are not wanted any more: the reader has them from a stream that broke. `codec`
-    (none, lz4, zstd) is how to pack on the way what is not packed yet.
-    """
-
-    blocks: tuple[Block, ...]
-    skip_chunks: int = 0
-    codec: str = "none"
+__all__ = ["Block", "BlockRequest", "SharedStore", "ShuffleSink", "ShuffleStore"]
 
 
 class ShuffleSink(Protocol):
-    """The output of one attempt. Used by one thread at a time."""
+    """The output of one attempt. Used by one thread at a time; only `abort` may come from another meanwhile."""
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         """Add a batch to a partition, after those that were written to it before."""
@@ -71,7 +36,10 @@ class ShuffleSink(Protocol):
         """
 
     def abort(self) -> None:
-        """Forget what was written. After a commit it does nothing: that is undone by `release` alone."""
+        """Forget what was written. After a commit it does nothing: that is undone by `release` alone.
+
+        A write that waits for room ends, with an error.
+        """
 
 
 class ShuffleStore(Protocol):

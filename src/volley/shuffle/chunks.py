@@ -18,6 +18,7 @@ from itertools import chain
 import pyarrow as pa
 import xxhash
 
+from volley.batches import make_batch
 from volley.errors import BlockDamaged
 from volley.shuffle.base import Block
 from volley.shuffle.segments import SegmentName
@@ -138,7 +139,7 @@ class Unsealer:
         batch = pa.ipc.read_record_batch(data, self._stored)
         if self._back is None:
             return batch
-        return pa.RecordBatch.from_arrays([batch.column(i) for i in self._back], schema=self._schema)
+        return make_batch([batch.column(i) for i in self._back], self._schema, batch.num_rows)
 
 
 def check_totals(block: Block, index: Index) -> None:
@@ -177,7 +178,7 @@ def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
         column.cast(_PLAIN[column.type]).cast(column.type) if column.type in _PLAIN else column
         for column in batch.columns
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    return make_batch(columns, batch.schema, batch.num_rows)
 
 
 def _stored_order(schema: pa.Schema) -> list[int] | None:

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +12,14 @@ from typing import NoReturn
 
 from volley.config import Config
 from volley.machine import available_memory_bytes
+from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
 from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.location import Location
 from volley.shuffle.objectstore import ObjectStore
 from volley.shuffle.service.store import ServiceStore
+from volley.shuffle.shared import WorkerView
 from volley.shuffle.worker_store import WorkerStore
 
 # A driver only reads, and tasks that run inside of it are few.
@@ -121,36 +120,91 @@ def _nobody(location: Location) -> NoReturn:
     raise OSError(f"{location.address} is another process; this one reads its own blocks alone")
 
 
+# ---------------------------------------------------------------------------------------------- stores of a worker
+
+
+@dataclass(frozen=True)
+class ShuffleSettings:
+    """What a worker daemon is told about exchanged data."""
+
+    memory_fraction: float
+    spill_threshold: float
+    max_message_bytes: int
+    compression: str
+    retry_attempts: int
+    retry_delay_seconds: float
+    timeout_seconds: float
+    store: StoreSettings
+
+    @classmethod
+    def of(cls, config: Config) -> ShuffleSettings:
+        return cls(
+            config.shuffle_memory_fraction,
+            config.shuffle_spill_threshold,
+            config.shuffle_max_message_size,
+            config.shuffle_compression,
+            config.shuffle_retry_attempts,
+            config.shuffle_retry_delay_ms / 1000,
+            config.shuffle_timeout_seconds,
+            StoreSettings.of(config),
+        )
+
+    def open_stores(
+        self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
+    ) -> WorkerStores:
+        """The stores of the worker that listens at `address`."""
+        clients = Clients(security)
+        own = WorkerStore(
+            Location.here(address),
+            memory_limit_bytes=memory_limit_bytes,
+            spill_threshold=self.spill_threshold,
+            spill_directories=directories,
+            compression=self.compression,
+            max_message_bytes=self.max_message_bytes,
+            retry_attempts=self.retry_attempts,
+            retry_delay_seconds=self.retry_delay_seconds,
+            stall_seconds=self.timeout_seconds,
+            connect=lambda location: clients[location.address],
+        )
+        return WorkerStores(own, new_store(self.store, security, memory_limit_bytes))
+
+
+class WorkerStores:
+    """`own` is what a worker serves to others; `used` is where its attempts write: that, or a store beside the workers.
+
+    With a shared store its own holds nothing, and nobody has to wait for it to be empty.
+    """
+
+    def __init__(self, own: WorkerStore, shared: SharedStore | None) -> None:
+        self.own = own
+        self.used: ShuffleStore = WorkerView(shared) if shared else own
+        self._shared = shared
+
+    def close(self) -> None:
+        if self._shared:
+            self._shared.close()
+
+
 # ------------------------------------------------------------------------------------------- stores of this process
 
-_lock = threading.Lock()
-_stores: dict[tuple[StoreSettings, Security], SharedStore] = {}
+_stores: Shared[tuple[StoreSettings, Security], SharedStore] = Shared(
+    Phase.STORES, close=lambda store: store.close()
+)
 
 
 def driver_store(choice: StoreSettings, security: Security) -> SharedStore | None:
     """The store of this process for its own queries: it outlives them, and ends with the process."""
-    with _lock:
-        store = _stores.get((choice, security)) or new_store(choice, security, _DRIVER_MEMORY_BYTES)
-        if store is not None:
-            _stores[choice, security] = store
+    if choice.store == "memory":
+        return None
+
+    def create() -> SharedStore:
+        store = new_store(choice, security, _DRIVER_MEMORY_BYTES)
+        assert store is not None, "only memory has no store beside the workers"
         return store
 
+    return _stores.get((choice, security), create)
 
-@atexit.register
+
 def close_stores() -> None:
     """Release what this process began."""
-    with _lock:
-        closing = list(_stores.values())
-        _stores.clear()
-    for store in closing:
-        store.close()
-
-
-def _forget_after_fork() -> None:
-    # Threads and connections do not survive a fork, and what the parent began is the parent's.
-    global _lock
-    _lock = threading.Lock()
-    _stores.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+    _stores.close()

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.errors import BlockDamaged, BlockMissing, VolleyError
+from volley.rpc.codec import encode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.frames import Header, Kind, unframe
-from volley.transport.codec import encode
 
 
 class Holder(Protocol):

@@ -18,6 +18,8 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from volley.batches import make_batch
+
 SCHEMA = pa.schema([pa.field("data", pa.binary(), nullable=False)])
 _HEADER = struct.Struct("<B?IIQ8s")
 
@@ -54,7 +56,7 @@ class Header:
 def frame(header: Header, data: pa.Buffer) -> tuple[pa.RecordBatch, bytes]:
     ends = pa.py_buffer(struct.pack("<ii", 0, data.size))
     value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data])
-    return pa.RecordBatch.from_arrays([value], schema=SCHEMA), header.pack()
+    return make_batch([value], SCHEMA, 1), header.pack()
 
 
 def parts(

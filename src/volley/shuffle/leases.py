@@ -4,13 +4,15 @@
     <root>/<query>/lease        written when the query begins and again in every third of a lease
 
 Nothing runs beside an object store, so drivers clean up after each other: who begins a query, or renews one, removes
-those whose lease was not renewed in time, by the store's own clock.
+those whose lease was not renewed in time, by the store's own clock. So are folders without a lease, into which nothing
+was written for as long: somebody wrote there just after the query had ended.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from volley.errors import LeaseExpired
@@ -24,8 +26,10 @@ _LEASE = "lease"
 class Leases:
     """The leases that this process holds. Its thread lives while there are any."""
 
-    def __init__(self, folder: Folder, lease_seconds: float) -> None:
+    def __init__(self, folder: Folder, lease_seconds: float, is_object: Callable[[str], bool]) -> None:
+        """`is_object` knows the paths that the store itself makes in the folder of a query."""
         self._folder = folder
+        self._is_object = is_object
         self._lease_seconds = lease_seconds
         self._lock = threading.Lock()
         self._queries: set[QueryId] = set()
@@ -93,6 +97,18 @@ class Leases:
             times = self._folder.written_at([self._folder.path(query, _LEASE) for query in queries])
             known = dict(zip(queries, times, strict=True))
             now = known.get(renewed.value)
+            if now is None:
+                return
             for query, written_at in known.items():
-                if now is not None and written_at is not None and now - written_at > self._lease_seconds:
+                if written_at is None:
+                    written_at = self._last_write(query)
+                if written_at is not None and now - written_at > self._lease_seconds:
                     self._folder.remove(self._folder.path(query))
+
+    def _last_write(self, query: str) -> float | None:
+        """To a folder without a lease; None when that is not known, or it holds what is not of the store."""
+        contents = self._folder.contents(self._folder.path(query))
+        times = [at for at in contents.values() if at is not None]
+        if not times or not all(map(self._is_object, contents)):
+            return None
+        return max(times)

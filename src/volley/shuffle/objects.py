@@ -80,6 +80,16 @@ class Folder:
         found = self.files.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
         return [info.base_name for info in found if info.type == fs.FileType.Directory]
 
+    def contents(self, path: str) -> dict[str, float | None]:
+        """All that is below a folder, by path from there, with the time at which it was written."""
+        found = self.files.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+        return {
+            info.path.removeprefix(path).strip("/"): info.mtime.timestamp()
+            if info.mtime is not None
+            else None
+            for info in found
+        }
+
     def remove(self, path: str) -> None:
         """A folder and all in it; nothing when it is not there."""
         try:

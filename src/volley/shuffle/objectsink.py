@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -111,6 +112,8 @@ class ObjectSink:
 
     def _append(self, partition: int, batch: pa.RecordBatch) -> None:
         if self._stream is None:
+            # Its query may have ended since; a folder without a lease would stay behind.
+            self._check()
             path = f"{self._path}/{self._name}.data"
             self._folder.make_parent(path)
             self._stream = self._folder.files.open_output_stream(path, compression=None)
@@ -151,3 +154,12 @@ def parts_of(attempt: AttemptId) -> tuple[str, ...]:
     """The folders in which an attempt lies, from the root down."""
     stage = attempt.task.stage
     return stage.query.value, f"s{stage.stage}e{stage.epoch}", f"t{attempt.task.task}", f"a{attempt.attempt}"
+
+
+# Beside the folders themselves, which some file systems have: data, the marker, and a draft of it.
+_OBJECT = re.compile(r"s\d+e\d+(/t\d+(/a\d+(/([0-9a-f]{16}\.data|committed(\.[0-9a-f]+)?))?)?)?", re.ASCII)
+
+
+def is_object(path: str) -> bool:
+    """Whether a path below the folder of a query is one that a sink makes."""
+    return _OBJECT.fullmatch(path) is not None

@@ -32,7 +32,7 @@ from volley.shuffle.chunks import Chunk, Index, Unsealer, check_totals
 from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.leases import Leases
 from volley.shuffle.objects import Folder
-from volley.shuffle.objectsink import COMMITTED, ObjectSink, parts_of
+from volley.shuffle.objectsink import COMMITTED, ObjectSink, is_object, parts_of
 from volley.shuffle.prefetch import ahead
 from volley.shuffle.released import Released
 
@@ -62,7 +62,7 @@ class ObjectStore:
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._codec = "lz4" if compression == "auto" else compression
         self._retry_policy = retry_policy
-        self._leases = Leases(self._folder, lease_seconds)
+        self._leases = Leases(self._folder, lease_seconds, is_object)
         self._lock = threading.Lock()
         self._sinks: dict[AttemptId, ObjectSink] = {}
         self._over = Released()

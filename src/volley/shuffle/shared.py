@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from volley.errors import VolleyError
 from volley.ids import AttemptId, QueryId
+from volley.loop import Work, run_blocking
 from volley.shuffle.base import Block, SharedStore, ShuffleSink
 
 _log = logging.getLogger(__name__)
@@ -59,13 +60,13 @@ class QueryLease:
             if not self._begun:
                 # Also when this fails half-way there may be something to release.
                 self._begun = True
-                await asyncio.to_thread(self.store.begin, query)
+                await run_blocking(Work.STORE, self.store.begin, query)
 
     async def release(self, query: QueryId) -> None:
         if not self._begun:
             return
         try:
-            await asyncio.to_thread(self.store.release, query)
+            await run_blocking(Work.STORE, self.store.release, query)
         except (VolleyError, OSError) as error:
             # The rows are right all the same; what is left is removed when the lease has ended.
             _log.warning("query %s: its exchanged data could not be removed: %s", query, error)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
-from volley.errors import BlockDamaged, BlockMissing, QueryError
+from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
+from volley.rpc.codec import decode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunk_builder import CHUNK_BYTES
@@ -30,7 +30,6 @@ from volley.shuffle.local_blocks import open_peer
 from volley.shuffle.location import Location
 from volley.shuffle.released import Released
 from volley.shuffle.worker_sink import WorkerSink
-from volley.transport.codec import decode
 
 # Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
 _BUDGET_BYTES = 16 * 2**20
@@ -235,12 +234,9 @@ class WorkerStore:
 
     # -------------------------------------------------------------------------------------------------- serving
 
-    def serve(self, ticket: bytes) -> flight.FlightDataStream:
+    def serve(self, ticket: bytes) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
         """What `do_get` answers to another worker. QueryError for a ticket that is none of a store."""
-        request = decode(ticket)
-        if not isinstance(request, BlockRequest):
-            raise QueryError(f"{type(request).__name__} is not a request for blocks.")
-        return flight.GeneratorStream(SCHEMA, self.frames(request))
+        return SCHEMA, self.frames(decode(ticket, BlockRequest))
 
     def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """What `serve` sends; made as it is taken, so that a slow reader costs nothing."""

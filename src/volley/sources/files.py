@@ -32,6 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from volley.batches import make_batch
 from volley.sources.pruning import Pruner
 
 FORMATS = ("parquet", "orc", "csv", "json")
@@ -222,4 +223,4 @@ def _as_declared(batch: pa.RecordBatch, values: dict[str, str | None], wanted: p
             return batch.column(field.name).cast(field.type)
         return pa.nulls(batch.num_rows, field.type)
 
-    return pa.RecordBatch.from_arrays([column(field) for field in wanted], schema=wanted)
+    return make_batch([column(field) for field in wanted], wanted, batch.num_rows)

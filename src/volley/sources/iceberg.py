@@ -21,6 +21,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from volley.batches import make_batch
+
 # Of a data file or a delete file, what reading it takes.
 File = dict[str, Any]
 
@@ -91,7 +93,7 @@ class IcebergReader(DataSourceReader):
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         for batch in ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([task]):
             columns = [batch.column(column.name).cast(column.type) for column in wanted]
-            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+            yield make_batch(columns, wanted, batch.num_rows)
 
 
 def _table(options: dict[str, str]) -> Any:

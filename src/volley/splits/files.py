@@ -21,9 +21,8 @@ from volley.plan.expressions import Scalar
 from volley.plan.nodes import DataFile, FileScan
 from volley.plan.types import to_arrow
 from volley.splits.source import Estimate, Split
+from volley.stages.limits import PlannerLimits
 from volley.stages.scans import split_bytes
-
-_FILES_A_SPLIT = 64
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,10 @@ class Piece:
 class FileSource:
     """A `SplitSource` over the files of a scan that is shared by `tasks`."""
 
-    def __init__(self, scan: FileScan, tasks: int) -> None:
+    def __init__(self, scan: FileScan, tasks: int, limits: PlannerLimits) -> None:
         self._scan = scan
-        self._split_bytes = split_bytes(scan, tasks)
+        self._files_per_split = limits.files_per_split
+        self._split_bytes = split_bytes(scan, tasks, limits)
         # Small files are put together only as far as every task still gets some.
         total_bytes = sum(file.size_bytes for file in scan.files)
         self._together_bytes = min(self._split_bytes, -(-total_bytes // tasks))
@@ -58,7 +58,7 @@ class FileSource:
                 continue
             held = sum(waiting_file.size_bytes for waiting_file in waiting)
             too_much = held + file.size_bytes > self._together_bytes
-            if waiting and (too_much or len(waiting) >= _FILES_A_SPLIT):
+            if waiting and (too_much or len(waiting) >= self._files_per_split):
                 yield _split(Piece(tuple(waiting)))
                 waiting = []
             waiting.append(file)

@@ -26,6 +26,7 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.subqueries import plans_in, with_subqueries
+from volley.stages.limits import PlannerLimits
 from volley.stages.scans import cost_bytes
 
 _NUMBER_BYTES = 8
@@ -40,22 +41,22 @@ def measure(plan: Node) -> Node:
     return with_subqueries(transform(plan, look), measure)
 
 
-def fits_one_task(plan: Node, limit_bytes: int) -> bool:
-    """Whether a measured plan and its subqueries read no more than that, and multiply nothing."""
-    left = float(limit_bytes)
-    for bytes_read in _reads(plan):
+def fits_one_task(plan: Node, limits: PlannerLimits) -> bool:
+    """Whether a measured plan and its subqueries read little enough for one task, and multiply nothing."""
+    left = float(limits.single_task_bytes)
+    for bytes_read in _reads(plan, limits):
         left -= bytes_read
         if left < 0:
             return False
-    return limit_bytes > 0
+    return limits.single_task_bytes > 0
 
 
-def _reads(plan: Node) -> Iterator[float]:
+def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
     """What each source of a plan comes to, in bytes."""
     for node in walk(plan):
         match node:
             case FileScan():
-                yield cost_bytes(node)
+                yield cost_bytes(node, limits)
             case LocalRows():
                 yield len(node.ipc)
             case Range():
@@ -66,7 +67,7 @@ def _reads(plan: Node) -> Iterator[float]:
             case Join() if not node.left_keys:
                 yield float("inf")
     for subquery in plans_in(plan):
-        yield from _reads(subquery)
+        yield from _reads(subquery, limits)
 
 
 def _share(scan: FileScan) -> float:

@@ -8,12 +8,13 @@ from volley.splits.datasource import DataSourceRows, DataSourceSplits
 from volley.splits.files import FileSource
 from volley.splits.parquet import PlannedReader
 from volley.splits.source import SplitReader, SplitSource
+from volley.stages.limits import PlannerLimits
 
 
-def source_of(scan: FileScan | SourceScan, tasks: int) -> SplitSource:
+def source_of(scan: FileScan | SourceScan, tasks: int, limits: PlannerLimits) -> SplitSource:
     """The source of a scan that `tasks` share."""
     if isinstance(scan, FileScan):
-        return FileSource(scan, tasks)
+        return FileSource(scan, tasks, limits)
     return DataSourceSplits(scan)
 
 

@@ -21,19 +21,9 @@ from dataclasses import dataclass, replace
 from volley.plan.nodes import Node, StageInput, WriteFiles, transform
 from volley.stages.graph import Output, Stage
 from volley.stages.layout import Layout, Share, dealt, runs
+from volley.stages.limits import PlannerLimits, within
 from volley.stages.probe_side import partitioned_inputs, probe_inputs, with_build_sides
 from volley.stages.scans import scanned_bytes, scans_of
-
-# What one task should at least have to read; a second worker saves less than it costs below that.
-BYTES_A_TASK = 12 * 2**20
-# What the only task of a stage may have to read, beside the rows of its producer, to go on with a second stage.
-CONTINUED_BYTES = BYTES_A_TASK
-# What every task may read whole, as Spark has it.
-BROADCAST_BYTES = 10 * 2**20
-# When the rows of both sides are exchanged already, holding one side whole must be worth it.
-BROADCAST_RATIO = 8
-# A task with this much more than its fair share is worth another one.
-SKEW = 1.5
 
 
 @dataclass(frozen=True)
@@ -58,17 +48,17 @@ class Adapted:
     decisions: tuple[str, ...] = ()
 
 
-def adapted(stage: Stage, inputs: Mapping[int, Produced]) -> Adapted:
+def adapted(stage: Stage, inputs: Mapping[int, Produced], limits: PlannerLimits) -> Adapted:
     """The stage and who reads what of its inputs, now that these are finished."""
     outputs = {number: produced.output for number, produced in inputs.items()}
     divided = partitioned_inputs(stage, outputs)
-    tasks = _tasks(stage, sum(inputs[number].size_bytes for number in divided))
+    tasks = _tasks(stage, sum(inputs[number].size_bytes for number in divided), limits)
     if tasks > 1:
         streamed = probe_inputs(stage, outputs)
         for number in sorted(streamed, key=lambda number: -inputs[number].size_bytes):
             other = {number: inputs[number].size_bytes for number in divided - {number}}
-            found = _broadcast(stage, number, inputs[number], other, tasks) or _sliced(
-                stage, number, inputs[number], tasks
+            found = _broadcast(stage, number, inputs[number], other, tasks, limits) or _sliced(
+                stage, number, inputs[number], tasks, limits
             )
             if found:
                 return found
@@ -76,7 +66,11 @@ def adapted(stage: Stage, inputs: Mapping[int, Produced]) -> Adapted:
 
 
 def absorbed(
-    reader: Stage, streamed: Stage, outputs: Mapping[int, Output], sizes: Mapping[int, int]
+    reader: Stage,
+    streamed: Stage,
+    outputs: Mapping[int, Output],
+    sizes: Mapping[int, int],
+    limits: PlannerLimits,
 ) -> Stage | None:
     """`reader` with all of `streamed`, which has not begun, in it; None where that is not allowed or not worth it.
 
@@ -86,7 +80,8 @@ def absorbed(
     others = partitioned_inputs(reader, outputs) - {streamed.id}
     if streamed.id not in probe_inputs(reader, outputs) or not others or not others <= sizes.keys():
         return None
-    if sum(sizes[number] for number in others) > BROADCAST_BYTES or streamed.tasks < reader.tasks:
+    small = sum(sizes[number] for number in others)
+    if not within(small, limits.broadcast_bytes) or streamed.tasks < reader.tasks:
         return None
     # What both read would have to be read in two ways.
     if {node.stage for node in reader.inputs} & {node.stage for node in streamed.inputs}:
@@ -96,14 +91,14 @@ def absorbed(
     return _with_work_of(streamed, held)
 
 
-def continued(reader: Stage, producer: Stage, other_bytes: int) -> Stage | None:
+def continued(reader: Stage, producer: Stage, other_bytes: int, limits: PlannerLimits) -> Stage | None:
     """`reader` as one task that does the work of `producer` first; None where several would be quicker.
 
     `producer` has not begun and nobody else reads it; all else that `reader` reads is finished, and has `other_bytes`.
     """
     if producer.tasks > 1 or scans_of(reader.plan) or isinstance(reader.plan, WriteFiles):
         return None
-    if other_bytes + scanned_bytes(producer.plan) > CONTINUED_BYTES:
+    if not within(other_bytes + scanned_bytes(producer.plan), limits.continued_stage_bytes):
         return None
     return _with_work_of(producer, reader)
 
@@ -116,7 +111,7 @@ def _with_work_of(producer: Stage, reader: Stage) -> Stage:
     return replace(reader, plan=plan, tasks=producer.tasks, whole=reader.whole | producer.whole)
 
 
-def _tasks(stage: Stage, shared_bytes: int) -> int:
+def _tasks(stage: Stage, shared_bytes: int, limits: PlannerLimits) -> int:
     """How many tasks have something to do with so much that is divided among them.
 
     Never more than planned, and just what was planned where a scan is read: its feed sees to that.
@@ -124,14 +119,21 @@ def _tasks(stage: Stage, shared_bytes: int) -> int:
     """
     if scans_of(stage.plan):
         return stage.tasks
-    return max(1, min(stage.tasks, -(-shared_bytes // BYTES_A_TASK)))
+    return max(1, min(stage.tasks, -(-shared_bytes // limits.shuffle_task_bytes)))
 
 
 def _broadcast(
-    stage: Stage, number: int, produced: Produced, others: Mapping[int, int], tasks: int
+    stage: Stage,
+    number: int,
+    produced: Produced,
+    others: Mapping[int, int],
+    tasks: int,
+    limits: PlannerLimits,
 ) -> Adapted | None:
     small = sum(others.values())
-    if not others or small > BROADCAST_BYTES or produced.size_bytes < BROADCAST_RATIO * small:
+    if not others or not within(small, limits.broadcast_bytes):
+        return None
+    if produced.size_bytes < limits.broadcast_ratio * small:
         return None
     everything = range(produced.output.partitions)
     weights = produced.by_producer(everything)
@@ -146,8 +148,10 @@ def _broadcast(
     return Adapted(_over(stage, number, tasks), layout, (said,))
 
 
-def _sliced(stage: Stage, number: int, produced: Produced, tasks: int) -> Adapted | None:
-    fair = max(BYTES_A_TASK, produced.size_bytes / tasks)
+def _sliced(
+    stage: Stage, number: int, produced: Produced, tasks: int, limits: PlannerLimits
+) -> Adapted | None:
+    fair = max(limits.shuffle_task_bytes, produced.size_bytes / tasks)
     shares: list[Share] = []
     decisions = []
     for task in range(tasks):
@@ -155,7 +159,7 @@ def _sliced(stage: Stage, number: int, produced: Produced, tasks: int) -> Adapte
         weights = produced.by_producer(partitions)
         size_bytes = sum(weights)
         pieces = min(-int(-size_bytes // fair), sum(weight > 0 for weight in weights))
-        if size_bytes <= SKEW * fair or pieces < 2:
+        if size_bytes <= limits.skew_ratio * fair or pieces < 2:
             shares.append(Share(partitions))
             continue
         shares += [Share(partitions, producers) for producers in runs(weights, pieces)]

@@ -14,21 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from volley.plan.expressions import Alias, Literal
 from volley.plan.nodes import (
     Exchange,
     Limit,
     MaterializedInput,
     Node,
     Partitioning,
-    Project,
     Sort,
     StageInput,
     walk,
     with_children,
 )
+from volley.plan.order import explicit_order, is_ordered
 from volley.plan.subqueries import with_subqueries
-from volley.plan.types import BOOLEAN
 from volley.stages.exchanges import place_exchanges
 from volley.stages.fuse import (
     combine_aggregates,
@@ -36,25 +34,24 @@ from volley.stages.fuse import (
     drop_idle_distinct,
     drop_idle_sorts,
 )
-from volley.stages.graph import Output, Stage, StageGraph, is_ordered
+from volley.stages.graph import Output, Stage, StageGraph
+from volley.stages.limits import PlannerLimits
 from volley.stages.reuse import merge_equal_stages
+from volley.stages.row_counts import RowCounts
 from volley.stages.scans import scan_tasks, scans_of
 from volley.support.operators import UNSPLITTABLE
 
-# Ids of columns that no plan of Spark's has: Catalyst counts its own up from zero.
-_OWN_IDS = 2**62
 
-
-def make_stages(plan: Node, workers: int) -> StageGraph:
+def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     """The stages that run `plan` on `workers`; with one worker a single one of a single task, and one a subquery."""
 
     def arranged(plan: Node) -> Node:
-        plan = drop_idle_distinct(drop_idle_sorts(plan))
+        plan = drop_idle_distinct(drop_idle_sorts(explicit_order(plan)))
         if workers > 1:
             plan = complete_after_exchange(plan, UNSPLITTABLE)
-        return combine_aggregates(place_exchanges(plan, workers))
+        return combine_aggregates(place_exchanges(plan, workers, limits))
 
-    return merge_equal_stages(cut(plan, workers, arranged))
+    return merge_equal_stages(cut(plan, workers, limits, arranged))
 
 
 def kept(graph: StageGraph, readers: int) -> StageGraph:
@@ -72,28 +69,33 @@ def alone(graph: StageGraph) -> StageGraph:
     return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, decisions=(said,))))
 
 
-def cut(plan: Node, workers: int, arranged: Callable[[Node], Node] = lambda plan: plan) -> StageGraph:
+def cut(
+    plan: Node, workers: int, limits: PlannerLimits, arranged: Callable[[Node], Node] = lambda plan: plan
+) -> StageGraph:
     """Every exchange in `plan`, and in its subqueries, becomes the border of a stage, when they are `arranged`."""
-    cutting = _Cutting(workers, arranged)
+    cutting = _Cutting(workers, limits, arranged)
     root = cutting.last_stage(plan)
     stages = (*cutting.stages, cutting.stage(root, None, is_ordered(root)))
     return StageGraph(stages, frozenset(cutting.subqueries))
 
 
 class _Cutting:
-    def __init__(self, workers: int, arranged: Callable[[Node], Node]) -> None:
+    def __init__(self, workers: int, limits: PlannerLimits, arranged: Callable[[Node], Node]) -> None:
         self.stages: list[Stage] = []
         self._workers = workers
+        self._limits = limits
         self._arranged = arranged
         self.subqueries: set[int] = set()
         self._read_as: dict[Node, StageInput] = {}
+        self._row_counts = RowCounts()
 
     def last_stage(self, plan: Node) -> Node:
         """What is left for the last stage of a query; `stages` has all before it."""
-        return self._without_exchanges(self._arranged(with_subqueries(plan, self._subquery)))
+        arranged = self._arranged(with_subqueries(plan, self._subquery))
+        return self._without_exchanges(self._row_counts.keep(arranged))
 
     def stage(self, plan: Node, output: Output | None, ordered: bool) -> Stage:
-        return Stage(len(self.stages), plan, _tasks(plan, self.stages, self._workers), output, ordered)
+        return Stage(len(self.stages), plan, self._tasks(plan), output, ordered)
 
     def _subquery(self, plan: Node) -> StageInput:
         if plan not in self._read_as:
@@ -113,11 +115,20 @@ class _Cutting:
         if not isinstance(node, Exchange):
             return with_children(node, tuple(self._without_exchanges(child) for child in node.children))
         child = self._without_exchanges(node.child)
-        shown = child if child.output else _with_a_column(child)
-        stage = self.stage(shown, _output(node, child), isinstance(child, Sort))
+        stage = self.stage(child, _output(node, child), isinstance(child, Sort))
         self.stages.append(stage)
-        read = StageInput(stage.id, shown.output, child.keys if isinstance(child, Sort) else ())
-        return read if child.output else Project((), read)
+        return StageInput(stage.id, child.output, child.keys if isinstance(child, Sort) else ())
+
+    def _tasks(self, plan: Node) -> int:
+        """As many tasks as the leaf that is divided furthest; what every task reads whole does not count."""
+        scans = (scan_tasks(scan, self._workers, self._limits) for scan in scans_of(plan))
+        tasks = max(scans, default=1)
+        for node in walk(plan):
+            if isinstance(node, StageInput):
+                output = self.stages[node.stage].output
+                assert output is not None
+                tasks = max(tasks, output.partitions)
+        return tasks
 
 
 def _output(exchange: Exchange, child: Node) -> Output:
@@ -125,19 +136,3 @@ def _output(exchange: Exchange, child: Node) -> Output:
         child.count if isinstance(child, Limit) and exchange.partitioning is Partitioning.SINGLE else None
     )
     return Output(exchange.partitioning, exchange.partitions, exchange.keys, enough)
-
-
-def _with_a_column(child: Node) -> Node:
-    """Batches without columns lose their row count on the way; one constant column keeps it."""
-    return Project((Alias(_OWN_IDS, "row", Literal(True, BOOLEAN)),), child)
-
-
-def _tasks(plan: Node, stages: list[Stage], workers: int) -> int:
-    """As many tasks as the leaf that is spread furthest; what every task reads whole does not count."""
-    tasks = max((scan_tasks(scan, workers) for scan in scans_of(plan)), default=1)
-    for node in walk(plan):
-        if isinstance(node, StageInput):
-            output = stages[node.stage].output
-            assert output is not None
-            tasks = max(tasks, output.partitions)
-    return tasks

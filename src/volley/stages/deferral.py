@@ -14,21 +14,19 @@ from collections.abc import Iterable, Iterator
 
 from volley.plan.nodes import Node, Partitioning
 from volley.stages.graph import Stage, StageGraph
+from volley.stages.limits import PlannerLimits
 from volley.stages.probe_side import partitioned_inputs, probe_inputs
 from volley.stages.runtime_filters import FilterSource, partners
 from volley.stages.scans import scanned_bytes, scans_of
 from volley.stages.selectivity import conditions, leaves_out, may_shrink
 
-# A stage that has far less to scan than the others is done before they are, and saves little.
-SCAN_RATIO = 8
-
 _Wish = tuple[int, frozenset[int]]
 """A stage, and those that would have to prove small for it to have less to do."""
 
 
-def awaited(graph: StageGraph) -> dict[int, frozenset[int]]:
+def awaited(graph: StageGraph, limits: PlannerLimits) -> dict[int, frozenset[int]]:
     """For each stage that should wait, the stages to wait for. They never wait for it in turn."""
-    waits = _Waits(graph)
+    waits = _Waits(graph, limits)
     waits.grant(wish for reader in graph.stages for wish in waits.near(reader))
     far = list(waits.far())
     if far:
@@ -39,9 +37,10 @@ def awaited(graph: StageGraph) -> dict[int, frozenset[int]]:
 
 
 class _Waits:
-    def __init__(self, graph: StageGraph) -> None:
+    def __init__(self, graph: StageGraph, limits: PlannerLimits) -> None:
         self.granted: dict[int, frozenset[int]] = {}
         self._graph = graph
+        self._limits = limits
         self._inputs = {stage.id: frozenset(node.stage for node in stage.inputs) for stage in graph.stages}
         self._readers = Counter(number for inputs in self._inputs.values() for number in inputs)
         self._scanned = {stage.id: scanned_bytes(stage.plan) for stage in graph.stages}
@@ -54,7 +53,7 @@ class _Waits:
         for number, others in sorted(wanted, key=lambda wish: (self._expected_bytes(wish[1]), wish[0])):
             is_before = number in self._before(others, self.granted)
             scanned = self._scanned_upstream(frozenset({number}))
-            is_worth_it = 0 < scanned >= self._scanned_upstream(others) // SCAN_RATIO
+            is_worth_it = 0 < scanned >= self._scanned_upstream(others) // self._limits.deferral_ratio
             if number not in self.granted and not is_before and is_worth_it:
                 self.granted[number] = others
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from volley.plan.expressions import Alias, Attribute, Expression, references, transform
+from volley.plan.expressions import Alias, Attribute, Expression, plain, references, transform
 from volley.plan.nodes import Aggregate, Expand, Project
 
 Keys = tuple[Expression, ...]
@@ -38,19 +38,6 @@ class Distribution:
 
     def scattered(self) -> Distribution:
         return Distribution(self.tasks)
-
-
-def plain(expression: Expression) -> Expression:
-    """The expression without what does not change its value: names, nullability, aliases at the top."""
-    if isinstance(expression, Alias):
-        return plain(expression.child)
-    return transform(expression, _plain_attribute)
-
-
-def _plain_attribute(expression: Expression) -> Expression:
-    if isinstance(expression, Attribute):
-        return Attribute(expression.id, "", expression.type)
-    return expression
 
 
 def through_project(distribution: Distribution, node: Project) -> Distribution:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall
+from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall, plain
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
@@ -42,21 +42,18 @@ from volley.plan.nodes import (
 from volley.stages.distribution import (
     Distribution,
     Keys,
-    plain,
     through_aggregate,
     through_expand,
     through_project,
 )
+from volley.stages.limits import PlannerLimits, within
 from volley.stages.repeatable import gives_same_rows
-from volley.stages.scans import OPEN_BYTES, cost_bytes, scan_tasks
+from volley.stages.scans import cost_bytes, scan_tasks
 from volley.stages.selectivity import is_selective
 
 Placed = tuple[Node, Distribution]
 
 SINGLE = Distribution(1)
-
-# What every task had better read and compute for itself: a stage costs as much as to read this.
-WHOLE_BYTES = 12 * OPEN_BYTES
 
 # A broadcast side is seen whole by every task, so a join that also gives that side's unmatched rows would give them
 # once a task.
@@ -64,21 +61,22 @@ MAY_BROADCAST_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.AN
 MAY_BROADCAST_LEFT = {JoinKind.INNER, JoinKind.RIGHT}
 
 
-def place_exchanges(plan: Node, workers: int) -> Node:
+def place_exchanges(plan: Node, workers: int, limits: PlannerLimits) -> Node:
     """The same plan with exactly the exchanges that `workers` tasks a stage need."""
-    return _Placement(workers, _first_halves(plan)).place(plan)[0]
+    return _Placement(workers, limits, _first_halves(plan)).place(plan)[0]
 
 
 class _Placement:
-    def __init__(self, workers: int, first_halves: frozenset[int]) -> None:
+    def __init__(self, workers: int, limits: PlannerLimits, first_halves: frozenset[int]) -> None:
         self._workers = workers
+        self._limits = limits
         self._first_halves = first_halves
 
     def place(self, node: Node) -> Placed:
         """The sub-plan with its exchanges placed, and how its rows then lie."""
         match node:
             case FileScan() | SourceScan():
-                return node, Distribution(scan_tasks(node, self._workers))
+                return node, Distribution(scan_tasks(node, self._workers, self._limits))
             case LocalRows() | Range() | OneRow():
                 return node, SINGLE
             case MaterializedInput():
@@ -189,9 +187,9 @@ class _Placement:
             case BuildSide.LEFT if right[1].single:
                 return _joined(node, self._gathered(left), right, SINGLE)
             case BuildSide.RIGHT:
-                return _joined(node, left, _everywhere(right, _looked_up(node)), left[1])
+                return _joined(node, left, self._everywhere(right, _looked_up(node)), left[1])
             case BuildSide.LEFT:
-                return _joined(node, _everywhere(left), right, right[1])
+                return _joined(node, self._everywhere(left), right, right[1])
         if not node.left_keys or node.null_aware or _key_types_differ(node):
             return _joined(node, self._gathered(left), self._gathered(right), SINGLE)
         left, right = map(self._seen_apart, self._together(node, left, right))
@@ -260,23 +258,33 @@ class _Placement:
             return placed
         return Exchange(Partitioning.SINGLE, 1, (), (), _not_moved(placed[0])), SINGLE
 
+    def _everywhere(self, placed: Placed, looked_up: tuple[Attribute, ...] = ()) -> Placed:
+        """All rows in every task: computed there from small files, or once and then read by all.
+
+        Where only the values of `looked_up` are asked for, a task sends each once: every reader builds a table of them.
+        """
+        child = _not_moved(placed[0])
+        if self._costs_less_than_a_stage(child):
+            return transform(
+                child, lambda n: replace(n, whole=True) if isinstance(n, FileScan) else n
+            ), placed[1]
+        if looked_up:
+            child = Aggregate(looked_up, (), (), looked_up, child)
+        return Exchange(Partitioning.BROADCAST, 1, (), (), child), placed[1]
+
+    def _costs_less_than_a_stage(self, node: Node) -> bool:
+        parts = list(walk(node))
+        leaves = [part for part in parts if not part.children]
+        if any(isinstance(part, Exchange) for part in parts) or not gives_same_rows(node):
+            return False
+        scans = [leaf for leaf in leaves if isinstance(leaf, FileScan)]
+        cost = sum(cost_bytes(scan, self._limits) for scan in scans)
+        return len(scans) == len(leaves) and within(cost, self._limits.replicated_scan_bytes)
+
 
 def _not_moved(node: Node) -> Node:
     """What is moved again at once need not be moved before."""
     return node.child if isinstance(node, Exchange) else node
-
-
-def _everywhere(placed: Placed, looked_up: tuple[Attribute, ...] = ()) -> Placed:
-    """All rows in every task: computed there from small files, or once and then read by all.
-
-    Where only the values of `looked_up` are asked for, a task sends each once: every reader builds a table of them.
-    """
-    child = _not_moved(placed[0])
-    if _costs_less_than_a_stage(child):
-        return transform(child, lambda n: replace(n, whole=True) if isinstance(n, FileScan) else n), placed[1]
-    if looked_up:
-        child = Aggregate(looked_up, (), (), looked_up, child)
-    return Exchange(Partitioning.BROADCAST, 1, (), (), child), placed[1]
 
 
 def _looked_up(join: Join) -> tuple[Attribute, ...]:
@@ -286,15 +294,6 @@ def _looked_up(join: Join) -> tuple[Attribute, ...]:
         return ()
     columns = tuple(dict.fromkeys(key for key in join.right_keys if isinstance(key, Attribute)))
     return columns if len(columns) == len(join.right_keys) else ()
-
-
-def _costs_less_than_a_stage(node: Node) -> bool:
-    parts = list(walk(node))
-    leaves = [part for part in parts if not part.children]
-    if any(isinstance(part, Exchange) for part in parts) or not gives_same_rows(node):
-        return False
-    scans = [leaf for leaf in leaves if isinstance(leaf, FileScan)]
-    return len(scans) == len(leaves) and sum(map(cost_bytes, scans)) <= WHOLE_BYTES
 
 
 def _joined(node: Join, left: Placed, right: Placed, at: Distribution) -> Placed:
@@ -351,8 +350,12 @@ def _can_be_shared(node: Node) -> bool:
 
 
 def _partition_by(node: Window) -> Keys:
-    """All calls of one node have the same partitions; a call may stand inside a larger expression."""
-    return next(part.partition_by for part in walk_expression(node.calls[0]) if isinstance(part, WindowCall))
+    """All calls of one node have the same partitions; a call may stand inside a larger expression.
+
+    None may be left: Spark replaces `count(NULL) OVER (...)` with a constant.
+    """
+    parts = (part for call in node.calls for part in walk_expression(call))
+    return next((part.partition_by for part in parts if isinstance(part, WindowCall)), ())
 
 
 def _value(expression: Expression) -> Expression:

@@ -24,6 +24,7 @@ from volley.plan.expressions import (
 from volley.plan.nodes import (
     Aggregate,
     Exchange,
+    Filter,
     Join,
     Node,
     Project,
@@ -35,18 +36,31 @@ from volley.plan.nodes import (
 
 
 def drop_idle_sorts(plan: Node) -> Node:
-    """Without the local sorts under joins, aggregates and windows, which order their input as they need it."""
+    """Without the sorts under joins, aggregates and windows, which order their input as they need it.
+
+    The order of a global sort further down reaches a window as sort keys of its own (`plan.order`).
+    """
 
     def change(node: Node) -> Node:
-        if isinstance(node, Join | Aggregate | Window):
-            return with_children(node, tuple(_unsorted(child) for child in node.children))
-        return node
+        if isinstance(node, Join | Aggregate):
+            return with_children(node, tuple(_locally_unsorted(child) for child in node.children))
+        return replace(node, child=_unsorted(node.child)) if isinstance(node, Window) else node
 
     return transform(plan, change)
 
 
-def _unsorted(node: Node) -> Node:
+def _locally_unsorted(node: Node) -> Node:
     return node.child if isinstance(node, Sort) and not node.whole else node
+
+
+def _unsorted(node: Node) -> Node:
+    match node:
+        case Sort():
+            return _unsorted(node.child)
+        case Project() | Filter() | Exchange():
+            return replace(node, child=_unsorted(node.child))
+        case _:
+            return node
 
 
 def drop_idle_distinct(plan: Node) -> Node:

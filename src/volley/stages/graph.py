@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from volley.plan.expressions import Attribute, Expression
-from volley.plan.nodes import Filter, Limit, Node, Partitioning, Project, Sort, StageInput, TopN, walk
+from volley.plan.nodes import Node, Partitioning, StageInput, walk
 from volley.plan.types import to_arrow
 
 
@@ -65,13 +65,6 @@ class StageGraph:
 
     def __getitem__(self, stage: int) -> Stage:
         return self.stages[stage]
-
-
-def is_ordered(node: Node) -> bool:
-    """Whether the rows of a plan have an order that was asked for."""
-    while isinstance(node, Project | Filter | Limit):
-        node = node.child
-    return isinstance(node, TopN) or (isinstance(node, Sort) and node.whole)
 
 
 def result_schema(output: tuple[Attribute, ...]) -> pa.Schema:

@@ -34,14 +34,11 @@ from volley.plan.nodes import (
     with_children,
 )
 from volley.stages.graph import Stage
+from volley.stages.limits import PlannerLimits, within
 from volley.stages.repeatable import gives_same_rows
 from volley.stages.scans import cost_bytes, scanned_bytes, scans_of
 from volley.stages.selectivity import conditions, leaves_out
 from volley.stages.subqueries import asked
-
-# What every task may read whole to find out which of its rows have a partner, if it has to scan as much. Files are
-# packed, and what was exchanged is not: its own rows are several times that.
-REDUCING_BYTES = 64 * 2**20
 
 _DROPS_LEFT = {JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI}
 _DROPS_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
@@ -92,7 +89,11 @@ def partners(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -
 
 
 def reduced(
-    stage: Stage, reader: Stage, finished: Mapping[int, Finished], plan_of: PlanOf = lambda stage: None
+    stage: Stage,
+    reader: Stage,
+    finished: Mapping[int, Finished],
+    limits: PlannerLimits,
+    plan_of: PlanOf = lambda stage: None,
 ) -> tuple[Stage, frozenset[int]] | None:
     """The stage without rows that `reader` has no use for, and the inputs that tell which.
 
@@ -100,37 +101,40 @@ def reduced(
     of these. None where those that are `finished` are of no help.
     """
     read = {node.stage for node in stage.inputs}
-    limit, ids = limit_bytes(stage), _ids(stage.plan)
+    limit, ids = limit_bytes(stage, limits), _ids(stage.plan)
     useful = [
         partner
         for partner in partners(reader, stage.id, plan_of)
         if partner.inputs <= finished.keys() and not partner.inputs & read and not partner.asks
         if not ids & _ids(partner.plan)
-        if _size_bytes(partner, finished) <= limit
+        if within(_size_bytes(partner, finished, limits), limit)
         if leaves_out(partner.plan) or any(finished[number].shrank for number in partner.inputs)
     ]
     if not useful:
         return None
     # How many rows are left of it can only be guessed; every further condition may leave few.
-    partner = min(useful, key=lambda partner: _size_bytes(partner, finished) / 4 ** conditions(partner.plan))
+    partner = min(
+        useful, key=lambda partner: _size_bytes(partner, finished, limits) / 4 ** conditions(partner.plan)
+    )
     keys = _substitute(partner.keys, dict(enumerate(stage.plan.output)))
     assert keys is not None, "every place of an input is a column of its stage"
     plan = _with_partner(stage.plan, keys, partner)
     return replace(stage, plan=plan, whole=stage.whole | partner.inputs), partner.inputs
 
 
-def limit_bytes(stage: Stage) -> int:
+def limit_bytes(stage: Stage, limits: PlannerLimits) -> int:
     """What a partner may have at most, to be of help to a stage."""
-    return min(REDUCING_BYTES, scanned_bytes(stage.plan) // stage.tasks)
+    return min(limits.runtime_filter_bytes, scanned_bytes(stage.plan) // stage.tasks)
 
 
 def _ids(plan: Node) -> frozenset[int]:
     return frozenset(column.id for node in walk(plan) for column in node.output)
 
 
-def _size_bytes(partner: FilterSource, finished: Mapping[int, Finished]) -> int:
+def _size_bytes(partner: FilterSource, finished: Mapping[int, Finished], limits: PlannerLimits) -> int:
     scans = [node for node in walk(partner.plan) if isinstance(node, FileScan)]
-    return sum(map(cost_bytes, scans)) + sum(finished[number].size_bytes for number in partner.inputs)
+    scanned = sum(cost_bytes(scan, limits) for scan in scans)
+    return scanned + sum(finished[number].size_bytes for number in partner.inputs)
 
 
 _Found = tuple[FilterSource, _Columns]

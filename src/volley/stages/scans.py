@@ -13,31 +13,22 @@ from dataclasses import replace
 
 from volley.plan.expressions import Expression, references
 from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceScan, transform, walk
+from volley.stages.limits import PlannerLimits
 
-# Tasks that finish at different times even out when each has several pieces to take.
-SPLITS_A_TASK = 6
-# A second task saves less than it costs below that, where opening a file counts as reading so much.
-BYTES_A_TASK = 2 * 2**20
-OPEN_BYTES = 256 * 2**10
-# Files are dealt to tasks before they start when the busiest then has no more than this of its fair share.
-UNEVEN = 1.1
-# Below the first a split costs more than it holds; above the second one split is all that a slow task does.
-MIN_SPLIT_BYTES = 8 * 2**20
-MAX_SPLIT_BYTES = 128 * 2**20
 _UNKNOWN_BYTES = 2**50
 
 
-def scan_tasks(scan: FileScan | SourceScan, workers: int) -> int:
+def scan_tasks(scan: FileScan | SourceScan, workers: int, limits: PlannerLimits) -> int:
     """How many tasks can share a scan. What a source will find is not known yet, so it may be enough for all."""
     if isinstance(scan, SourceScan):
         return workers
-    pieces = sum(max(1, file.size_bytes // MIN_SPLIT_BYTES) for file in scan.files)
-    return max(1, min(workers, pieces, cost_bytes(scan) // BYTES_A_TASK))
+    pieces = sum(max(1, file.size_bytes // limits.min_split_bytes) for file in scan.files)
+    return max(1, min(workers, pieces, cost_bytes(scan, limits) // limits.scan_task_bytes))
 
 
-def cost_bytes(scan: FileScan) -> int:
+def cost_bytes(scan: FileScan, limits: PlannerLimits) -> int:
     """What reading all of it costs, in bytes."""
-    return OPEN_BYTES * len(scan.files) + read_bytes(scan)
+    return limits.open_file_bytes * len(scan.files) + read_bytes(scan)
 
 
 def read_bytes(scan: FileScan) -> int:
@@ -45,23 +36,24 @@ def read_bytes(scan: FileScan) -> int:
     return int(scan.share * sum(file.size_bytes for file in scan.files))
 
 
-def split_bytes(scan: FileScan, tasks: int) -> int:
+def split_bytes(scan: FileScan, tasks: int, limits: PlannerLimits) -> int:
     """The size at which files are cut and up to which they are put together, for so many tasks."""
     total_bytes = sum(file.size_bytes for file in scan.files)
-    return max(MIN_SPLIT_BYTES, min(MAX_SPLIT_BYTES, total_bytes // (tasks * SPLITS_A_TASK)))
+    wanted = total_bytes // (tasks * limits.splits_per_task)
+    return max(limits.min_split_bytes, min(limits.max_split_bytes, wanted))
 
 
-def dealt(scan: FileScan, tasks: int) -> tuple[tuple[DataFile, ...], ...] | None:
+def dealt(scan: FileScan, tasks: int, limits: PlannerLimits) -> tuple[tuple[DataFile, ...], ...] | None:
     """Whole files for each task; None where one would have to read much more than another."""
     shares: list[list[DataFile]] = [[] for _ in range(tasks)]
     heap = [(0, task) for task in range(tasks)]
     for file in sorted(scan.files, key=lambda file: (-file.size_bytes, file.path)):
         cost, task = heapq.heappop(heap)
         shares[task].append(file)
-        heapq.heappush(heap, (cost + OPEN_BYTES + file.size_bytes, task))
+        heapq.heappush(heap, (cost + limits.open_file_bytes + file.size_bytes, task))
     busiest = max(heap)[0]
     total = sum(cost for cost, _ in heap)
-    return tuple(map(tuple, shares)) if busiest * tasks <= UNEVEN * total else None
+    return tuple(map(tuple, shares)) if busiest * tasks <= limits.file_imbalance * total else None
 
 
 def push_down(plan: Node) -> Node:

@@ -15,6 +15,7 @@ from volley.plan.nodes import (
     FileScan,
     Filter,
     Join,
+    Limit,
     LocalRows,
     Node,
     Project,
@@ -27,6 +28,7 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.plan.order import missing_order
 from volley.plan.types import ArrayType, DataType, OtherType, StructType, is_carried
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
@@ -138,6 +140,9 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_keys("Aggregate", node.grouping)
         case Window():
             yield from check_window(node)
+            yield from _check_order(node)
+        case Limit():
+            yield from _check_order(node)
         case Sort(keys, _, _) | TopN(_, _, keys, _, _):
             yield from _check_keys(type(node).__name__, keys)
         case Exchange(_, _, keys, order, _):
@@ -163,6 +168,12 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
     for key in keys:
         if isinstance(key.type, StructType | ArrayType | OtherType):
             yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
+
+
+def _check_order(node: Window | Limit) -> Iterator[Unsupported]:
+    if missing := missing_order(node):
+        name = type(node).__name__
+        yield Unsupported(Reason.ORDER, name, f"the order of an ORDER BY below is not known behind {missing}")
 
 
 def _check_scan(node: FileScan) -> Iterator[Unsupported]:

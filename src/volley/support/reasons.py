@@ -29,6 +29,7 @@ class Reason(StrEnum):
     DATA_SOURCE = "DATA_SOURCE_NOT_SUPPORTED"
     TIME_ZONE = "SESSION_TIME_ZONE"
     NONDETERMINISTIC = "DEPENDS_ON_SPARK_PARTITIONS"
+    ORDER = "DEPENDS_ON_INPUT_ORDER"
     CAPTURE = "PLAN_NOT_READABLE"
     PLAN_SIZE = "PLAN_TOO_LARGE"
     ACTION = "ACTION_NOT_SUPPORTED"
@@ -65,6 +66,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.DATA_SOURCE: "A data source, or this use of it, has no native form.",
     Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
     Reason.NONDETERMINISTIC: "The result depends on how Spark spreads rows over its partitions.",
+    Reason.ORDER: "The rows depend on the order of an ORDER BY below, which does not reach this operator natively.",
     Reason.CAPTURE: "A part of Spark's plan could not be read without guessing.",
     Reason.PLAN_SIZE: "The plan is too large to read.",
     Reason.ACTION: "This action is answered by Spark.",

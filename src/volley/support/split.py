@@ -19,7 +19,6 @@ from collections.abc import Callable
 from volley.plan.expressions import AggregateCall
 from volley.plan.nodes import (
     Aggregate,
-    Exchange,
     Expand,
     FileScan,
     Join,
@@ -30,6 +29,7 @@ from volley.plan.nodes import (
     Window,
     walk,
 )
+from volley.plan.order import order_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
 
@@ -122,11 +122,7 @@ def _cuts(node: Node, can_cut: Callable[[Node], bool]) -> list[Node] | None:
 
 def _gives_an_order(node: Node) -> bool:
     """Whether somebody above may rely on the order of the rows, which a hand-over does not keep."""
-    while not isinstance(node, TopN) and not (isinstance(node, Sort) and node.whole):
-        if isinstance(node, Aggregate | Exchange) or len(node.children) != 1:
-            return False
-        (node,) = node.children
-    return True
+    return order_of(node).asked
 
 
 def _parts_a_pair(node: Node, cuts: list[Node]) -> bool:

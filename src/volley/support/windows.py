@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from volley.plan.expressions import AggregateCall, Call, Frame, WindowCall, walk
 from volley.plan.nodes import Window
+from volley.plan.order import order_of
 from volley.plan.types import DATE, FRACTIONAL, INTEGRAL
 from volley.support.aggregates import check_function, is_ordered
 from volley.support.operators import UNSPLITTABLE, WINDOWS, constant_of, is_constant
@@ -17,10 +18,10 @@ def check_window(node: Window) -> Iterator[Unsupported]:
     for alias in node.calls:
         for part in walk(alias):
             if isinstance(part, WindowCall):
-                yield from _check_call(part)
+                yield from _check_call(part, node)
 
 
-def _check_call(call: WindowCall) -> Iterator[Unsupported]:
+def _check_call(call: WindowCall, node: Window) -> Iterator[Unsupported]:
     function = call.function.function if isinstance(call.function, AggregateCall) else call.function
     rule = WINDOWS.get(function.function)
     if rule is None or rule.reason is not None:
@@ -31,7 +32,7 @@ def _check_call(call: WindowCall) -> Iterator[Unsupported]:
             yield Unsupported(Reason.ARGUMENT_TYPES, "Window", f"key of type {key.type}")
     yield from _check_frame(call)
     if isinstance(call.function, AggregateCall):
-        yield from _check_aggregate(call, call.function)
+        yield from _check_aggregate(call, call.function, node)
     else:
         yield from _check_constants(function)
 
@@ -46,13 +47,13 @@ def _check_frame(call: WindowCall) -> Iterator[Unsupported]:
             yield Unsupported(Reason.WINDOW, "range frame", f"offsets on an order of type {key}")
 
 
-def _check_aggregate(call: WindowCall, aggregate: AggregateCall) -> Iterator[Unsupported]:
+def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -> Iterator[Unsupported]:
     function = aggregate.function
     name = function.function
     if aggregate.distinct or aggregate.filter is not None:
         yield Unsupported(Reason.WINDOW, name, "DISTINCT or FILTER in a window")
     if name in ("First", "Last"):
-        if not call.order_by:
+        if not call.order_by and not order_of(node.child).asked:
             yield Unsupported(Reason.NONDETERMINISTIC, name, "a window without an order")
         return
     yield from check_function(function)

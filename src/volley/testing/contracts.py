@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from volley.batches import rows_without_columns
 from volley.errors import BlockMissing, QueryError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import Attribute, Call, Literal
@@ -33,18 +34,14 @@ from volley.plan.nodes import (
     Filter,
     Node,
     Partitioning,
+    Project,
     Range,
     StageInput,
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.shuffle.base import Block, ShuffleStore
-from volley.splits.files import FileSource
-from volley.splits.source import Split, SplitSource
-from volley.stages.graph import Output
-from volley.transport.base import RunningTask, Transport
-from volley.transport.codec import decode, encode
-from volley.transport.messages import (
+from volley.rpc.codec import decode, encode
+from volley.rpc.messages import (
     PROTOCOL_VERSION,
     Failure,
     InputBlocks,
@@ -53,6 +50,12 @@ from volley.transport.messages import (
     TaskFailure,
     TaskSpec,
 )
+from volley.shuffle.base import Block, ShuffleStore
+from volley.splits.files import FileSource
+from volley.splits.source import Split, SplitSource
+from volley.stages.graph import Output
+from volley.testing.limits import DISTRIBUTED
+from volley.transport.base import RunningTask, Transport
 
 Value = TypeVar("Value")
 
@@ -103,6 +106,15 @@ class ShuffleStoreContract:
         assert [block.partition for block in blocks] == [0, 1, 2]
         assert [block.rows for block in blocks] == [3, 0, 1]
         assert [_values(store, block) for block in blocks] == [[1, 2, 4], [], [3]]
+
+    def test_rows_without_columns_keep_their_number(self, store: ShuffleStore) -> None:
+        sink = store.sink(attempt_id(), 2)
+        sink.write(0, rows_without_columns(3))
+        sink.write(0, rows_without_columns(200_000))
+        (block, nothing) = sink.commit()
+        assert (block.rows, nothing.rows) == (200_003, 0)
+        assert sum(batch.num_rows for batch in store.read(block)) == 200_003
+        assert sum(batch.num_rows for batch in store.read_many([block, block])) == 400_006
 
     def test_a_block_can_be_read_again(self, store: ShuffleStore) -> None:
         (block,) = _written(store, attempt_id(), 7)
@@ -307,6 +319,18 @@ class TransportContract:
 
         self.run(make_transport, story)
 
+    def test_rows_without_columns_keep_their_number(self, make_transport: Callable[[int], Transport]) -> None:
+        async def story(transport: Transport) -> None:
+            output = Output(Partitioning.ROUND_ROBIN, 2)
+            done = await committed(transport, stage_task(Project((), numbers(100_000)), output, 0))
+            assert done.rows == 100_000
+            plan = StageInput(0, ())
+            reader = TaskSpec(attempt_id(stage=1), plan, None, False, (InputBlocks(0, done.blocks),))
+            running = await started(transport, reader, worker=1)
+            assert sum([batch.num_rows async for batch in running.batches()]) == 100_000
+
+        self.run(make_transport, story)
+
     def test_partitions_together_hold_every_row_once(
         self, make_transport: Callable[[int], Transport]
     ) -> None:
@@ -396,7 +420,7 @@ class TransportContract:
             assert isinstance(await running.done(), TaskDone)
 
         with number_files(4, 10) as scan:
-            splits = [split.payload for split in FileSource(scan, 4).splits()]
+            splits = [split.payload for split in FileSource(scan, 4, DISTRIBUTED).splits()]
             self.run(make_transport, lambda transport: story(transport, splits, scan))
 
     def test_a_task_that_waits_for_splits_can_be_cancelled(

@@ -17,11 +17,11 @@ import pyarrow.flight as flight
 
 from volley import errors
 from volley.ids import AttemptId, QueryId
+from volley.rpc.codec import decode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.frames import SCHEMA
 from volley.shuffle.location import Location
 from volley.shuffle.worker_store import WorkerStore
-from volley.transport.codec import decode
 
 MEMORY_BYTES = 256 * 2**20
 
@@ -141,7 +141,9 @@ class _SplitSink:
         self._attempt = attempt
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
-        self._holder.call("write", self._attempt, partition, batch)
+        # Pickled, a batch without columns would lose its number of rows.
+        encoded = (batch.schema, batch.serialize().to_pybytes())
+        self._holder.call("write", self._attempt, partition, *encoded)
 
     def commit(self) -> tuple[Block, ...]:
         blocks: tuple[Block, ...] = self._holder.call("commit", self._attempt)
@@ -174,8 +176,10 @@ def _answer(store: WorkerStore, sinks: dict[AttemptId, Any], verb: str, argument
     match verb, arguments:
         case "sink", (attempt, partitions):
             sinks[attempt] = store.sink(attempt, partitions)
-        case (("write" | "commit" | "abort"), (attempt, *rest)):
-            return getattr(sinks[attempt], verb)(*rest)
+        case "write", (attempt, partition, schema, batch):
+            sinks[attempt].write(partition, pa.ipc.read_record_batch(pa.py_buffer(batch), schema))
+        case (("commit" | "abort"), (attempt,)):
+            return getattr(sinks[attempt], verb)()
         case "release", (query,):
             store.release(query)
         case "held_bytes", ():

@@ -27,7 +27,7 @@ class Served:
         settings = ShuffleServerSettings((directory,), **({"memory_bytes": MEMORY_BYTES} | options))
         self.server_state = ShuffleServerState(f"server {directory.name}", settings)
         self.server = ShuffleServer(f"grpc+tcp://127.0.0.1:{port}")
-        self.server.open(self.server_state)
+        self.server.serve(self.server_state)
         self.address = f"127.0.0.1:{self.server.port}"
 
     def close(self) -> None:

@@ -27,8 +27,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
-from volley.shuffle.base import Block
-from volley.transport.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec, WorkerInfo
+from volley.rpc.blocks import Block
+from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec, WorkerInfo
 
 
 class RunningTask(Protocol):

@@ -111,7 +111,7 @@ def _started(executor: Executor, settings: SidecarSettings, directory: Path) -> 
     }
     with (directory / _LOG).open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "volley.worker.sidecar"],
+            [sys.executable, "-m", "volley.transport.sidecar"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -19,13 +19,13 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from volley.errors import HandshakeRefused, NoWorkers, QueryError
+from volley.errors import NoWorkers, PeerLost, QueryError
 from volley.ids import AttemptId, QueryId
+from volley.rpc.client import Client
+from volley.rpc.control import Ack, Bye, News, Watch
+from volley.rpc.handshake import Hello, Identity, process_name
+from volley.rpc.messages import Failure, SplitRequest, TaskDone, TaskFailure, WorkerInfo
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import Bye, News, Refused, Watch
-from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
-from volley.transport.messages import Failure, SplitRequest, TaskDone, TaskFailure, WorkerInfo
 
 HEARTBEAT_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2
@@ -37,10 +37,8 @@ Listener = Callable[[TaskDone | TaskFailure | SplitRequest], None]
 """Told what an attempt wants, again and again, and at last how it ended, on a thread of the peer."""
 
 
-class PeerLost(QueryError):
-    """A worker does not answer, or its connection broke."""
-
-    code = "WORKER_LOST"
+WORKER_LOST = "WORKER_LOST"
+"""The code of an attempt that failed because its worker does not answer, or its connection broke."""
 
 
 class Peer:
@@ -60,7 +58,7 @@ class Peer:
         self._timeout_seconds = timeout_seconds
         self._live_queries = live_queries
         self._lock = threading.Lock()
-        self._client: flight.FlightClient | None = None
+        self._client: Client | None = None
         self._spare: list[flight.FlightClient] = []
         self._info: WorkerInfo | None = None
         self._draining = False
@@ -82,13 +80,13 @@ class Peer:
     def up(self) -> bool:
         return self._info is not None
 
-    def call(self, action: str, message: Any) -> Any:
-        """The worker's answer. PeerLost when there is none, QueryError when it refuses."""
+    def call(self, action: str, message: Any, expect: Any = Ack) -> Any:
+        """The worker's answer. PeerLost when there is none, PeerRefused when it refuses."""
         with self._lock:
             client = self._client
         if client is None:
             raise PeerLost(f"worker {self.address} is not there: {self.problem}")
-        return self._ask(client, action, encode(message))
+        return client.call(action, message, expect)
 
     def listen(self, attempt: AttemptId, listener: Listener) -> None:
         """Tell `listener` what the worker says of the attempt, and in the end how it ended or that it was lost."""
@@ -124,7 +122,7 @@ class Peer:
             client = self._client
         if client is not None:
             with suppress(QueryError):
-                self._ask(client, "bye", encode(Bye(self._driver)), timeout_seconds=1.0)
+                client.call("bye", Bye(self._driver), timeout_seconds=1.0)
         self._thread.join(self._timeout_seconds)
 
     def _run(self) -> None:
@@ -143,19 +141,10 @@ class Peer:
 
     def _meet(self) -> None:
         # A new client each time: the old one remembers that it could not connect, and waits longer and longer.
-        client = self._security.connect(self.address)
+        client = Client(self.address, self._security, timeout_seconds=self._timeout_seconds)
         ours = Identity.of_this_process(self._driver)
         queries = tuple(query.value for query in self._live_queries())
-        reply = self._send(
-            client, "hello", to_json(Hello(ours, self._driver, queries)), self._timeout_seconds
-        )
-        try:
-            welcome = welcome_of(reply)
-        except (ValueError, KeyError, TypeError):
-            raise HandshakeRefused(f"worker {self.address} did not return the greeting.") from None
-        ours.require_same(welcome.identity)
-        if welcome.refusal:
-            raise HandshakeRefused(welcome.refusal)
+        welcome = client.greet(Hello(ours, self._driver, queries))
         with self._lock:
             self._client = client
             self._draining = False
@@ -168,9 +157,7 @@ class Peer:
         last = 0
         wait_seconds = min(HEARTBEAT_SECONDS, self._timeout_seconds / 3)
         while not self._closed.is_set():
-            news = self.call("watch", Watch(self._driver, last, wait_seconds))
-            if not isinstance(news, News):
-                raise PeerLost(f"worker {self.address} answered with {type(news).__name__}.")
+            news: News = self.call("watch", Watch(self._driver, last, wait_seconds), News)
             self._draining = news.draining
             for want in news.wants:
                 with self._lock:
@@ -194,32 +181,7 @@ class Peer:
             listener(self._lost(attempt, reason))
 
     def _lost(self, attempt: AttemptId, reason: str) -> TaskFailure:
-        return TaskFailure(
-            attempt, Failure.WORKER, PeerLost.code, f"worker {self.address} was lost: {reason}"
-        )
-
-    def _ask(
-        self, client: flight.FlightClient, action: str, body: bytes, timeout_seconds: float | None = None
-    ) -> Any:
-        reply = decode(self._send(client, action, body, timeout_seconds or self._timeout_seconds))
-        if isinstance(reply, Refused):
-            raise QueryError(f"worker {self.address}: {reply.message}")
-        return reply
-
-    def _send(self, client: flight.FlightClient, action: str, body: bytes, timeout_seconds: float) -> bytes:
-        options = flight.FlightCallOptions(timeout=timeout_seconds)
-        try:
-            (reply,) = client.do_action(flight.Action(action, body), options)
-        except flight.FlightUnauthenticatedError:
-            raise HandshakeRefused(
-                f"worker {self.address} does not accept this driver's token.",
-                hint="Set spark.volley.tokenFile, or VOLLEY_TOKEN, to the worker's.",
-            ) from None
-        except flight.FlightTimedOutError:
-            raise PeerLost(f"worker {self.address} did not answer within {timeout_seconds:g} s.") from None
-        except (flight.FlightError, OSError, ValueError) as error:
-            raise PeerLost(f"{action} at worker {self.address}: {_first_line(error)}.") from None
-        return bytes(reply.body.to_pybytes())
+        return TaskFailure(attempt, Failure.WORKER, WORKER_LOST, f"worker {self.address} was lost: {reason}")
 
 
 class Fleet:
@@ -274,8 +236,3 @@ class Fleet:
         for thread in closing:
             thread.join()
         self.threads.shutdown(wait=False)
-
-
-def _first_line(error: BaseException) -> str:
-    """Arrow appends what gRPC knows, which is about sockets and not about the cause."""
-    return str(error).partition("\n")[0].partition(". gRPC client debug context")[0].rstrip(".")

@@ -13,8 +13,6 @@ lets through wait on the driver; then the stream, and at its other end the task,
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -24,18 +22,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.byte_semaphore import ByteSemaphore
-from volley.errors import QueryError
+from volley.errors import PeerLost, QueryError
 from volley.ids import AttemptId, QueryId
-from volley.security import Clients, Security
-from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.location import Location
-from volley.shuffle.shared import QueryLease
-from volley.shuffle.worker_store import WorkerStore
-from volley.transport.codec import encode
-from volley.transport.control import RESULT_TICKET, Ack, Reserve
-from volley.transport.fleet import Fleet, Peer, PeerLost
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import (
+from volley.rpc.codec import encode
+from volley.rpc.control import RESULT_TICKET, Ack, Reserve
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -44,6 +35,14 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.runtime import Phase, Shared
+from volley.security import Clients, Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.location import Location
+from volley.shuffle.shared import QueryLease
+from volley.shuffle.worker_store import WorkerStore
+from volley.transport.fleet import WORKER_LOST, Fleet, Peer
+from volley.transport.ingest import IngestEndpoint
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 _MESSAGE_BYTES = 64 * 2**20
@@ -68,11 +67,13 @@ class FlightTransport:
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
         try:
-            answer = await self.call(self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt))
+            answer: Ack = await self.call(
+                self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt)
+            )
         except QueryError:
             # It is gone, or has forgotten this driver; its own thread finds that out and says so.
             return False
-        return isinstance(answer, Ack) and answer.granted
+        return answer.granted
 
     async def start(self, worker: str, task: TaskSpec) -> FlightTask:
         peer = self._fleet[worker]
@@ -82,7 +83,7 @@ class FlightTransport:
         try:
             await self.call(peer, "run", task)
         except PeerLost as error:
-            running.fail(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
+            running.fail(TaskFailure(task.attempt, Failure.WORKER, WORKER_LOST, error.message))
         except BaseException:
             peer.forget(task.attempt)
             raise
@@ -192,7 +193,7 @@ class FlightTask:
 
     def _failure(self, problem: str) -> TaskFailure:
         message = f"worker {self._peer.address}: {problem}"
-        return TaskFailure(self._attempt, Failure.WORKER, PeerLost.code, message)
+        return TaskFailure(self._attempt, Failure.WORKER, WORKER_LOST, message)
 
     def _heard(self, news: TaskDone | TaskFailure | SplitRequest) -> None:
         if self._outcome.done():
@@ -291,40 +292,22 @@ def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *argum
 
 # ------------------------------------------------------------------------------------------ fleets of this process
 
-_lock = threading.Lock()
-_fleets: dict[tuple[Any, ...], Fleet] = {}
+_fleets: Shared[tuple[Any, ...], Fleet] = Shared(Phase.CONNECTIONS, close=Fleet.close)
 
 
 def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> Fleet:
     """The fleet of this process for these workers, all of them asked; others that run nothing are let go."""
     key = (tuple(addresses), security, timeout_seconds)
-    with _lock:
-        idle = [other for other, fleet in _fleets.items() if other != key and not fleet.live_queries()]
-        unused = [_fleets.pop(other) for other in idle]
-        if key not in _fleets:
-            _fleets[key] = Fleet(addresses, security, timeout_seconds)
-        fleet = _fleets[key]
+    with _fleets.locked() as fleets:
+        idle = [other for other, fleet in fleets.items() if other != key and not fleet.live_queries()]
+        unused = [fleets.pop(other) for other in idle]
+        fleet = _fleets.get(key, lambda: Fleet(addresses, security, timeout_seconds))
     for other in unused:
         other.close()
     fleet.wait()
     return fleet
 
 
-@atexit.register
 def close_fleets() -> None:
     """Tell all workers that this driver is going."""
-    with _lock:
-        closing = list(_fleets.values())
-        _fleets.clear()
-    for fleet in closing:
-        fleet.close()
-
-
-def _forget_after_fork() -> None:
-    # Threads and connections do not survive a fork; a child that queries meets the workers itself.
-    global _lock
-    _lock = threading.Lock()
-    _fleets.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+    _fleets.close()

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
+from volley.rpc.messages import TaskSpec, WorkerInfo
 from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
 from volley.shuffle.shared import QueryLease, WorkerView
-from volley.transport.messages import TaskSpec, WorkerInfo
 from volley.worker.slots import RESULT_BUFFER_BYTES, Attempt, Slots
 
 

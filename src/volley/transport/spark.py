@@ -14,10 +14,8 @@ really ran an attempt, and holds its output, is known when it has ended.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import secrets
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,22 +25,17 @@ from typing import Any
 
 import datafusion
 import pyarrow as pa
-import pyarrow.flight as flight
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from volley.config import PREFIX, Config, parse_bytes
+from volley.errors import PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId, StageId
-from volley.security import Security
-from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.shared import QueryLease
-from volley.transport.codec import decode, encode
-from volley.transport.executor import SidecarSettings
-from volley.transport.flight import store_reader
-from volley.transport.handshake import Identity, process_name
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.messages import (
+from volley.rpc.client import Client
+from volley.rpc.codec import decode, encode
+from volley.rpc.handshake import Identity, process_name
+from volley.rpc.messages import (
     Failure,
     SplitBatch,
     SplitRequest,
@@ -51,6 +44,13 @@ from volley.transport.messages import (
     TaskSpec,
     WorkerInfo,
 )
+from volley.runtime import Phase, Shared
+from volley.security import Security
+from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.shared import QueryLease
+from volley.transport.executor import SidecarSettings
+from volley.transport.flight import store_reader
+from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_control import Channel, Control, driver_hosts
 from volley.transport.spark_task import perform
 
@@ -113,21 +113,23 @@ class Application:
 
     def release(self, holder: str, query: QueryId) -> None:
         """Tell a sidecar that a query is over. One that cannot be told has gone with its executor."""
-        client = self.security.connect(holder)
-        try:
-            options = flight.FlightCallOptions(timeout=_RELEASE_SECONDS)
-            list(client.do_action(flight.Action("release", encode(query)), options))
-        except (flight.FlightError, OSError):
-            self.lost(holder)
-        finally:
-            client.close()
+        with Client(holder, self.security, role="sidecar", timeout_seconds=_RELEASE_SECONDS) as client:
+            try:
+                client.call("release", query)
+            except PeerRefused:
+                pass  # it is there, and what it could not free goes with its executor
+            except QueryError:
+                self.lost(holder)
+
+    def close(self) -> None:
+        """No server of this process may still answer when its interpreter ends."""
+        self.control.close()
 
 
 _Settings = tuple[Any, ...]
-_applications: weakref.WeakKeyDictionary[SparkContext, dict[_Settings, Application]] = (
-    weakref.WeakKeyDictionary()
+_applications: Shared[tuple[SparkContext, _Settings], Application] = Shared(
+    Phase.CONNECTIONS, close=Application.close
 )
-_applications_lock = threading.Lock()
 
 
 def application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
@@ -142,27 +144,15 @@ def application(context: SparkContext, config: Config, settings: Mapping[str, st
         config.tls_key_file,
         *sorted(item for item in options.items() if item[0].startswith("shuffle.")),
     )
-    with _applications_lock:
-        for other in [other for other in _applications if other._jsc is None]:
-            _close(_applications.pop(other))  # its SparkContext was stopped
-        known = _applications.setdefault(context, {})
-        if key not in known:
-            known[key] = Application(context, config, options)
-        return known[key]
+    with _applications.locked() as applications:
+        for other in [other for other in applications if other[0]._jsc is None]:
+            applications.pop(other).close()  # its SparkContext was stopped
+        return _applications.get((context, key), lambda: Application(context, config, options))
 
 
-def _close(applications: Mapping[_Settings, Application]) -> None:
-    for one in applications.values():
-        one.control.close()
-
-
-@atexit.register
 def close_applications() -> None:
-    """No server of this process may still answer when its interpreter ends."""
-    with _applications_lock:
-        for known in _applications.values():
-            _close(known)
-        _applications.clear()
+    """Stop listening for executors, of all SparkContexts."""
+    _applications.close()
 
 
 class SparkTransport:

@@ -13,26 +13,23 @@ it may be asked again after any failure. An attempt that is over is refused, and
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-import pyarrow.flight as flight
+import pyarrow as pa
 from pyspark import SparkContext
 
-from volley.errors import QueryError, VolleyError
+from volley.errors import QueryError
 from volley.ids import AttemptId
-from volley.listening import address_of, listen
+from volley.rpc.codec import decode
+from volley.rpc.control import Ack, Pull, RegisterWorker
+from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
+from volley.rpc.server import Server, address_of, listen
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import Ack, Pull, Refused, RegisterWorker
-from volley.transport.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
 from volley.transport.spark_task import ours
 
-_log = logging.getLogger(__name__)
 # What a caller may ask for at most: it holds a thread of the driver meanwhile.
 _LONGEST_WAIT_SECONDS = 10.0
 _STOP_SECONDS = 5.0
@@ -120,7 +117,7 @@ class Control:
         self._channels: dict[AttemptId, Channel] = {}
         self._lock = threading.Lock()
         self._server = listen(_Server, host, 0, security, insecure=insecure)
-        self._server.answer = self._answer
+        self._server.serve(self._answer)
         self.address = address_of(advertise, self._server.port)
 
     def open(self, attempt: AttemptId, channel: Channel) -> None:
@@ -161,21 +158,14 @@ class Control:
         return channel
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
-    """Refuses everything until `answer` is set."""
+class _Server(Server):
+    """Answers from `serve` on."""
 
-    answer: Callable[[str, bytes], Any] | None = None
+    offers = "driver"
 
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
-        try:
-            if self.answer is None:
-                raise QueryError("the driver is starting.")
-            yield encode(self.answer(action.type, action.body.to_pybytes()))
-        except VolleyError as error:
-            yield encode(Refused(error.code, error.message))
-        except CancelledError:
-            yield encode(Refused("STOPPING", "the attempt, or the driver, has ended"))
-        except Exception as error:
-            # An exception that left this file would carry a traceback of the driver to the peer.
-            _log.exception("%s failed", action.type)
-            yield encode(Refused("INTERNAL", f"{action.type} failed: {type(error).__name__}"))
+    def serve(self, answer: Callable[[str, bytes], Any]) -> None:
+        self._answer = answer
+        self.open()
+
+    def answer(self, action: str, body: pa.Buffer) -> Any:
+        return self._answer(action, body.to_pybytes())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,14 +18,15 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from pyspark import Broadcast, TaskContext
 
-from volley.errors import HandshakeRefused, QueryError
+from volley.errors import PeerLost, QueryError
 from volley.ids import AttemptId
+from volley.rpc.client import Client
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import RESULT_TICKET, Ack, Await
+from volley.rpc.handshake import Hello, Identity, process_name
+from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.security import Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import RESULT_TICKET, Ack, Await, Refused
 from volley.transport.executor import Executor, SidecarSettings, sidecar_address
-from volley.transport.handshake import Hello, Identity, process_name, to_json, welcome_of
-from volley.transport.messages import Failure, TaskDone, TaskFailure, TaskSpec
 
 ATTEMPTS_OF_SPARK = 100
 """Spark may try a task again, or twice at once, under one attempt of ours: these are told apart by numbers below."""
@@ -67,7 +69,7 @@ def perform(
     context = TaskContext.get()
     number = context.attemptNumber() if context else 0
     for payload in tasks:
-        task = decode(payload)
+        task = decode(payload, TaskSpec)
         mine = AttemptId(task.attempt.task, task.attempt.attempt * ATTEMPTS_OF_SPARK + number)
         yield _sidecar(_Settings(shared.value)).perform(replace(task, attempt=mine))
 
@@ -86,11 +88,8 @@ class Sidecar:
         self.address = sidecar_address(Executor.around(local_cores), settings)
         ca, certificate, key = settings.files
         self._security = Security.read("", ca, certificate, key, environment={"VOLLEY_TOKEN": settings.token})
-        self._client = self._security.connect(self.address)
-        hello = Hello(driver, f"{process_name('executor')}")
-        welcome = welcome_of(self._send("hello", to_json(hello), _CALL_SECONDS))
-        if welcome.refusal:
-            raise HandshakeRefused(welcome.refusal)
+        self._client = Client(self.address, self._security, role="sidecar")
+        self._client.greet(Hello(driver, process_name("executor")))
 
     def perform(self, task: TaskSpec) -> tuple[bytes, bytes]:
         self._start(task)
@@ -109,43 +108,36 @@ class Sidecar:
     def _start(self, task: TaskSpec) -> None:
         # A task that Spark has given up on may hold its room for a moment longer.
         deadline = time.monotonic() + _ROOM_SECONDS
-        while not self._ask("perform", task, _CALL_SECONDS).granted:
+        while not self._ask("perform", task, Ack, _CALL_SECONDS).granted:
             if time.monotonic() > deadline:
                 raise QueryError(f"the sidecar at {self.address} has no room for {task.attempt}.")
             time.sleep(_ROOM_STEP_SECONDS)
 
     def _outcome(self, attempt: AttemptId) -> TaskDone | TaskFailure:
         while True:
-            answer = self._ask("await", Await(attempt, _WAIT_SECONDS), _WAIT_SECONDS + _CALL_SECONDS)
+            answer: TaskDone | TaskFailure | Ack = self._ask(
+                "await",
+                Await(attempt, _WAIT_SECONDS),
+                TaskDone | TaskFailure | Ack,
+                _WAIT_SECONDS + _CALL_SECONDS,
+            )
             if not isinstance(answer, Ack):
-                return answer  # type: ignore[no-any-return]  # what else the codec gives for this action
+                return answer
 
     def _tell(self, driver: str, outcome: TaskDone) -> None:
         """The others of this job may go on for long, and these rows may be all that is wanted."""
-        options = flight.FlightCallOptions(timeout=_TELL_SECONDS)
-        client = self._security.connect(driver)
-        try:
-            list(client.do_action(flight.Action("ended", encode(outcome)), options))
-        except (flight.FlightError, OSError, ValueError):
-            return  # Spark says it when the job is over
-        finally:
-            client.close()
+        client = Client(driver, self._security, role="driver", timeout_seconds=_TELL_SECONDS)
+        # Otherwise Spark says it when the job is over.
+        with suppress(QueryError), client:
+            client.call("ended", outcome)
 
-    def _ask(self, action: str, message: Any, timeout_seconds: float) -> Any:
-        answer = decode(self._send(action, encode(message), timeout_seconds))
-        if isinstance(answer, Refused):
-            raise QueryError(f"the sidecar at {self.address}: {answer.message}")
-        return answer
-
-    def _send(self, action: str, body: bytes, timeout_seconds: float) -> bytes:
-        options = flight.FlightCallOptions(timeout=timeout_seconds)
+    def _ask(self, action: str, message: Any, expect: Any, timeout_seconds: float) -> Any:
         try:
-            (reply,) = self._client.do_action(flight.Action(action, body), options)
-        except (flight.FlightError, OSError, ValueError) as error:
+            return self._client.call(action, message, expect, timeout_seconds=timeout_seconds)
+        except PeerLost:
             # The next task finds another sidecar, or starts one.
             _sidecar.cache_clear()
-            raise QueryError(f"the sidecar at {self.address} does not answer: {error}") from None
-        return bytes(reply.body.to_pybytes())
+            raise
 
 
 class _Rows:

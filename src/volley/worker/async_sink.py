@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from volley.loop import Work, run_blocking
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
 
 # Some hundred times what the way to the thread and back costs.
@@ -23,7 +24,7 @@ class AsyncSink:
     """The sink of one attempt, to be used on an event loop; nothing of it runs any more when a call is cancelled."""
 
     def __init__(self, store: ShuffleStore) -> None:
-        self._call: Callable[..., Any] = _in_thread if store.is_blocking else _now
+        self._call: Callable[..., Any] = self._on_thread if store.is_blocking else _now
         self._gathered_bytes = _GATHERED_BYTES if store.is_blocking else 0
         self._store = store
         self._sink: ShuffleSink
@@ -34,7 +35,10 @@ class AsyncSink:
 
     async def open(self, *arguments: Any) -> None:
         """Begin; `arguments` are those of `ShuffleStore.sink`."""
-        self._sink = await self._call(self._store.sink, *arguments)
+        if self._store.is_blocking:
+            self._sink = await run_blocking(Work.SINK, self._store.sink, *arguments)
+        else:
+            self._sink = self._store.sink(*arguments)
 
     async def write(self, partition: int, batch: pa.RecordBatch) -> None:
         """Add a batch to a partition. Waits while the sink is behind."""
@@ -58,6 +62,10 @@ class AsyncSink:
             if batches:
                 await self._call(self._write_all, batches)
 
+    async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        # A write may wait for room that comes to nobody who is cancelled.
+        return await run_blocking(Work.SINK, function, *arguments, on_cancel=self._sink.abort)
+
     def _write_all(self, batches: list[tuple[int, pa.RecordBatch]]) -> None:
         for partition, batch in batches:
             self._sink.write(partition, batch)
@@ -65,13 +73,3 @@ class AsyncSink:
 
 async def _now(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
-
-
-async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        # The thread cannot be stopped, and what it uses must outlive it.
-        await asyncio.gather(work, return_exceptions=True)
-        raise

@@ -21,25 +21,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from volley import foreground
-from volley.config import Config
 from volley.errors import ConfigError
-from volley.listening import address_of, listen, reachable_name
 from volley.loop import LoopThread
 from volley.lower.memory import OperatorMemory
-from volley.security import Clients, Security
-from volley.shuffle.factory import StoreSettings, new_store
-from volley.shuffle.location import Location
-from volley.shuffle.shared import WorkerView
-from volley.shuffle.worker_store import WorkerStore
-from volley.transport.handshake import Identity
+from volley.rpc.handshake import Identity
+from volley.rpc.server import address_of, listen, reachable_name
+from volley.security import Security
+from volley.shuffle.base import ShuffleStore
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
 from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.pulling import Pulls
 from volley.worker.scratch import Scratch
-from volley.worker.server import Worker, WorkerServer
+from volley.worker.server import ServingStore, Worker, WorkerServer
 from volley.worker.slots import Slots
 
 # After its doors are shut a daemon has this long to end before it is ended.
@@ -47,29 +44,30 @@ _STOP_SECONDS = 5.0
 _DRAIN_STEP_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class ShuffleSettings:
-    memory_fraction: float
-    spill_threshold: float
-    max_message_bytes: int
-    compression: str
-    retry_attempts: int
-    retry_delay_seconds: float
-    timeout_seconds: float
-    store: StoreSettings
+class Stores(Protocol):
+    """The stores of one worker: `own` serves its blocks to others, `used` is where its attempts write and read."""
 
-    @classmethod
-    def of(cls, config: Config) -> ShuffleSettings:
-        return cls(
-            config.shuffle_memory_fraction,
-            config.shuffle_spill_threshold,
-            config.shuffle_max_message_size,
-            config.shuffle_compression,
-            config.shuffle_retry_attempts,
-            config.shuffle_retry_delay_ms / 1000,
-            config.shuffle_timeout_seconds,
-            StoreSettings.of(config),
-        )
+    @property
+    def own(self) -> ServingStore: ...
+
+    @property
+    def used(self) -> ShuffleStore: ...
+
+    def close(self) -> None: ...
+
+
+class ShuffleSettings(Protocol):
+    """What a daemon has to know about exchanged data, and how its stores are opened."""
+
+    @property
+    def memory_fraction(self) -> float: ...
+
+    @property
+    def max_message_bytes(self) -> int: ...
+
+    def open_stores(
+        self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
+    ) -> Stores: ...
 
 
 @dataclass(frozen=True)
@@ -107,24 +105,22 @@ class Daemon:
         self.address = address_of(name, self._server.port)
         self._loop = LoopThread()
         self.budget = WorkerBudget.divide(settings.memory_bytes, settings.shuffle.memory_fraction)
-        store = _store(settings, self.budget, self.address, security)
+        self._stores = settings.shuffle.open_stores(
+            self.address, self.budget.shuffle_bytes, settings.directories, security
+        )
         self._pulls = Pulls(self.address, security)
-        self._shared = new_store(settings.shuffle.store, security, self.budget.shuffle_bytes)
         self.scratch = Scratch(settings.directories)
-        self._worker: Worker = self._loop.submit(self._made(store)).result()
-        self._server.open(self._worker)
+        self._worker: Worker = self._loop.submit(self._made()).result()
+        self._server.serve(self._worker)
         self._leases: list[Future[None]] = [
             self._loop.submit(self._worker.drivers.expire_leases()),
             self._loop.submit(self._worker.external_attempts.end_the_forgotten()),
         ]
 
-    async def _made(self, store: WorkerStore) -> Worker:
+    async def _made(self) -> Worker:
         settings = self._settings
-        # A share for each, so that what one task can do does not depend on its neighbours.
-        memory = OperatorMemory(self.budget.operators_bytes // settings.slots, self.scratch.directories)
-        # Its own store then holds nothing, and nobody has to wait for it to be empty.
-        used = WorkerView(self._shared) if self._shared else store
-        slots = Slots(self.address, settings.slots, settings.cores, used, memory=memory)
+        memory = OperatorMemory(self.budget.operators_bytes, self.scratch.directories, tasks=settings.slots)
+        slots = Slots(self.address, settings.slots, settings.cores, self._stores.used, memory=memory)
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
             identity,
@@ -132,7 +128,7 @@ class Daemon:
             slots,
             Drivers(slots, settings.lease_seconds),
             ExternalAttempts(slots, self._pulls),
-            store,
+            self._stores.own,
             self.budget,
             settings.shuffle.max_message_bytes,
             self._loop,
@@ -155,8 +151,7 @@ class Daemon:
         self._loop.close()
         self._pulls.close()
         shutdown.join(_STOP_SECONDS)
-        if self._shared:
-            self._shared.close()
+        self._stores.close()
         self.scratch.close()
 
     async def _drain(self) -> None:
@@ -186,20 +181,3 @@ def check_directories(directories: Sequence[Path]) -> None:
     for directory in directories:
         if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
             raise ConfigError(f"{directory} is not a directory that can be written to.")
-
-
-def _store(settings: DaemonSettings, budget: WorkerBudget, address: str, security: Security) -> WorkerStore:
-    clients = Clients(security)
-    shuffle = settings.shuffle
-    return WorkerStore(
-        Location.here(address),
-        memory_limit_bytes=budget.shuffle_bytes,
-        spill_threshold=shuffle.spill_threshold,
-        spill_directories=settings.directories,
-        compression=shuffle.compression,
-        max_message_bytes=shuffle.max_message_bytes,
-        retry_attempts=shuffle.retry_attempts,
-        retry_delay_seconds=shuffle.retry_delay_seconds,
-        stall_seconds=shuffle.timeout_seconds,
-        connect=lambda location: clients[location.address],
-    )

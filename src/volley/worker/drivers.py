@@ -14,8 +14,8 @@ from collections import deque
 
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
-from volley.transport.control import UNKNOWN_DRIVER, News, Outcome
-from volley.transport.messages import SplitRequest, TaskSpec
+from volley.rpc.control import UNKNOWN_DRIVER, News, Outcome
+from volley.rpc.messages import SplitRequest, TaskSpec
 from volley.worker.slots import Attempt, Slots
 
 LEASE_SECONDS = 60.0

@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from volley.ids import AttemptId
-from volley.transport.messages import TaskDone, TaskFailure, TaskSpec
+from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
 from volley.worker.pulling import Pulls
 from volley.worker.slots import Slots
 

@@ -8,13 +8,13 @@ whatever has been read goes through a plan of its own, to its end, and out.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack
 from functools import partial
 
 import pyarrow as pa
 
 from volley.events import OperatorMetrics
+from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
 from volley.lower.operators import lower, root
 from volley.lower.scope import arrow_schema
@@ -59,10 +59,9 @@ class MicroBatches:
         return self._cores
 
     async def run(self, give: Give) -> None:
-        loop = asyncio.get_running_loop()
         async for micro_batch in self._scans.micro_batches(self._node):
             with ExitStack() as resources:
-                fragment = await loop.run_in_executor(None, self._fragment, micro_batch, resources)
+                fragment = await run_blocking(Work.PLAN, self._fragment, micro_batch, resources)
                 try:
                     await fragment.run(give)
                     self._add(fragment.metrics())

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from volley.batches import make_batch
 from volley.plan.nodes import WRITTEN, WriteFiles
 from volley.plan.types import to_arrow
 
@@ -71,7 +72,7 @@ class FileWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         width = len(self._schema)
-        rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=self._schema)
+        rows = make_batch(batch.columns[:width], self._schema, batch.num_rows)
         texts = batch.columns[width:]
         for start, stop in _runs(texts, batch.num_rows):
             place = folder(self._node.partition_names, [text[start].as_py() for text in texts])
@@ -161,7 +162,7 @@ def manifest(written: Sequence[Written], positions: pa.Schema) -> pa.RecordBatch
         pa.array([getattr(item, column.name) for item in written], field.type)
         for column, field in zip(WRITTEN, positions, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=positions)
+    return make_batch(columns, positions, len(written))
 
 
 def _runs(texts: Sequence[pa.Array], rows: int) -> Iterator[tuple[int, int]]:

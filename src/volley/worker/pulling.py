@@ -11,17 +11,15 @@ know any more.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import pyarrow.flight as flight
-
-from volley.errors import QueryError
-from volley.security import Clients, Security
-from volley.transport.codec import decode, encode
-from volley.transport.control import Pull, Refused
-from volley.transport.messages import SplitBatch, SplitRequest
+from volley.errors import PeerLost, QueryError
+from volley.rpc.client import Client
+from volley.rpc.control import Ack, Pull
+from volley.rpc.messages import SplitBatch, SplitRequest
+from volley.security import Security
 from volley.worker.slots import Attempt
 
 _WAIT_SECONDS = 2.0
@@ -37,7 +35,9 @@ class Pulls:
 
     def __init__(self, name: str, security: Security) -> None:
         self._name = name
-        self._clients = Clients(security)
+        self._security = security
+        self._lock = threading.Lock()
+        self._drivers: dict[str, Client] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="volley-pull")
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -63,11 +63,10 @@ class Pulls:
                 answer = await asyncio.get_running_loop().run_in_executor(
                     self._threads, self._ask, driver, pull
                 )
-            except (flight.FlightError, OSError, ValueError) as error:
+            except PeerLost as error:
                 if time.monotonic() - heard > _SILENCE_SECONDS:
-                    reason = str(error).partition("\n")[0]
                     gone = ConnectionError(
-                        f"the driver at {driver}, which feeds this task, is silent: {reason}"
+                        f"the driver at {driver}, which feeds this task, is silent: {error.message}"
                     )
                     attempt.fail_feed(want.feed, gone)
                     return
@@ -77,14 +76,15 @@ class Pulls:
                 attempt.fail_feed(want.feed, error)
                 return
             heard = time.monotonic()
-            if isinstance(answer, Refused):
-                attempt.fail_feed(want.feed, QueryError(f"the driver at {driver}: {answer.message}"))
-                return
             if isinstance(answer, SplitBatch):
                 await attempt.give(answer)
                 return
 
-    def _ask(self, driver: str, pull: Pull) -> Any:
-        options = flight.FlightCallOptions(timeout=_WAIT_SECONDS + _CALL_SECONDS)
-        (reply,) = self._clients[driver].do_action(flight.Action("pull", encode(pull)), options)
-        return decode(reply.body.to_pybytes())
+    def _ask(self, driver: str, pull: Pull) -> SplitBatch | Ack:
+        with self._lock:
+            if driver not in self._drivers:
+                self._drivers[driver] = Client(driver, self._security, role="driver")
+            client = self._drivers[driver]
+        seconds = _WAIT_SECONDS + _CALL_SECONDS
+        answer: SplitBatch | Ack = client.call("pull", pull, SplitBatch | Ack, timeout_seconds=seconds)
+        return answer

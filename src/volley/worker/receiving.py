@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from volley.rpc.control import Push
 from volley.shuffle.base import Block, ShuffleStore
-from volley.transport.control import Push
 
 
 def receive(push: Push, batches: Iterable[pa.RecordBatch], store: ShuffleStore) -> tuple[Block, ...]:

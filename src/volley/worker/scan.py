@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pyarrow as pa
 
+from volley.batches import empty_batch, make_batch
 from volley.errors import QueryError
 from volley.lower.scope import arrow_schema, distinct, read_schema
 from volley.lower.streams import StreamTable
@@ -127,9 +128,7 @@ class _Scan:
                 self.start()
             elif self._streams > len(self._threads):
                 raise QueryError("a scan was read a second time, but its rows are gone with the first.")
-        nothing = pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in self.schema], schema=self.schema
-        )
+        nothing = empty_batch(self.schema)
         while True:
             item = self._queue.get(_READING_SECONDS if self._reading else _TURN_SECONDS)
             if item is None:
@@ -167,18 +166,14 @@ def as_planned(batch: pa.RecordBatch, attributes: Sequence[Attribute], schema: p
         raise TypeError(f"a reader gave {type(batch).__name__} where a record batch was expected")
     if batch.num_columns != len(attributes):
         raise TypeError(f"a reader gave {batch.num_columns} columns where {len(attributes)} were asked for")
-    if not attributes:
-        return batch
-    return pa.RecordBatch.from_arrays(
-        [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(batch.columns, schema, strict=True)
-        ],
-        schema=schema,
-    )
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return make_batch(columns, schema, batch.num_rows)
 
 
-_NOTHING = pa.RecordBatch.from_arrays([], names=[])
+_NOTHING = empty_batch(pa.schema([]))
 
 
 class _BatchQueue:

@@ -2,28 +2,24 @@
 """The Flight face of a worker: actions for control, `do_get` and `do_put` for rows.
 
 Flight calls in on threads of its own; everything that concerns attempts happens on the worker's event loop, and these
-threads wait for it there. What goes wrong is answered as `Refused`: an exception that left this file would carry a
-traceback of this process to the peer.
+threads wait for it there.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from volley.errors import HandshakeRefused, QueryError, VolleyError
+from volley.errors import HandshakeRefused, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.loop import LoopThread
-from volley.shuffle.base import ShuffleStore
-from volley.transport.codec import decode, encode
-from volley.transport.control import (
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import (
     RESULT_TICKET,
     Ack,
     AskHealth,
@@ -33,25 +29,24 @@ from volley.transport.control import (
     Health,
     Push,
     Pushed,
-    Refused,
     Reserve,
     Watch,
 )
-from volley.transport.handshake import Identity, Welcome, hello_of, to_json
-from volley.transport.messages import SplitBatch, TaskSpec
+from volley.rpc.handshake import Identity, Welcome, read_hello, to_json
+from volley.rpc.messages import SplitBatch, TaskSpec
+from volley.rpc.server import Rows, Server
+from volley.shuffle.base import ShuffleStore
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import Drivers
 from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.receiving import receive
 from volley.worker.slots import Attempt, Slots
 
-_log = logging.getLogger(__name__)
-
 
 class ServingStore(ShuffleStore, Protocol):
     """A store whose blocks other processes read through this worker's server."""
 
-    def serve(self, ticket: bytes) -> flight.FlightDataStream:
+    def serve(self, ticket: bytes) -> Rows:
         """The stream of the blocks that a reader asked for."""
 
 
@@ -85,74 +80,39 @@ class Worker:
         )
 
 
-class WorkerServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Listens from its construction on, so that its port is known, and answers from `open` on."""
+class WorkerServer(Server):
+    """Answers from `serve` on."""
 
-    def __init__(self, uri: str, **security: Any) -> None:
-        self._worker: Worker | None = None
-        super().__init__(uri, **security)
+    offers = "worker"
 
-    def open(self, worker: Worker) -> None:
+    def serve(self, worker: Worker) -> None:
         self._worker = worker
+        self.open()
 
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
-        yield self._answer(self._opened(), action.type, action.body.to_pybytes())
+    def answer(self, action: str, body: pa.Buffer) -> Any:
+        return self._worker.loop.submit(_answered(self._worker, action, body.to_pybytes())).result()
 
-    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        worker = self._opened()
-        try:
-            if not ticket.ticket.startswith(RESULT_TICKET):
-                return worker.store.serve(ticket.ticket)
-            wanted = _expect(AttemptId, decode(ticket.ticket.removeprefix(RESULT_TICKET)))
-            attempt = worker.loop.submit(_find(worker.slots, wanted)).result()
-            batches = attempt.batches()
-            return flight.GeneratorStream(attempt.schema, _pulled(worker, attempt.schema, batches))
-        except VolleyError as error:
-            raise flight.FlightServerError(str(error)) from None
+    def stream(self, ticket: bytes) -> Rows:
+        worker = self._worker
+        if not ticket.startswith(RESULT_TICKET):
+            return worker.store.serve(ticket)
+        wanted = decode(ticket.removeprefix(RESULT_TICKET), AttemptId)
+        attempt = worker.loop.submit(_find(worker.slots, wanted)).result()
+        return attempt.schema, _pulled(worker, attempt.batches())
 
-    def do_put(
-        self,
-        context: flight.ServerCallContext,
-        descriptor: flight.FlightDescriptor,
-        reader: flight.MetadataRecordBatchReader,
-        writer: flight.FlightMetadataWriter,
+    def receive(
+        self, command: bytes, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
     ) -> None:
-        worker = self._opened()
-        try:
-            push = decode(descriptor.command or b"")
-            if not isinstance(push, Push):
-                raise QueryError(f"{type(push).__name__} is nothing that rows can follow.")
-            if push.driver:
-                worker.loop.submit(_adopt(worker, push)).result()
-            blocks = receive(push, (chunk.data for chunk in reader), worker.slots.store)
-            writer.write(encode(Pushed(push.attempt, blocks, worker.slots.name)))
-        except (VolleyError, ValueError) as error:
-            raise flight.FlightServerError(str(error)) from None
-
-    def _opened(self) -> Worker:
-        if self._worker is None:
-            raise flight.FlightUnavailableError("starting")
-        return self._worker
-
-    def _answer(self, worker: Worker, action: str, body: bytes) -> bytes:
-        try:
-            if action == "hello":
-                return worker.loop.submit(_hello(worker, body)).result()
-            return encode(worker.loop.submit(_answered(worker, action, body)).result())
-        except VolleyError as error:
-            return encode(Refused(error.code, error.message))
-        except CancelledError:
-            return encode(Refused("STOPPING", "the worker is stopping"))
-        except Exception as error:
-            _log.exception("%s failed", action)
-            return encode(Refused("INTERNAL", f"{action} failed: {type(error).__name__}"))
+        worker = self._worker
+        push = decode(command, Push)
+        if push.driver:
+            worker.loop.submit(_adopt(worker, push)).result()
+        blocks = receive(push, (chunk.data for chunk in reader), worker.slots.store)
+        writer.write(encode(Pushed(push.attempt, blocks, worker.slots.name)))
 
 
 async def _hello(worker: Worker, body: bytes) -> bytes:
-    try:
-        hello = hello_of(body)
-    except (ValueError, KeyError, TypeError) as error:
-        raise QueryError(f"that was no hello: {error!r}.") from error
+    hello = read_hello(body)
     refusal = ""
     try:
         worker.identity.require_same(hello.identity)
@@ -163,6 +123,8 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
 
 
 async def _answered(worker: Worker, action: str, body: bytes) -> Any:
+    if action == "hello":
+        return await _hello(worker, body)
     message = decode(body)
     match action, message:
         case "reserve", Reserve(driver, attempt):
@@ -198,12 +160,6 @@ async def _answered(worker: Worker, action: str, body: bytes) -> Any:
             raise QueryError(f"{action!r} with {type(message).__name__} is nothing that a worker does.")
 
 
-def _expect(kind: type[AttemptId], message: Any) -> AttemptId:
-    if not isinstance(message, kind):
-        raise QueryError(f"expected {kind.__name__}, got {type(message).__name__}.")
-    return message
-
-
 async def _adopt(worker: Worker, push: Push) -> None:
     worker.drivers.adopt(push.driver, push.attempt.query)
 
@@ -212,13 +168,10 @@ async def _find(slots: Slots, attempt: AttemptId) -> Attempt:
     return slots[attempt]
 
 
-def _pulled(
-    worker: Worker, schema: pa.Schema, batches: AsyncIterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _pulled(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches of an attempt, on a thread of Flight, which waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
-        # Rows without columns keep whatever column carried them: it is no part of the result.
-        yield from pieces(batch if len(schema) else batch.select([]), worker.max_message_bytes)
+        yield from pieces(batch, worker.max_message_bytes)
 
 
 def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.RecordBatch | None]:

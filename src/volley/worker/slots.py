@@ -20,9 +20,9 @@ from volley.byte_semaphore import ByteSemaphore
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
+from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
-from volley.transport.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.worker.split_queue import SplitQueues
 from volley.worker.task import failure_of, run_task
 
@@ -34,7 +34,7 @@ _REMEMBERED_QUERIES = 1024
 
 
 class Slots:
-    """Runs up to `limit` attempts at a time, each as wide as `cores` and with `memory` for its operators."""
+    """Runs up to `limit` attempts at a time, each as wide as `cores`; their operators share `memory`."""
 
     def __init__(
         self,
@@ -100,7 +100,14 @@ class Slots:
         if not self.reserved or task.attempt not in self._reserved:
             raise QueryError(f"{task.attempt} has no room reserved on {self.name}.")
         del self._reserved[task.attempt]
-        attempt = Attempt(task, self._store, self._cores, self._memory, self._result_buffer_bytes)
+        attempt = Attempt(
+            task,
+            self._store,
+            self._cores,
+            self._memory,
+            self._result_buffer_bytes,
+            is_alone=lambda: self.running <= 1,
+        )
         self._attempts[task.attempt] = attempt
         return attempt
 
@@ -142,8 +149,10 @@ class Attempt:
         cores: int,
         memory: OperatorMemory | None,
         result_buffer_bytes: int,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._spec = task
+        self._is_alone = is_alone
         self._gate = ByteSemaphore(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
         self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
@@ -214,8 +223,10 @@ class Attempt:
     ) -> TaskDone | TaskFailure:
         try:
             return await run_task(self._spec, store, cores, self._give, memory, self._split_queues)
-        except Exception as error:
-            return failure_of(self.attempt, error)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the engine is no Exception
+            return failure_of(self.attempt, error, self._is_alone())
 
     async def _give(self, batch: pa.RecordBatch) -> None:
         await self._gate.enter(batch.nbytes)

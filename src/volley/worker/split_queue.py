@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 from volley.ids import AttemptId
-from volley.transport.messages import SplitBatch, SplitRequest
+from volley.rpc.messages import SplitBatch, SplitRequest
 
 _AHEAD_SECONDS = 0.25
 _MAX_CREDITS = 256

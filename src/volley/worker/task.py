@@ -7,7 +7,6 @@ in the middle of an operator. Dropping a stream and its plan is what stops DataF
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
@@ -17,17 +16,21 @@ from functools import partial
 import pyarrow as pa
 from datafusion import DataFrame, ExecutionPlan
 
+from volley.batches import make_batch
 from volley.errors import (
     BlockDamaged,
     BlockMissing,
     DataError,
+    EngineError,
     QueryError,
     ShuffleRefused,
     SpillDiskFull,
     VolleyError,
 )
 from volley.ids import AttemptId
-from volley.lower.memory import OperatorMemory, can_merge, is_exhausted
+from volley.loop import Work, run_blocking
+from volley.lower.engine_errors import Fault, fault_of
+from volley.lower.memory import OperatorMemory, can_merge
 from volley.lower.operators import lower, root
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
@@ -35,9 +38,9 @@ from volley.lower.sessions import hashing_context, planning_context, running_con
 from volley.lower.streams import StreamTable
 from volley.lower.written import written_plan
 from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFiles, walk
+from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
-from volley.transport.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.worker.async_sink import AsyncSink
 from volley.worker.fragment import Fragment, Running
 from volley.worker.micro_batches import MicroBatches, held_back
@@ -71,7 +74,7 @@ async def run_task(
         return await _run_once(task, store, cores, give_on, memory, split_queues)
     except Exception as error:
         # Rows that are out cannot be taken back.
-        if memory is None or gave or not is_exhausted(error) or not can_merge(task.plan):
+        if memory is None or gave or fault_of(error) is not Fault.MEMORY or not can_merge(task.plan):
             raise
     return await _run_once(task, store, cores, give, replace(memory, merge_joins=True), split_queues)
 
@@ -89,15 +92,7 @@ async def _run_once(
     with ExitStack() as resources:
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
-        planning = asyncio.get_running_loop().run_in_executor(
-            None, _plan, task, store, cores, memory, resources, scans, errors
-        )
-        try:
-            running = await asyncio.shield(planning)
-        except asyncio.CancelledError:
-            # The thread cannot be stopped; what it uses must outlive it, and nobody wants its outcome.
-            await asyncio.gather(planning, return_exceptions=True)
-            raise
+        running = await run_blocking(Work.PLAN, _plan, task, store, cores, memory, resources, scans, errors)
         try:
             if isinstance(task.plan, WriteFiles):
                 return await _write(task, task.plan, running, give, started)
@@ -123,8 +118,7 @@ async def _stream(
 
     async def pass_on(_: int, batch: pa.RecordBatch) -> None:
         count.add(batch)
-        # The exact types or an error; nullability, which DataFusion derives for itself, is not part of them.
-        await give(pa.RecordBatch.from_arrays(batch.columns, schema=schema) if schema else batch)
+        await give(_typed(batch, schema))
 
     await running.run(pass_on)
     seconds = time.perf_counter() - started
@@ -179,18 +173,23 @@ async def _store(
     return TaskDone(task.attempt, blocks, rows, size_bytes, seconds, running.metrics())
 
 
-def failure_of(attempt: AttemptId, error: BaseException) -> TaskFailure:
-    """What to report of an error that ended an attempt."""
+def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> TaskFailure:
+    """What to report of an error that ended an attempt. `alone`: no other shared the worker's memory with it."""
+    code = error.code if isinstance(error, VolleyError) else type(error).__name__
+    fault = fault_of(error)
     if isinstance(error, BlockMissing):
         kind = Failure.LOST_INPUT
-    elif isinstance(error, DataError | pa.ArrowException) or type(error) is Exception:
-        # DataFusion raises bare exceptions; at this point they come from evaluating data or from opening a file.
+    elif fault is Fault.MEMORY:
+        # Where others had some of it, there may be more at the next try.
+        kind, code = (Failure.MEMORY if alone else Failure.WORKER), "OPERATOR_MEMORY_EXHAUSTED"
+    elif fault is Fault.DISK:
+        kind, code = Failure.WORKER, SpillDiskFull.code
+    elif fault is Fault.DATA or isinstance(error, DataError | pa.ArrowException):
         kind = Failure.DATA
     elif isinstance(error, OSError | MemoryError | SpillDiskFull | ShuffleRefused):
         kind = Failure.WORKER
     else:
-        kind = Failure.INTERNAL
-    code = error.code if isinstance(error, VolleyError) else type(error).__name__
+        kind, code = Failure.INTERNAL, EngineError.code if fault is Fault.DEFECT else code
     lost = error.attempt if isinstance(error, BlockMissing) else None
     return TaskFailure(attempt, kind, code, str(error), lost, isinstance(error, BlockDamaged))
 
@@ -263,10 +262,18 @@ def _read(
     try:
         for batch in store.read_many(blocks):
             # Columns correspond by position: a stage that serves several readers has one set of names.
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            yield _typed(batch, schema)
     except (VolleyError, OSError) as error:
         errors.append(error)
         raise
+
+
+def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns under their exact types. Nullability, which DataFusion derives for itself, is not part of them."""
+    try:
+        return make_batch(batch.columns, schema, batch.num_rows)
+    except pa.ArrowException as error:
+        raise EngineError(f"rows have other types than was planned: {error}.") from error
 
 
 def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:

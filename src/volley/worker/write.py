@@ -6,7 +6,6 @@ Encoding computes, so it happens on threads; each stream of rows has one, and at
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import threading
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import AttemptId
+from volley.loop import run_blocking
 from volley.plan.nodes import WriteFiles
 from volley.stages.graph import result_schema
 from volley.worker.parquet import FileWriter, Written, manifest
@@ -45,11 +45,11 @@ async def write_rows(
         return [file for writer in writers for file in writer.close()]
 
     async def give(stream: int, batch: pa.RecordBatch) -> None:
-        await _in_thread(threads, write, stream % len(writers), batch)
+        await run_blocking(threads, write, stream % len(writers), batch)
 
     try:
         await run(give)
-        written: list[Written] = await _in_thread(threads, close)
+        written: list[Written] = await run_blocking(threads, close)
     except BaseException:
         for writer in writers:
             # What broke the writer may keep it from closing, too; its directory goes in any case.
@@ -60,13 +60,3 @@ async def write_rows(
     finally:
         threads.shutdown(wait=False)
     return manifest(written, result_schema(node.output)) if written else None
-
-
-async def _in_thread(threads: ThreadPoolExecutor, function: Callable[..., object], *arguments: object):  # type: ignore[no-untyped-def]
-    work = asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        # A thread cannot be stopped, and its file must not be closed under it.
-        await asyncio.gather(work, return_exceptions=True)
-        raise

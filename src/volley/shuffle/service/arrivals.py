@@ -6,10 +6,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from volley.ids import AttemptId
+from volley.rpc.service import DAMAGED_ON_WAY, CommittedBlock, PushChunks, PushedChunk
 from volley.shuffle.base import Block
 from volley.shuffle.chunks import Index, checksum_of
 from volley.shuffle.service.ledger import Attempt, Refusal
-from volley.shuffle.service.messages import DAMAGED_ON_WAY, CommittedBlock, PushChunks, PushedChunk
 
 
 def pieces(message: PushChunks, payload: pa.Buffer) -> list[tuple[PushedChunk, pa.Buffer]]:

@@ -10,15 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.flight as flight
 
-from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
+from volley.errors import (
+    BlockMissing,
+    HandshakeRefused,
+    LeaseExpired,
+    PeerLost,
+    PeerRefused,
+    PeerTimedOut,
+    PeerUnavailable,
+    QueryError,
+    ShuffleRefused,
+)
+from volley.rpc.client import Client
+from volley.rpc.codec import encode
+from volley.rpc.control import Ack
+from volley.rpc.service import LEASE_EXPIRED, QUERY_OVER
 from volley.security import Security
-from volley.shuffle.fetch import FINAL, RetryPolicy
-from volley.shuffle.service.messages import LEASE_EXPIRED, QUERY_OVER
-from volley.transport.codec import decode, encode
-from volley.transport.control import Refused
+from volley.shuffle.fetch import RetryPolicy
 
 # A server that did not answer is left alone for a while, each time for longer.
 _FIRST_REST_SECONDS = 5.0
@@ -34,7 +44,7 @@ class ServerLost(QueryError):
 
     def __init__(self, address: str, why: str) -> None:
         self.address = address
-        super().__init__(f"shuffle server {address} does not answer: {why}.")
+        super().__init__(f"shuffle server {address} does not answer: {why}")
 
 
 class ServiceClient:
@@ -45,7 +55,7 @@ class ServiceClient:
         self._security = security
         self._retry_policy = retry_policy
         self._lock = threading.Lock()
-        self._clients: dict[str, flight.FlightClient] = {}
+        self._clients: dict[str, Client] = {}
         self._resting: dict[str, _Rest] = {}
 
     def live(self) -> list[str]:
@@ -56,16 +66,15 @@ class ServiceClient:
         return [address for address in self.addresses if address not in away]
 
     def connect(self, address: str) -> flight.FlightClient:
-        with self._lock:
-            if address not in self._clients:
-                self._clients[address] = self._security.connect(address, self._retry_policy.stall_seconds)
-            return self._clients[address]
+        """For the blocks that a server has."""
+        return self._client(address).flight
 
     def call(
         self,
         address: str,
         action: str,
         message: Any,
+        expect: Any = Ack,
         *,
         tries: int | None = None,
         timeout_seconds: float | None = None,
@@ -77,34 +86,35 @@ class ServiceClient:
         may_be_old = True
         while True:
             try:
-                answer = self._ask(address, action, body, timeout_seconds)
+                answer = self._client(address).call(action, body, expect, timeout_seconds=timeout_seconds)
                 break
-            except (flight.FlightError, pa.ArrowException, OSError) as error:
+            except PeerRefused as refused:
+                self._answered(address)
+                raise _error(refused) from None
+            except (PeerLost, HandshakeRefused) as error:
                 self._disconnect(address)
-                if may_be_old and isinstance(error, flight.FlightUnavailableError):
+                if may_be_old and isinstance(error, PeerUnavailable):
                     # The connection may be to a process that has gone; what is there now has not been asked yet.
                     may_be_old = False
                     continue
                 failures += 1
                 limit = self._retry_policy.attempts if tries is None else tries - 1
-                # One that does not answer in all that time hangs; asking again would take as long again.
-                hopeless = isinstance(error, (*FINAL, flight.FlightTimedOutError))
+                # One that does not answer in all that time hangs; asking again would take as long again. Nor does
+                # asking again make a peer trust us.
+                hopeless = isinstance(error, PeerTimedOut | HandshakeRefused)
                 if failures > limit or hopeless or stopped():
                     self._lost(address)
-                    raise ServerLost(address, _first_line(error)) from error
+                    raise ServerLost(address, error.message) from error
             time.sleep(self._retry_policy.delay(failures))
-        with self._lock:
-            self._resting.pop(address, None)
-        if isinstance(answer, Refused):
-            raise _error(address, answer)
+        self._answered(address)
         return answer
 
-    def call_all(self, action: str, message: Any) -> dict[str, Any]:
+    def call_all(self, action: str, message: Any, expect: Any = Ack) -> dict[str, Any]:
         """The answers of those that answer, asked once each and all at once."""
 
         def ask(address: str) -> Any:
             try:
-                return self.call(address, action, message, tries=1, timeout_seconds=_WORD_SECONDS)
+                return self.call(address, action, message, expect, tries=1, timeout_seconds=_WORD_SECONDS)
             except (ServerLost, ShuffleRefused, BlockMissing):
                 return None
 
@@ -112,10 +122,22 @@ class ServiceClient:
             answers = dict(zip(self.addresses, threads.map(ask, self.addresses), strict=True))
         return {address: answer for address, answer in answers.items() if answer is not None}
 
-    def _ask(self, address: str, action: str, body: bytes, timeout_seconds: float | None) -> Any:
-        options = flight.FlightCallOptions(timeout=timeout_seconds or self._retry_policy.stall_seconds)
-        (reply,) = self.connect(address).do_action(flight.Action(action, body), options)
-        return decode(reply.body.to_pybytes())
+    def _client(self, address: str) -> Client:
+        with self._lock:
+            if address not in self._clients:
+                seconds = self._retry_policy.stall_seconds
+                self._clients[address] = Client(
+                    address,
+                    self._security,
+                    role="shuffle server",
+                    timeout_seconds=seconds,
+                    hang_seconds=seconds,
+                )
+            return self._clients[address]
+
+    def _answered(self, address: str) -> None:
+        with self._lock:
+            self._resting.pop(address, None)
 
     def _lost(self, address: str) -> None:
         with self._lock:
@@ -137,14 +159,10 @@ class _Rest:
     until: float
 
 
-def _error(address: str, refused: Refused) -> QueryError:
-    message = f"shuffle server {address}: {refused.message}"
+def _error(refused: PeerRefused) -> QueryError:
     if refused.code == LEASE_EXPIRED:
-        return LeaseExpired(message, hint="A driver that was paused for so long has to run the query again.")
+        hint = "A driver that was paused for so long has to run the query again."
+        return LeaseExpired(refused.message, hint=hint)
     if refused.code == QUERY_OVER:
-        return BlockMissing(message)
-    return ShuffleRefused(refused.code, message)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        return BlockMissing(refused.message)
+    return ShuffleRefused(refused.code, refused.message)

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from volley.listening import address_of, listen, reachable_name
+from volley.rpc.server import address_of, listen, reachable_name
 from volley.security import Security
 from volley.shuffle.service.metrics import MetricsServer
 from volley.shuffle.service.server import ShuffleServer
@@ -59,7 +59,7 @@ class ServiceDaemon:
             if settings.metrics_port is None
             else MetricsServer(settings.host, settings.metrics_port, self.server_state)
         )
-        self._server.open(self.server_state)
+        self._server.serve(self.server_state)
 
     @property
     def metrics_port(self) -> int | None:

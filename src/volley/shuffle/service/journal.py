@@ -18,8 +18,8 @@ from typing import Any
 import xxhash
 
 from volley.errors import QueryError
+from volley.rpc.codec import decode, encode
 from volley.shuffle.service.directories import sync_directory
-from volley.transport.codec import decode, encode
 
 _HEAD = struct.Struct("<4sIQ")
 _CHECK = struct.Struct("<I")

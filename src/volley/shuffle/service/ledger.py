@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
-from volley.shuffle.service.messages import (
+from volley.rpc.service import (
     ATTEMPT_CLOSED,
     COMMIT_LOST,
     LEASE_EXPIRED,

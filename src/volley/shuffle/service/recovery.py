@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from volley.ids import AttemptId, QueryId
-from volley.shuffle.service.arrivals import index_of
-from volley.shuffle.service.ledger import Attempt, Ledger, Query
-from volley.shuffle.service.messages import (
+from volley.rpc.service import (
     AttemptCommitted,
     ChunkPlace,
     CommittedBlock,
@@ -21,6 +19,8 @@ from volley.shuffle.service.messages import (
     QueryBegan,
     QueryEnded,
 )
+from volley.shuffle.service.arrivals import index_of
+from volley.shuffle.service.ledger import Attempt, Ledger, Query
 from volley.shuffle.service.storage import Storage
 
 

@@ -23,14 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
-from volley.shuffle.base import Block, BlockRequest
-from volley.shuffle.chunks import checksum_of
-from volley.shuffle.frames import Header, Kind, frame, parts
-from volley.shuffle.service.arrivals import check_complete, pieces
-from volley.shuffle.service.directories import lock_directory
-from volley.shuffle.service.journal import Journal
-from volley.shuffle.service.ledger import Attempt, Ledger, Query, Refusal
-from volley.shuffle.service.messages import (
+from volley.rpc.service import (
     DAMAGED_ON_WAY,
     DRAINING,
     FULL,
@@ -47,6 +40,13 @@ from volley.shuffle.service.messages import (
     QueryEnded,
     ServiceHealth,
 )
+from volley.shuffle.base import Block, BlockRequest
+from volley.shuffle.chunks import checksum_of
+from volley.shuffle.frames import Header, Kind, frame, parts
+from volley.shuffle.service.arrivals import check_complete, pieces
+from volley.shuffle.service.directories import lock_directory
+from volley.shuffle.service.journal import Journal
+from volley.shuffle.service.ledger import Attempt, Ledger, Query, Refusal
 from volley.shuffle.service.recovery import record_of, records_of, recover
 from volley.shuffle.service.storage import NoRoom, Storage, Stored
 

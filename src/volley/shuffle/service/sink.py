@@ -21,23 +21,24 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
 from volley.ids import AttemptId
-from volley.shuffle.base import Block
-from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunk_builder import Gathering
-from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
-from volley.shuffle.service.client import ServerLost, ServiceClient
-from volley.shuffle.service.location import ServiceLocation
-from volley.shuffle.service.messages import (
+from volley.rpc.service import (
     DAMAGED_ON_WAY,
     ELSEWHERE,
     FULL,
     UNAVAILABLE,
     CommitAttempt,
     CommittedBlock,
+    Granted,
     PushChunks,
     PushedChunk,
     ReserveBytes,
 )
+from volley.shuffle.base import Block
+from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunk_builder import Gathering
+from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.service.client import ServerLost, ServiceClient
+from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.placement import ranked
 from volley.shuffle.service.server import push_body
 
@@ -211,7 +212,7 @@ class ServiceSink:
         while True:
             message = ReserveBytes(self._attempt, size_bytes)
             if self._client.call(
-                address, "reserve", message, tries=_TRIES, stopped=self._closed.is_set
+                address, "reserve", message, Granted, tries=_TRIES, stopped=self._closed.is_set
             ).size_bytes:
                 return
             if time.monotonic() > deadline:

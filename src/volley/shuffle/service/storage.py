@@ -23,9 +23,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import QueryId, StageId
+from volley.rpc.service import ChunkPlace
 from volley.shuffle.segments import free_bytes
 from volley.shuffle.service.directories import sync_directory
-from volley.shuffle.service.messages import ChunkPlace
 
 _SYNCS = 8
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

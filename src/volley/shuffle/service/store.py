@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing, ConfigError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
+from volley.rpc.control import AskHealth
+from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
@@ -25,9 +27,7 @@ from volley.shuffle.fetch import Fetch, RetryPolicy
 from volley.shuffle.released import Released
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
-from volley.shuffle.service.messages import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.shuffle.service.sink import ServiceSink
-from volley.transport.control import AskHealth
 
 _log = logging.getLogger(__name__)
 
@@ -128,14 +128,14 @@ class ServiceStore:
     @property
     def held_bytes(self) -> int:
         """What the servers that answer hold, of all applications."""
-        found = self._client.call_all("health", AskHealth()).values()
+        found = self._client.call_all("health", AskHealth(), ServiceHealth).values()
         return sum(health.held_bytes for health in found if isinstance(health, ServiceHealth))
 
     def _tell(self) -> bool:
         """Show every server that this driver lives; whether one of them heard it."""
         with self._lock:
             message = KeepAlive(self._application, tuple(self._mine))
-        kept = [a for a in self._client.call_all("keep", message).values() if isinstance(a, Kept)]
+        kept: list[Kept] = list(self._client.call_all("keep", message, Kept).values())
         if kept:
             self._lease_seconds = min(answer.lease_seconds for answer in kept)
         # Where all agree it was this driver that was silent; one alone may have been paused itself.

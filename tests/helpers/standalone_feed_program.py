@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from standalone_program import session
 
 import volley
+from helpers.standalone_program import session
 from volley.testing.sources import Numbers
 
 SPLITS, ROWS, HELD_FROM = 120, 20, 30
@@ -54,8 +54,13 @@ def held(spark: SparkSession, calls: Path) -> dict[str, object]:
 
     def strike() -> None:
         reading: set[int] = set()
+
+        def both_read() -> bool:
+            reading.update(readers(calls))
+            return len(reading) == 2
+
         # Both executors hold splits: one of them loses some, the other does not.
-        wait_for(lambda: len(reading.update(readers(calls)) or reading) == 2)
+        wait_for(both_read)
         kill_the_executor_of(min(reading))
         gate.touch()
 

@@ -55,7 +55,13 @@ class StandaloneCluster:
 
     def run(self, program: Path, *arguments: str, timeout_seconds: float = 1200) -> str:
         """The output of a Python program whose first argument is the master's URL."""
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        # A program may import other helpers, as tests do.
+        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": path.rstrip(os.pathsep),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         done = subprocess.run(
             [sys.executable, str(program), self.url, *arguments],
             env=environment,

@@ -19,13 +19,13 @@ from typing import Any
 import datafusion
 import pyarrow as pa
 
-from volley.errors import HandshakeRefused
+from volley.errors import HandshakeRefused, QueryError
 from volley.lower.expressions import column_name
 from volley.lower.partition import partitioned_plan
 from volley.lower.sessions import hashing_context
 from volley.plan.expressions import Attribute
 from volley.plan.types import DOUBLE, LONG, STRING, DecimalType
-from volley.transport.messages import PROTOCOL_VERSION
+from volley.rpc.messages import PROTOCOL_VERSION
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,39 @@ def to_json(words: Hello | Welcome) -> bytes:
     return json.dumps(asdict(words)).encode()
 
 
-def hello_of(payload: bytes) -> Hello:
-    words = json.loads(payload)
-    return Hello(_identity(words), str(words["driver"]), tuple(words.get("queries", ())))
+def read_hello(payload: bytes) -> Hello:
+    """QueryError for what is no hello."""
+    try:
+        words = json.loads(payload)
+        queries = tuple(_text(query) for query in words.get("queries", ()))
+        return Hello(_identity(words), _text(words["driver"]), queries)
+    except _NOT_UNDERSTOOD as error:
+        raise QueryError(f"that was no hello: {type(error).__name__}.") from error
 
 
-def welcome_of(payload: bytes) -> Welcome:
-    words = json.loads(payload)
-    return Welcome(_identity(words), int(words["cores"]), int(words["slots"]), str(words.get("refusal", "")))
+def read_welcome(payload: bytes) -> Welcome | None:
+    """None for what is no welcome."""
+    try:
+        words = json.loads(payload)
+        cores, slots = int(words["cores"]), int(words["slots"])
+        return Welcome(_identity(words), cores, slots, _text(words.get("refusal", "")))
+    except _NOT_UNDERSTOOD:
+        return None
+
+
+# A text that nests too deeply is a RecursionError.
+_NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def _identity(words: dict[str, Any]) -> Identity:
     values = words["identity"]
     return Identity(**{field.name: values[field.name] for field in fields(Identity)})
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} is not a text")
+    return value
 
 
 def process_name(role: str) -> str:

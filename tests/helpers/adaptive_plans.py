@@ -18,6 +18,8 @@ from volley.plan.nodes import Aggregate, DataFile, Exchange, FileScan, Node, Par
 from volley.plan.types import BOOLEAN, LONG
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import make_stages
+from volley.stages.limits import PlannerLimits
+from volley.testing.limits import UNMERGED
 from volley.transport.local import LocalTransport
 
 WORKERS = 3
@@ -61,17 +63,18 @@ def by(key: Attribute, child: Node) -> Exchange:
     return Exchange(Partitioning.HASH, WORKERS, (key,), (), child)
 
 
-def run(plan: Node, workers: int) -> tuple[list[tuple[object, ...]], EventLog]:
+def run(plan: Node, workers: int, limits: PlannerLimits) -> tuple[list[tuple[object, ...]], EventLog]:
     log = EventLog()
     transport = LocalTransport(workers, workers, MemoryStore)
     stream = execute(
-        make_stages(plan, workers),
+        make_stages(plan, workers, limits),
         transport,
         query=QueryId.new(),
         token=CancellationToken(),
         timeout_seconds=60,
         attempts=1,
         events=log,
+        limits=limits,
     )
     rows = [row for batch in stream for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
     assert transport.held_bytes == 0
@@ -79,9 +82,9 @@ def run(plan: Node, workers: int) -> tuple[list[tuple[object, ...]], EventLog]:
     return sorted(rows, key=repr), log
 
 
-def adapted_run(plan: Node, may_be_empty: bool = False) -> EventLog:
-    expected, _ = run(plan, 1)
-    actual, log = run(plan, WORKERS)
+def adapted_run(plan: Node, limits: PlannerLimits = UNMERGED, *, may_be_empty: bool = False) -> EventLog:
+    expected, _ = run(plan, 1, limits)
+    actual, log = run(plan, WORKERS, limits)
     assert actual == expected
     assert expected or may_be_empty
     return log

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker daemon beside a Spark executor: `python -m volley.worker.sidecar`, told in one JSON text what to be."""
+"""A worker daemon beside a Spark executor: `python -m volley.transport.sidecar`, told in one JSON text what to be."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from volley.config import PREFIX, Config
 from volley.foreground import end_with
 from volley.security import Security
+from volley.shuffle.factory import ShuffleSettings
 from volley.shuffle.location import started_ticks
 from volley.transport.executor import Executor, SidecarSettings
-from volley.worker.daemon import Daemon, DaemonSettings, ShuffleSettings, serve
+from volley.worker.daemon import Daemon, DaemonSettings, serve
 from volley.worker.scratch import removed_at_the_end
 
 # It ends with its executor, and an executor with its application: nobody has to be forgotten before.

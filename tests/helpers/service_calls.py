@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.rpc.service import CommitAttempt, CommittedBlock, KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
 from volley.shuffle.frames import Kind, unframe
 from volley.shuffle.service.ledger import Refusal
 from volley.shuffle.service.location import ServiceLocation
-from volley.shuffle.service.messages import CommitAttempt, CommittedBlock, KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
@@ -41,13 +40,6 @@ def written(store: ServiceStore, batch: pa.RecordBatch, task: int = 0, attempt: 
 
 def values(store: ServiceStore, *blocks: Block) -> list[int]:
     return [value for batch in store.read_many(blocks) for value in batch.column(0).to_pylist()]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def holders(block: Block) -> tuple[str, ...]:

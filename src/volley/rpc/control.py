@@ -27,14 +27,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from volley.fields import Count, Name, Positive, Seconds
 from volley.ids import AttemptId
-from volley.shuffle.base import Block
-from volley.transport.messages import SplitRequest, TaskDone, TaskFailure
+from volley.rpc.blocks import Block
+from volley.rpc.messages import SplitRequest, TaskDone, TaskFailure
 
 
 @dataclass(frozen=True)
 class Reserve:
-    driver: str
+    driver: Name
     attempt: AttemptId
 
 
@@ -42,16 +43,16 @@ class Reserve:
 class Watch:
     """`after` is the number of the last outcome that arrived; those up to it may be forgotten."""
 
-    driver: str
-    after: int
-    wait_seconds: float
+    driver: Name
+    after: Count
+    wait_seconds: Seconds
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How an attempt ended. Numbers rise by one for each driver, so that none is lost with a lost answer."""
 
-    number: int
+    number: Count
     end: TaskDone | TaskFailure
 
 
@@ -69,7 +70,7 @@ class Await:
     """How did this attempt end? Asked by whoever let it be performed, at least every few seconds."""
 
     attempt: AttemptId
-    wait_seconds: float
+    wait_seconds: Seconds
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Pull:
     """What does this attempt get? Asked of the driver by the worker at `holder`, again until there is an answer."""
 
     want: SplitRequest
-    holder: str
-    wait_seconds: float
+    holder: Name
+    wait_seconds: Seconds
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ class Push:
     They are kept until the query is released, or `driver` forgotten; without a name until the query is released.
     """
 
-    driver: str
+    driver: Name
     attempt: AttemptId
-    partitions: int
+    partitions: Positive
 
 
 @dataclass(frozen=True)
@@ -99,19 +100,19 @@ class Pushed:
 
     attempt: AttemptId
     blocks: tuple[Block, ...]
-    holder: str
+    holder: Name
 
 
 @dataclass(frozen=True)
 class RegisterWorker:
     """The worker at `holder` is about to hold something for this driver."""
 
-    holder: str
+    holder: Name
 
 
 @dataclass(frozen=True)
 class Bye:
-    driver: str
+    driver: Name
 
 
 @dataclass(frozen=True)
@@ -128,16 +129,16 @@ class AskHealth:
 class Health:
     """A worker as it is now. `status` is "serving" or "draining"; bytes are of exchanged data."""
 
-    name: str
-    status: str
-    running: int
-    reserved: int
-    slots: int
-    drivers: int
-    held_bytes: int
-    shuffle_limit_bytes: int
-    memory_bytes: int
-    uptime_seconds: float
+    name: Name
+    status: Name
+    running: Count
+    reserved: Count
+    slots: Count
+    drivers: Count
+    held_bytes: Count
+    shuffle_limit_bytes: Count
+    memory_bytes: Count
+    uptime_seconds: Seconds
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,13 @@ class Ack:
 class Refused:
     """`code` is that of the error on the other side."""
 
-    code: str
+    code: Name
     message: str
 
 
 UNKNOWN_DRIVER = "UNKNOWN_DRIVER"
+NOT_RESERVED = "NOT_RESERVED"
+STOPPING = "STOPPING"
+INTERNAL = "INTERNAL"
 RESULT_TICKET = b"result "
 """Before the encoded attempt whose rows are wanted; any other ticket is for the shuffle store."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from volley.fields import Checksum, Count, Name, Seconds
 from volley.ids import AttemptId, QueryId
 
 UNKNOWN_QUERY = "SHUFFLE_UNKNOWN_QUERY"
@@ -40,7 +41,7 @@ ELSEWHERE = frozenset({UNKNOWN_QUERY, QUOTA, FULL, DRAINING})
 class KeepAlive:
     """`queries` are all that the application runs. Those that are new here begin."""
 
-    application: str
+    application: Name
     queries: tuple[QueryId, ...]
 
 
@@ -48,31 +49,31 @@ class KeepAlive:
 class Kept:
     """`expired` were removed here since: their driver was silent for too long."""
 
-    lease_seconds: float
+    lease_seconds: Seconds
     expired: tuple[QueryId, ...]
 
 
 @dataclass(frozen=True)
 class ReserveBytes:
     attempt: AttemptId
-    size_bytes: int
+    size_bytes: Count
 
 
 @dataclass(frozen=True)
 class Granted:
     """None when there is no room now."""
 
-    size_bytes: int
+    size_bytes: Count
 
 
 @dataclass(frozen=True)
 class PushedChunk:
     """`sequence` counts the chunks of one partition of one attempt from 0."""
 
-    partition: int
-    sequence: int
-    size_bytes: int
-    checksum: int
+    partition: Count
+    sequence: Count
+    size_bytes: Count
+    checksum: Checksum
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class PushChunks:
 class CommittedBlock:
     """`index` lists the chunks of the partition as `chunks.Index` packs them; `start` is a chunk's sequence number."""
 
-    partition: int
+    partition: Count
     index: bytes
 
 
@@ -101,17 +102,17 @@ class CommitAttempt:
 class ServiceHealth:
     """A server as it is now. `status` is "serving" or "draining"."""
 
-    name: str
-    status: str
-    applications: int
-    queries: int
-    attempts: int
-    committed: int
-    held_bytes: int
-    memory_bytes: int
-    memory_limit_bytes: int
-    disk_bytes: int
-    uptime_seconds: float
+    name: Name
+    status: Name
+    applications: Count
+    queries: Count
+    attempts: Count
+    committed: Count
+    held_bytes: Count
+    memory_bytes: Count
+    memory_limit_bytes: Count
+    disk_bytes: Count
+    uptime_seconds: Seconds
 
 
 # ---------------------------------------------------------------------------------------------- in the journal
@@ -120,13 +121,13 @@ class ServiceHealth:
 @dataclass(frozen=True)
 class QueryBegan:
     query: QueryId
-    application: str
+    application: Name
 
 
 @dataclass(frozen=True)
 class ChunkPlace:
-    file: str
-    start: int
+    file: Name
+    start: Count
 
 
 @dataclass(frozen=True)
@@ -148,4 +149,4 @@ class QueryEnded:
     """`code` is what late callers are told."""
 
     query: QueryId
-    code: str
+    code: Name

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from volley.events import OperatorMetrics
+from volley.fields import Count, Name, Seconds
 from volley.ids import AttemptId
 from volley.plan.nodes import Node
-from volley.shuffle.base import Block
+from volley.rpc.blocks import Block
 from volley.stages.graph import Output
 
 PROTOCOL_VERSION = 1
@@ -19,9 +20,9 @@ PROTOCOL_VERSION = 1
 class WorkerInfo:
     """What a worker says of itself. `slots` is how many tasks of one query it runs at a time."""
 
-    name: str
-    cores: int
-    slots: int
+    name: Name
+    cores: Count
+    slots: Count
     engine_version: str
     protocol_version: int = PROTOCOL_VERSION
 
@@ -30,7 +31,7 @@ class WorkerInfo:
 class InputBlocks:
     """The blocks that an attempt reads as stage `stage`, in the producers' order."""
 
-    stage: int
+    stage: Count
     blocks: tuple[Block, ...]
 
 
@@ -43,11 +44,11 @@ class SplitRequest:
     """
 
     attempt: AttemptId
-    feed: int
-    after: int
-    credits: int
-    read: int = 0
-    host: str = ""
+    feed: Count
+    after: Count
+    credits: Count
+    read: Count = 0
+    host: Name = ""
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class SplitBatch:
     """
 
     attempt: AttemptId
-    feed: int
-    since: int
+    feed: Count
+    since: Count
     splits: tuple[bytes, ...]
-    after: int
+    after: Count
     over: bool
 
 
@@ -76,7 +77,7 @@ class TaskSpec:
     output: Output | None
     ordered: bool
     inputs: tuple[InputBlocks, ...]
-    driver: str = ""
+    driver: Name = ""
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -89,11 +90,11 @@ class TaskDone:
 
     attempt: AttemptId
     blocks: tuple[Block, ...]
-    rows: int
-    size_bytes: int
-    seconds: float
+    rows: Count
+    size_bytes: Count
+    seconds: Seconds
     operators: tuple[OperatorMetrics, ...]
-    made_by: str = ""
+    made_by: Name = ""
 
     @property
     def operator_spilled_bytes(self) -> int:
@@ -109,6 +110,7 @@ class Failure(StrEnum):
 
     DATA = "the data or an input file"
     INTERNAL = "a defect"
+    MEMORY = "the memory of operators"
     LOST_INPUT = "missing exchanged data"
     WORKER = "the worker or its surroundings"
     CANCELLED = "cancelled"
@@ -132,7 +134,7 @@ class TaskFailure:
 
     attempt: AttemptId
     failure: Failure
-    code: str
+    code: Name
     message: str
     lost: AttemptId | None = None
     damaged: bool = False

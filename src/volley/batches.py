@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches made of arrays. Rows without columns keep their number.
+
+pyarrow takes the number of rows from the columns, so that `RecordBatch.from_arrays([], schema)` has none, however many
+rows there were. Code that makes a batch of the columns of another one calls `make_batch`, which is told the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+
+def make_batch(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """The columns as `rows` rows under `schema`."""
+    return (
+        pa.RecordBatch.from_arrays(list(columns), schema=schema)
+        if len(schema)
+        else rows_without_columns(rows)
+    )
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    return make_batch([pa.array([], field.type) for field in schema], schema, 0)
+
+
+def rows_without_columns(rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"row": pa.nulls(rows)}).select([])
+
+
+def table_without_columns(rows: int) -> pa.Table:
+    return pa.Table.from_batches([rows_without_columns(rows)])

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a field of a message may hold, beyond its type. Declared where the message is, checked where it is read.
+
+A message is made by our own code and needs no checking there. What comes from a peer is checked by the codec, field by
+field, before anybody sees it: a name that becomes part of a path, or a number that is added to what a budget holds, is
+then what its annotation says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Between:
+    """A finite number."""
+
+    low: float
+    high: float
+
+    def accepts(self, value: Any) -> bool:
+        return math.isfinite(value) and self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Matches:
+    """A text of this form."""
+
+    pattern: str
+
+    def accepts(self, value: Any) -> bool:
+        return re.fullmatch(self.pattern, value, re.ASCII) is not None
+
+
+Count = Annotated[int, Between(0, _INT64_MAX)]
+"""Of rows, bytes, tasks, or the place in a sequence."""
+
+Positive = Annotated[int, Between(1, _INT64_MAX)]
+
+Checksum = Annotated[int, Between(0, 2**64 - 1)]
+
+Seconds = Annotated[float, Between(0, 10 * 365 * 86400)]
+
+Key = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")]
+"""Becomes part of the names of files and objects."""
+
+Name = Annotated[str, Matches(r"[\x20-\x7e]{0,512}")]
+"""Of a process, or its address: printed, looked up, connected to."""

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an error of DataFusion is about. For Python it raises bare exceptions; only their text tells them apart.
+
+DataFusion error: Arrow error: Cast error: Cannot cast string 'x' ...      the data
+DataFusion error: Resources exhausted: Failed to allocate ...              memory
+DataFusion error: IO error: No space left on device (os error 28)          disk
+DataFusion error: Internal error: ...                                      a defect, and so is all that is not known
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+_WRAPPERS = re.compile(r"^(DataFusion error: |External error: |Arrow error: External error: |External: )+")
+_DATA = (
+    # Values: overflow, division, casts, digits of decimals, parsing.
+    "Arrow error: Arithmetic overflow",
+    "Arrow error: Cast error",
+    "Arrow error: Compute error",
+    "Arrow error: Divide by zero",
+    "Arrow error: Invalid argument error",
+    "Arrow error: Parser error",
+    "Execution error",
+    "regex parse error",
+    # Files that are missing, damaged, or not what they were when they were planned.
+    "Arrow error: Io error",
+    "Arrow error: Parquet",
+    "IO error",
+    "Object Store error",
+    "Parquet error",
+)
+# Arrow's word for a batch that does not have its schema, which is nothing that data can do.
+_DEFECTS = ("column types must match schema types", "number of columns", "number of fields")
+_DISK_FULL = ("(os error 28)", "(os error 122)")
+
+
+class Fault(Enum):
+    """Whose fault an error of the engine is."""
+
+    DATA = "data"
+    MEMORY = "memory"
+    DISK = "disk"
+    DEFECT = "defect"
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Whose fault an error is that DataFusion raised; None for an error of anybody else."""
+    # DataFusion's own class is Exception itself; panics of its threads have one that cannot be imported.
+    if type(error).__name__ == "PanicException":
+        return Fault.DEFECT
+    if type(error) is not Exception:
+        return None
+    text = str(error)
+    if "Resources exhausted" in text:
+        return Fault.MEMORY
+    if any(words in text for words in _DISK_FULL):
+        return Fault.DISK
+    # A context stands before what it is about.
+    cause = _WRAPPERS.sub("", text.rpartition("caused by\n")[2])
+    if any(words in cause for words in _DEFECTS):
+        return Fault.DEFECT
+    return Fault.DATA if cause.startswith(_DATA) else Fault.DEFECT

@@ -1,0 +1,538 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of rows as a property of a plan: who depends on it, who keeps it, and how it is made explicit.
+
+Spark's sorts are stable and its exchanges read map outputs in order, and some of its plans rely on that: a correlated
+`ORDER BY v LIMIT 1` becomes
+
+    Window         row_number() over (partition by k)       without an order: the first row that arrives
+      Sort         k                                        stable
+        Exchange   hash(k)                                  keeps the relative order of rows with the same k
+          Project  id, k
+            Sort   v                                        global
+
+Native operators promise no order, so nothing may rely on one silently. `explicit_order` gives every operator whose
+rows depend on its input's order that order as sort keys of its own:
+
+    Window         row_number() over (partition by k order by v)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from volley.plan.expressions import (
+    AggregateCall,
+    Alias,
+    Attribute,
+    Call,
+    Expression,
+    Frame,
+    Literal,
+    SortKey,
+    WindowCall,
+    attribute_of,
+    plain,
+    references,
+    walk,
+)
+from volley.plan.expressions import transform as transform_expression
+from volley.plan.nodes import (
+    Aggregate,
+    BuildSide,
+    Exchange,
+    Expand,
+    FileScan,
+    Filter,
+    Join,
+    JoinKind,
+    Limit,
+    LocalRows,
+    Node,
+    Partitioning,
+    Project,
+    Range,
+    Sort,
+    TopN,
+    Union,
+    Unknown,
+    Window,
+    WriteFiles,
+    transform,
+)
+from volley.plan.types import (
+    BOOLEAN,
+    DATE,
+    FRACTIONAL,
+    INTEGER,
+    INTEGRAL,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DecimalType,
+)
+
+Expressions = frozenset[Expression]
+
+ALL_ROWS: Expressions = frozenset()
+"""What all rows agree on."""
+
+
+@dataclass(frozen=True)
+class OrderKey:
+    """Rows that agree on `within`, and on the keys before, come in the order of `key`.
+
+    `asked`: by an ORDER BY of the query, and not by an algorithm of Spark's that sorts.
+    """
+
+    key: SortKey
+    within: Expressions = ALL_ROWS
+    asked: bool = True
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is known of the order in which Spark's rows come.
+
+    Rows that agree on `together` are in one partition of Spark's; None: nothing is known. Columns in `not_null` have no
+    NULL. `lost` names the operator behind which an order that was asked for cannot be told any more.
+    """
+
+    keys: tuple[OrderKey, ...] = ()
+    together: Expressions | None = None
+    not_null: frozenset[int] = frozenset()
+    lost: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether an ORDER BY below has a say in it."""
+        return bool(self.lost) or any(key.asked for key in self.keys)
+
+    def among(self, grouped: Iterable[Expression]) -> tuple[tuple[SortKey, ...], str]:
+        """The order of rows that agree on `grouped`, as sort keys, and why that is not all of it ("" if it is)."""
+        known = {plain(part) for part in grouped}
+        keys: list[SortKey] = []
+        for position, item in enumerate(self.keys):
+            if not item.within <= known:
+                missing = any(later.asked for later in self.keys[position:])
+                return tuple(keys), self.lost or ("Exchange" if missing else "")
+            expression = plain(item.key.child)
+            if expression not in known and not isinstance(expression, Literal):
+                keys.append(item.key)
+                known.add(expression)
+        return tuple(keys), self.lost
+
+
+def order_of(node: Node) -> Order:
+    """The order of a node's rows, as Spark gives them."""
+    return _Carrying().carry(node)[1]
+
+
+def is_ordered(node: Node) -> bool:
+    """Whether the rows of a native plan come in an order that was asked for."""
+    while isinstance(node, Project | Filter | Limit):
+        node = node.child
+    return isinstance(node, TopN) or (isinstance(node, Sort) and node.whole)
+
+
+def needs_input_order(node: Node) -> bool:
+    """Whether the rows of the node, and not only their order, depend on the order of its input."""
+    match node:
+        case Window(calls, _):
+            return any(depends_on_order(call) for call in window_calls(calls))
+        case Limit():
+            return True
+        case Aggregate(_, calls, _, _, _):
+            return any(call.function.function in _BY_POSITION for call in calls)
+        case _:
+            return False
+
+
+def window_calls(calls: Iterable[Expression]) -> Iterator[WindowCall]:
+    """The window calls in the columns of a Window."""
+    for call in calls:
+        for part in walk(call):
+            if isinstance(part, WindowCall):
+                yield part
+
+
+# Their result is a row's place, or the value of a row at some place.
+_NUMBERING = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
+_BY_POSITION = frozenset({"First", "Last", "NthValue", "CollectList"})
+
+
+def depends_on_order(call: WindowCall) -> bool:
+    """Whether it tells apart rows that its own ORDER BY leaves equal."""
+    name = _name(call)
+    if name in _NUMBERING or name in _BY_POSITION:
+        return True
+    is_whole = call.frame.lower is None and call.frame.upper is None
+    return isinstance(call.function, AggregateCall) and call.frame.rows and not is_whole
+
+
+def missing_order(node: Node) -> str:
+    """Why the order that the node depends on cannot be made explicit; "" if it can, or if nobody asked for one."""
+    match node:
+        case Window(calls, child) if needs_input_order(node):
+            order = order_of(child)
+            found = (_ordered_call(call, order)[1] for call in window_calls(calls))
+            return next(filter(None, found), "") if order.asked else ""
+        case Limit(_, _, _, child) if not is_ordered(child):
+            # Behind a hash exchange the first rows are those of the first partition: any rows, in Spark's own words.
+            return order_of(child).lost
+        case _:
+            return ""
+
+
+def explicit_order(plan: Node) -> Node:
+    """The plan with every order that a node depends on as sort keys of that node.
+
+    Nothing is promised where `missing_order` has something to say.
+    """
+    carrying = _Carrying()
+
+    def change(node: Node) -> Node:
+        match node:
+            case Window() if needs_input_order(node):
+                return _ordered_window(node, carrying)
+            case Limit() if not is_ordered(node.child):
+                return _ordered_limit(node, carrying)
+            case Sort() if node.whole:
+                return _ordered_sort(node, carrying)
+            case _:
+                return node
+
+    return transform(plan, change)
+
+
+# -------------------------------------------------------------------------------------------- consumers
+
+
+def _ordered_window(node: Window, carrying: _Carrying) -> Node:
+    child, order = carrying.carry(node.child)
+
+    def extend(part: Expression) -> Expression:
+        return _ordered_call(part, order)[0] if isinstance(part, WindowCall) else part
+
+    calls = tuple(transform_expression(call, extend) for call in node.calls)
+    if calls == node.calls:
+        return node
+    return Project(node.output, Window(tuple(_aliases(calls)), child))
+
+
+def _aliases(calls: tuple[Expression, ...]) -> Iterator[Alias]:
+    for call in calls:
+        assert isinstance(call, Alias)
+        yield call
+
+
+def _ordered_call(call: WindowCall, order: Order) -> tuple[WindowCall, str]:
+    """The call with the order of its input behind its own, and why that is not all of it."""
+    if not depends_on_order(call):
+        return call, ""
+    own = tuple(key.child for key in call.order_by)
+    keys, missing = order.among((*call.partition_by, *own))
+    if not keys:
+        return call, missing
+    frame = _frame_over_rows(call)
+    if frame is None:
+        # With more sort keys fewer rows would be equal, and be in a frame by that.
+        return call, missing or (f"{_name(call)} over a range" if order.asked else "")
+    return replace(call, order_by=(*call.order_by, *keys), frame=frame), missing
+
+
+def _frame_over_rows(call: WindowCall) -> Frame | None:
+    """The frame in terms of rows, not of their values; None where that is another one."""
+    frame = call.frame
+    if frame.rows or _name(call) in _NUMBERING:
+        return frame
+    if frame.lower is None and frame.upper is None:
+        return replace(frame, rows=True)
+    keeps_nulls = not (isinstance(_function(call), Call) and _function(call).option("ignoreNulls"))
+    up_to_peers = isinstance(frame.upper, Literal) and frame.upper.value == 0
+    if _name(call) == "First" and keeps_nulls and frame.lower is None and up_to_peers:
+        # The partition's first row is in the frame of every row.
+        return replace(frame, rows=True)
+    return None
+
+
+def _ordered_limit(node: Limit, carrying: _Carrying) -> Node:
+    child, order = carrying.carry(node.child)
+    keys, _ = order.among(())
+    if not keys or not (order.asked or _reads_several(node.child)):
+        return node
+    return Project(node.output, replace(node, child=Sort(keys, True, child)))
+
+
+def _reads_several(node: Node) -> bool:
+    """Whether the rows are those of several files or branches, which native plans read at the same time."""
+    while isinstance(node, Project | Filter | Limit | Exchange):
+        node = node.child
+    return isinstance(node, Union) or (isinstance(node, FileScan) and len(node.files) > 1)
+
+
+def _ordered_sort(node: Sort, carrying: _Carrying) -> Node:
+    """Equal rows keep the order that was asked for below."""
+    child, order = carrying.carry(node.child)
+    if not order.asked:
+        return node
+    keys, _ = order.among(key.child for key in node.keys)
+    if not keys:
+        return node
+    return Project(node.output, Sort((*node.keys, *keys), True, child))
+
+
+def _function(call: WindowCall) -> Call:
+    return call.function.function if isinstance(call.function, AggregateCall) else call.function
+
+
+def _name(call: WindowCall) -> str:
+    return _function(call).function
+
+
+# --------------------------------------------------------------------------------------------- carrying
+
+# Spark does not split files of this size, so that it reads them one after the other. One task has to read them all.
+MAX_FILES = 16
+MAX_BYTES = 4 * 2**20
+
+# Ids of columns that no plan of Spark's has.
+_OWN_IDS = 2**60
+
+
+@dataclass
+class _Carrying:
+    """Brings the columns that say an order up to where it is needed."""
+
+    _ids: Iterator[int] = field(default_factory=lambda: count(_OWN_IDS))
+
+    def carry(self, node: Node) -> tuple[Node, Order]:
+        """The node, with the columns of its order's keys added to its own, and that order."""
+        match node:
+            case Project():
+                return self._project(node)
+            case Filter():
+                child, order = self.carry(node.child)
+                known = order.not_null | _not_null(node.condition)
+                return replace(node, child=child), replace(order, not_null=known)
+            case Sort():
+                child, order = self.carry(node.child)
+                return replace(node, child=child), _sorted(node, order)
+            case TopN():
+                return self._top(node)
+            case Limit():
+                child, order = self.carry(node.child)
+                return replace(node, child=child), replace(order, together=ALL_ROWS) if node.whole else order
+            case Window():
+                child, order = self.carry(node.child)
+                return replace(node, child=child), order
+            case Exchange():
+                child, order = self.carry(node.child)
+                return replace(node, child=child), _exchanged(node, order)
+            case Join():
+                return self._join(node)
+            case Union():
+                return self._union(node)
+            case FileScan():
+                return self._scan(node)
+            case LocalRows():
+                return self._numbered(node)
+            case Range():
+                key = SortKey(node.output[0], node.step > 0, True)
+                return node, Order((OrderKey(key, asked=False),))
+            case Aggregate():
+                # Groups come in the order of a hash table.
+                return node, Order(together=self.carry(node.child)[1].together)
+            case Expand() | Unknown() | WriteFiles():
+                return node, self._lost(node)
+            case _:
+                return node, Order()
+
+    def _lost(self, node: Node, name: str = "") -> Order:
+        asked = any(self.carry(child)[1].asked for child in node.children)
+        return Order(lost=(name or type(node).__name__) if asked else "")
+
+    def _scan(self, node: FileScan) -> tuple[Node, Order]:
+        """Spark reads the largest file first, and each from its beginning."""
+        if len(node.files) > MAX_FILES or sum(file.size_bytes for file in node.files) > MAX_BYTES:
+            return node, Order()
+        files = sorted(node.files, key=lambda file: -file.size_bytes)
+        if len(files) <= 1:
+            return self._numbered(node)
+        branch = Attribute(next(self._ids), "file", INTEGER, False)
+        place = Attribute(next(self._ids), "place", INTEGER, False)
+        branches = []
+        for number, file in enumerate(files):
+            numbered = Window((_row_number(place),), replace(node, files=(file,)))
+            file_number = Alias(branch.id, branch.name, Literal(number, INTEGER))
+            branches.append(Project((*numbered.output, file_number), numbered))
+        keys = tuple(OrderKey(SortKey(key, True, True), asked=False) for key in (branch, place))
+        return Union((*node.output, place, branch), tuple(branches)), Order(keys)
+
+    def _numbered(self, node: FileScan | LocalRows) -> tuple[Node, Order]:
+        place = Attribute(next(self._ids), "place", INTEGER, False)
+        key = OrderKey(SortKey(place, True, True), asked=False)
+        return Window((_row_number(place),), node), Order((key,))
+
+    def _project(self, node: Project) -> tuple[Node, Order]:
+        child, order = self.carry(node.child)
+        names: dict[Expression, Expression] = {}
+        for expression in node.expressions:
+            names.setdefault(plain(expression), plain(attribute_of(expression)))
+        carried = replace(node, expressions=(*node.expressions, *_hidden(node, child, order)), child=child)
+        return carried, _renamed(order, names)
+
+    def _top(self, node: TopN) -> tuple[Node, Order]:
+        # Which of equal rows are the first is chance in Spark too, so that the order below does not matter.
+        order = Order(tuple(OrderKey(key) for key in node.keys), ALL_ROWS)
+        hidden = _hidden(node, node.child, order)
+        return replace(node, expressions=(*node.expressions, *hidden)), order
+
+    def _join(self, node: Join) -> tuple[Node, Order]:
+        side = _streamed(node)
+        if side is None:
+            return node, self._lost(node, f"{node.kind} join")
+        stream, other = (node.left, node.right) if side is BuildSide.LEFT else (node.right, node.left)
+        child, order = self.carry(stream)
+        shown = {attribute.id for attribute in other.output}
+        if any(attribute.id in shown for attribute in child.output):
+            return node, self._lost(node, f"{node.kind} join")
+        joined = replace(node, left=child) if side is BuildSide.LEFT else replace(node, right=child)
+        return joined, order
+
+    def _union(self, node: Union) -> tuple[Node, Order]:
+        """The branches come one after the other: their number, then the keys of each, NULL in the other branches."""
+        carried = [self.carry(branch) for branch in node.inputs]
+        together = ALL_ROWS if all(order.together == ALL_ROWS for _, order in carried) else None
+        asked = any(order.asked for _, order in carried)
+        if not asked and not all(order.keys for _, order in carried):
+            return node, Order(together=together)
+        if any(order.lost or order.together for _, order in carried):
+            return node, Order(lost="Union" if asked else "")
+        number = Attribute(next(self._ids), "branch", INTEGER, False)
+        keys = [OrderKey(SortKey(number, True, True), asked=asked)]
+        columns: list[tuple[int, Attribute, Expression]] = []
+        for place, (_, order) in enumerate(carried):
+            shown = zip(node.inputs[place].output, node.output, strict=True)
+            names: dict[Expression, Expression] = {plain(theirs): plain(ours) for theirs, ours in shown}
+            for item in _renamed(order, names).keys:
+                column = Attribute(next(self._ids), "key", item.key.type)
+                columns.append((place, column, item.key.child))
+                keys.append(replace(item, key=replace(item.key, child=column)))
+        branches = []
+        for place, (branch, _) in enumerate(carried):
+            said = [
+                Alias(column.id, column.name, key if place == at else Literal(None, column.type))
+                for at, column, key in columns
+            ]
+            numbered = Alias(number.id, number.name, Literal(place, INTEGER))
+            branches.append(Project((*node.inputs[place].output, numbered, *said), branch))
+        output = (*node.output, number, *(column for _, column, _ in columns))
+        return Union(output, tuple(branches)), Order(tuple(keys), together)
+
+
+def _row_number(column: Attribute) -> Alias:
+    frame = Frame(True, None, Literal(0, INTEGER))
+    return Alias(column.id, column.name, WindowCall(Call("RowNumber", (), INTEGER), (), (), frame))
+
+
+def _hidden(node: Project | TopN, child: Node, order: Order) -> list[Attribute]:
+    """The columns that the order's keys read and that the node does not give."""
+    shown = {attribute.id for attribute in node.output}
+    read = {id for item in order.keys for id in references(item.key)} - shown
+    return list({a.id: a for a in child.output if a.id in read}.values())
+
+
+def _renamed(order: Order, names: Mapping[Expression, Expression]) -> Order:
+    def renamed(parts: Expressions) -> Expressions:
+        return frozenset(names.get(part, part) for part in parts)
+
+    return replace(
+        order,
+        keys=tuple(replace(item, within=renamed(item.within)) for item in order.keys),
+        together=None if order.together is None else renamed(order.together),
+    )
+
+
+def _exchanged(node: Exchange, order: Order) -> Order:
+    """A reader takes map outputs one after the other, so that rows that meet keep their order."""
+    match node.partitioning:
+        case Partitioning.SINGLE | Partitioning.BROADCAST:
+            return replace(order, together=ALL_ROWS)
+        case Partitioning.HASH:
+            return _apart(order, node.keys)
+        case Partitioning.RANGE:
+            return _apart(order, [key.child for key in node.order])
+        case _:
+            return Order(not_null=order.not_null, lost="Exchange" if order.asked else "")
+
+
+def _apart(order: Order, keys: Iterable[Expression]) -> Order:
+    """Rows that agree on `keys` are in one partition; of others nothing is known any more."""
+    met = frozenset(plain(key) for key in keys)
+    return replace(order, keys=_within(order.keys, met), together=met)
+
+
+def _within(keys: tuple[OrderKey, ...], agreed: Expressions) -> tuple[OrderKey, ...]:
+    return tuple(replace(item, within=item.within | agreed) for item in keys)
+
+
+def _sorted(node: Sort, order: Order) -> Order:
+    """A stable sort: by its keys, then as before."""
+    before = order.keys
+    lost = order.lost
+    if order.asked and not _is_stable(node, order):
+        before, lost = (), "Sort"
+    if node.whole:
+        keys = tuple(OrderKey(key) for key in node.keys)
+        return Order((*keys, *before), None, order.not_null, lost)
+    if order.together is None:
+        # Each partition for itself: only equal rows are where they were.
+        agreed = frozenset(plain(key.child) for key in node.keys)
+        return replace(order, keys=_within(before, agreed), lost=lost)
+    keys = tuple(OrderKey(key, order.together, asked=False) for key in node.keys)
+    return replace(order, keys=(*keys, *_within(before, order.together)), lost=lost)
+
+
+_RADIX = INTEGRAL | FRACTIONAL | {BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ}
+_RADIX_DIGITS = 18
+
+
+def _is_stable(node: Sort, order: Order) -> bool:
+    """Spark's radix sort, for a single number, moves a row out of the way of each NULL that arrives after it."""
+    if len(node.keys) != 1:
+        return True
+    (key,) = node.keys
+    is_decimal = isinstance(key.type, DecimalType) and key.type.precision <= _RADIX_DIGITS
+    if key.type not in _RADIX and not is_decimal:
+        return True
+    match key.child:
+        case Literal(value, _):
+            return value is not None
+        case Attribute(id, _, _, nullable):
+            return not nullable or id in order.not_null
+        case _:
+            return False
+
+
+def _streamed(node: Join) -> BuildSide | None:
+    """The side whose rows a join takes one by one, giving each one's results in turn."""
+    left = (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
+    right = (JoinKind.INNER, JoinKind.RIGHT)
+    if node.build is None and not node.left_keys:
+        return None
+    if node.build is not BuildSide.LEFT and node.kind in left:
+        return BuildSide.LEFT
+    if node.build is not BuildSide.RIGHT and node.kind in right:
+        return BuildSide.RIGHT
+    return None
+
+
+def _not_null(condition: Expression) -> frozenset[int]:
+    match condition:
+        case Call("And", (left, right), _, _, _):
+            return _not_null(left) | _not_null(right)
+        case Call("IsNotNull", (Attribute(id, _, _, _),), _, _, _):
+            return frozenset({id})
+        case _:
+            return frozenset()

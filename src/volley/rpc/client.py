@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call to another process of Volley: an action and a message out, a message back, always within a deadline.
+
+    call(action, message)
+        an answer of the expected kind    ->   returned
+        Refused                           ->   PeerRefused, with the code of the other side
+        an answer of any other kind       ->   QueryError
+        a token that is not accepted      ->   HandshakeRefused
+        no answer within the deadline     ->   PeerTimedOut, a PeerLost
+        nobody there                      ->   PeerUnavailable, a PeerLost
+        a call that broke in another way  ->   PeerLost
+
+A client is for any thread. It opens its connection at the first call, and keeps it.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType, UnionType
+from typing import Any, TypeVar, overload
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from volley.errors import HandshakeRefused, PeerLost, PeerRefused, PeerTimedOut, PeerUnavailable, QueryError
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Ack, Refused
+from volley.rpc.handshake import Hello, Welcome, read_welcome, to_json
+from volley.security import Security
+
+CALL_SECONDS = 10.0
+
+Reply = TypeVar("Reply")
+
+
+class Client:
+    """A connection to the process at `address`; `role` is what messages of errors call it."""
+
+    def __init__(
+        self,
+        address: str,
+        security: Security,
+        *,
+        role: str = "worker",
+        timeout_seconds: float = CALL_SECONDS,
+        hang_seconds: float | None = None,
+    ) -> None:
+        """`timeout_seconds` is the deadline of a call that names none; for `hang_seconds` see `Security.connect`."""
+        self.address = address
+        self.name = f"{role} {address}"
+        self.flight = security.connect(address, hang_seconds)
+        """For rows, which are streamed and not called for."""
+        self._timeout_seconds = timeout_seconds
+
+    @overload
+    def call(
+        self, action: str, message: Any, expect: type[Reply], *, timeout_seconds: float | None = None
+    ) -> Reply: ...
+
+    @overload
+    def call(
+        self, action: str, message: Any, expect: UnionType, *, timeout_seconds: float | None = None
+    ) -> Any: ...
+
+    @overload
+    def call(self, action: str, message: Any, *, timeout_seconds: float | None = None) -> Ack: ...
+
+    def call(
+        self, action: str, message: Any, expect: Any = Ack, *, timeout_seconds: float | None = None
+    ) -> Any:
+        """The answer, which is of the kind `expect`. A message that is `bytes` is encoded already."""
+        body = message if isinstance(message, bytes) else encode(message)
+        answer = decode(self._send(action, body, timeout_seconds))
+        if isinstance(answer, Refused):
+            raise PeerRefused(answer.code, f"{self.name}: {answer.message}")
+        if not isinstance(answer, expect):
+            raise QueryError(f"{self.name} answered {action} with {type(answer).__name__}.")
+        return answer
+
+    def greet(self, hello: Hello, timeout_seconds: float | None = None) -> Welcome:
+        """Exchange the first words. HandshakeRefused when the two cannot work together."""
+        reply = self._send("hello", to_json(hello), timeout_seconds)
+        welcome = read_welcome(reply)
+        if welcome is None:
+            raise HandshakeRefused(f"{self.name} did not return the greeting.")
+        hello.identity.require_same(welcome.identity)
+        if welcome.refusal:
+            raise HandshakeRefused(welcome.refusal)
+        return welcome
+
+    def close(self) -> None:
+        self.flight.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, action: str, body: bytes, timeout_seconds: float | None) -> bytes:
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        options = flight.FlightCallOptions(timeout=seconds)
+        try:
+            (reply,) = self.flight.do_action(flight.Action(action, body), options)
+            return bytes(reply.body.to_pybytes())
+        except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError):
+            raise HandshakeRefused(
+                f"{self.name} does not accept this driver's token.",
+                hint="Set spark.volley.tokenFile, or VOLLEY_TOKEN, to the same token on both sides.",
+            ) from None
+        except flight.FlightTimedOutError:
+            raise PeerTimedOut(f"{self.name} did not answer within {seconds:g} s.") from None
+        except flight.FlightUnavailableError as error:
+            raise PeerUnavailable(f"{action} at {self.name}: {first_line(error)}.") from None
+        except (flight.FlightError, pa.ArrowException, OSError, ValueError) as error:
+            raise PeerLost(f"{action} at {self.name}: {first_line(error)}.") from None
+
+
+def first_line(error: BaseException) -> str:
+    """Without what Arrow appends of gRPC's, which is about sockets and not about the cause."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].partition(". gRPC client debug context")[0].rstrip(".")

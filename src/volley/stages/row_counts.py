@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that need no columns carry a constant one, so that their number survives wherever batches go.
+
+    count(*)                          count(*)
+      Join                              Project [row 0]
+        Project []            ->          Join
+          LocalRows                         Project [true AS row 0]
+        FileScan []                           LocalRows
+                                            Project [true AS row 1]
+                                              FileScan []
+
+Batches without columns lose their number of rows easily: pyarrow takes it from the columns, and DataFusion drops a
+projection on nothing and gives whatever was below. After this pass only leaves may have no columns, and what is read
+from such a leaf gets its constant in the same fragment. So no stage writes, sends or reads rows without columns; the
+result of a query without columns has one, which `bridge.result` drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+from volley.plan.expressions import Alias, Literal, attribute_of
+from volley.plan.nodes import Aggregate, Expand, Node, Project, TopN, Union, with_children
+from volley.plan.types import BOOLEAN
+
+# Ids of columns that no plan of Spark's has: Catalyst counts its own up from zero.
+_OWN_IDS = 2**60
+
+
+class RowCounts:
+    """Adds the columns. Each has an id of its own, throughout a query: joins tell columns apart by their ids."""
+
+    def __init__(self) -> None:
+        self._ids: Iterator[int] = count(_OWN_IDS)
+
+    def keep(self, node: Node) -> Node:
+        """The plan with the same output; with one constant column if it had none."""
+        children = tuple(self.keep(child) for child in node.children)
+        same = all(new is old for new, old in zip(children, node.children, strict=True))
+        changed = node if same else with_children(node, children)
+        if node.output:
+            # Joins and windows pass the columns of their inputs on.
+            return changed if changed.output == node.output else Project(node.output, changed)
+        match changed:
+            case Project():
+                return replace(changed, expressions=(self._constant(),))
+            case TopN():
+                return replace(changed, expressions=(self._constant(),))
+            case Aggregate():
+                return replace(changed, results=(self._constant(),))
+            case Expand():
+                constant = self._constant()
+                projections = ((constant.child,),) * len(changed.projections)
+                return replace(changed, output=(attribute_of(constant),), projections=projections)
+            case Union():
+                return replace(changed, output=(attribute_of(self._constant()),))
+            case _ if not changed.output:
+                return Project((self._constant(),), changed)
+            case _:
+                return changed if len(changed.output) == 1 else Project(changed.output[:1], changed)
+
+    def _constant(self) -> Alias:
+        return Alias(next(self._ids), "row", Literal(True, BOOLEAN))

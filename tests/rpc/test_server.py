@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a peer sees of a server, whatever goes wrong there: a code and a sentence, and nothing of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from volley.errors import (
+    BlockMissing,
+    HandshakeRefused,
+    PeerLost,
+    PeerRefused,
+    PeerTimedOut,
+    PeerUnavailable,
+    QueryError,
+)
+from volley.rpc.client import Client
+from volley.rpc.control import Ack, AskHealth, Drain
+from volley.rpc.handshake import Hello, Identity
+from volley.rpc.server import Rows, Server, listen
+from volley.security import Security
+
+PLAIN = Security()
+SCHEMA = pa.schema([("n", pa.int64())])
+ERRORS: dict[str, Exception] = {
+    "SHUFFLE_BLOCK_MISSING": BlockMissing("it is not here."),
+    "STOPPING": CancelledError(),
+    "INTERNAL": KeyError("a secret of this process"),
+}
+
+
+class Faulty(Server):
+    """Fails in the way that an action, a ticket or a command names."""
+
+    def __init__(self, uri: str, **security: Any) -> None:
+        self.stopping = threading.Event()
+        super().__init__(uri, **security)
+
+    def answer(self, action: str, body: pa.Buffer) -> Any:
+        if action == "hang":
+            self.stopping.wait()
+        if action == "wrong":
+            return Drain()
+        if action == "garbage":
+            return b"\xff"
+        if action in ERRORS:
+            raise ERRORS[action]
+        return Ack()
+
+    def stream(self, ticket: bytes) -> Rows:
+        when, code = ticket.decode().split()
+        if when == "before":
+            raise ERRORS[code]
+        return SCHEMA, _broken(ERRORS[code])
+
+    def receive(
+        self, command: bytes, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
+    ) -> None:
+        raise ERRORS[command.decode()]
+
+
+def _broken(error: Exception) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"n": pa.array([1], pa.int64())})
+    raise error
+
+
+@contextmanager
+def serving(security: Security = PLAIN, opened: bool = True) -> Iterator[str]:
+    server = listen(Faulty, "127.0.0.1", 0, security)
+    if opened:
+        server.open()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        server.stopping.set()
+        server.shutdown()
+
+
+def _check(error: Exception, code: str) -> None:
+    said = str(error)
+    assert code in said
+    assert "a secret" not in said
+    assert "Traceback" not in said
+    assert "test_server.py" not in said
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_of_an_action_is_a_refusal_with_a_code(code: str) -> None:
+    with serving() as address, Client(address, PLAIN) as client:
+        assert client.call("fine", AskHealth()) == Ack()
+        with pytest.raises(PeerRefused) as info:
+            client.call(code, AskHealth())
+        assert info.value.code == code
+        _check(info.value, code)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_an_error_of_a_stream_has_a_code_and_no_traceback(code: str, when: str) -> None:
+    with serving() as address, Client(address, PLAIN) as client:
+        with pytest.raises(flight.FlightError) as info:
+            client.flight.do_get(flight.Ticket(f"{when} {code}".encode())).read_all()
+        _check(info.value, code)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_of_a_put_has_a_code_and_no_traceback(code: str) -> None:
+    with serving() as address, Client(address, PLAIN) as client:
+        writer, _ = client.flight.do_put(flight.FlightDescriptor.for_command(code.encode()), SCHEMA)
+        with pytest.raises(flight.FlightError) as info:
+            writer.close()
+        _check(info.value, code)
+
+
+def test_a_server_that_offers_nothing_refuses_everything() -> None:
+    server = listen(Server, "127.0.0.1", 0, PLAIN)
+    server.open()
+    with Client(f"127.0.0.1:{server.port}", PLAIN) as client:
+        with pytest.raises(PeerRefused, match="nothing that a server does"):
+            client.call("health", AskHealth())
+        with pytest.raises(flight.FlightError, match="no rows"):
+            client.flight.do_get(flight.Ticket(b"x")).read_all()
+    server.shutdown()
+
+
+class TestClient:
+    def test_who_is_not_there_is_unavailable(self) -> None:
+        with serving() as gone:
+            pass
+        with Client(gone, PLAIN) as client, pytest.raises(PeerUnavailable, match=gone):
+            client.call("fine", AskHealth())
+
+    def test_who_has_not_opened_yet_is_unavailable(self) -> None:
+        with (
+            serving(opened=False) as address,
+            Client(address, PLAIN) as client,
+            pytest.raises(PeerUnavailable, match="starting"),
+        ):
+            client.call("fine", AskHealth())
+
+    def test_a_call_has_a_deadline(self) -> None:
+        with serving() as address, Client(address, PLAIN, role="driver", timeout_seconds=0.1) as client:
+            with pytest.raises(PeerTimedOut, match=f"driver {address} did not answer within 0.1 s"):
+                client.call("hang", AskHealth())
+            assert issubclass(PeerTimedOut, PeerLost)
+
+    def test_a_token_that_is_not_accepted_is_named(self) -> None:
+        with (
+            serving(Security("right")) as address,
+            Client(address, Security("wrong")) as client,
+            pytest.raises(HandshakeRefused, match="token"),
+        ):
+            client.call("fine", AskHealth())
+
+    @pytest.mark.parametrize("action", ["wrong", "garbage"])
+    def test_an_answer_of_another_kind_is_an_error(self, action: str) -> None:
+        with serving() as address, Client(address, PLAIN) as client, pytest.raises(QueryError):
+            client.call(action, AskHealth())
+
+    def test_a_greeting_that_is_not_returned_is_refused(self) -> None:
+        hello = Hello(Identity("x", 1, "", ""), "x")
+        with (
+            serving() as address,
+            Client(address, PLAIN) as client,
+            pytest.raises(HandshakeRefused, match="did not return the greeting"),
+        ):
+            client.greet(hello)
