@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from volley import actions
 from volley.batches import empty_batch
 from volley.bridge.result import NativeResult
+from volley.plan.jvm import Java
 
 Original = Callable[..., Any]
 
@@ -239,12 +240,17 @@ def _save_as_table(
 def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
     """INSERT and CREATE TABLE AS run when they are said, not when their DataFrame is asked for rows."""
     command = spark._jsparkSession.sessionState().sqlParser().parsePlan(sqlQuery)
-    action = _WRITING_STATEMENTS.get(str(command.getClass().getSimpleName()))
+    statement = command.child() if _class_of(command) == "UnresolvedWith" else command
+    action = _WRITING_STATEMENTS.get(_class_of(statement))
     if action is None:
         return original(spark, sqlQuery)  # type: ignore[no-any-return]
     answers: list[DataFrame] = []
     actions.write(spark, action, lambda: command, lambda: answers.append(original(spark, sqlQuery)))
     return answers[0] if answers else spark.createDataFrame([], StructType([]))
+
+
+def _class_of(command: Java) -> str:
+    return str(command.getClass().getSimpleName())
 
 
 def _may_write(spark: SparkSession, sqlQuery: str, args: Any = None, **named: Any) -> bool:

@@ -250,7 +250,7 @@ class TestDaemons:
             registered(spark, Mine, splits=3)
             assert spark.sql("select id from mine").count() == 30
             explanation = volley.explain(spark.table("mine"))
-            assert str(explanation).startswith("Spark runs this query: 1 of 1 operators (100%) are native")
+            assert str(explanation).startswith("Spark runs this query: 2 of 2 operators (100%) are native")
             assert "DATA_SOURCE_NOT_SUPPORTED" in str(explanation)
             assert not explanation.native
         report = volley.last_query(spark)
