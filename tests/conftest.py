@@ -17,13 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 import volley
 from helpers.answers import Answers
+from helpers.leaves import leaf_frames
 from helpers.tables import frames
 from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
+from volley.cluster import LocalCluster
 from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deployed
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restored
+from volley.transport.flight import close_fleets
 
 # The same cases every time: a build must not fail because of what chance drew.
 # HYPOTHESIS_PROFILE=default looks further.
@@ -91,13 +94,23 @@ def deployment(
         eventually(found.is_empty)
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Three worker daemons for all tests of a process. A test that stops or kills some starts its own."""
+    with LocalCluster(3, cores=1, memory="512m") as running:
+        yield running
+        close_fleets()
+
+
 @pytest.fixture
 def spark(spark_session: SparkSession, deployment: Deployment) -> Iterator[SparkSession]:
     """The session with Volley enabled; settings that a test leaves behind, and its views, are gone after it."""
     before = _views(spark_session)
     with restored(spark_session):
         volley.enable(spark_session)
-        for key, value in deployment.settings.items():
+        # One task would read the small tables of tests, and nothing would cross the transport or reach the store.
+        chosen = deployment.settings | DISTRIBUTED_SETTINGS if deployment.settings else {}
+        for key, value in chosen.items():
             spark_session.conf.set(key, value)
         yield spark_session
     for view in _views(spark_session) - before:
@@ -162,3 +175,19 @@ def tables(spark: SparkSession, table_frames: dict[str, DataFrame]) -> SparkSess
     for name, frame in table_frames.items():
         frame.createOrReplaceTempView(name)
     return spark
+
+
+@pytest.fixture(scope="session")
+def leaf_views(
+    spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, DataFrame]]:
+    with leaf_frames(spark_session, tmp_path_factory.mktemp("leaves")) as frames:
+        yield frames
+
+
+@pytest.fixture
+def leaves(distributed: SparkSession, leaf_views: dict[str, DataFrame]) -> SparkSession:
+    """The session with the views of `helpers/leaves.py`, whose few rows are exchanged nevertheless."""
+    for name, frame in leaf_views.items():
+        frame.createOrReplaceTempView(name)
+    return distributed

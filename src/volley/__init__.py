@@ -20,7 +20,7 @@ __all__ = [
     "ErrorReport",
     "Estimate",
     "Explanation",
-    "FeedReport",
+    "FeedStatus",
     "LocalCluster",
     "NodeVerdict",
     "OperatorReport",
@@ -50,9 +50,10 @@ if TYPE_CHECKING:
     from volley import errors
     from volley.cluster import LocalCluster
     from volley.errors import VolleyError
+    from volley.events import FeedStatus
     from volley.history import cancel, last_query
     from volley.observe.explain import Explanation, explain
-    from volley.observe.report import ErrorReport, FeedReport, OperatorReport, QueryReport, StageReport
+    from volley.observe.report import ErrorReport, OperatorReport, QueryReport, StageReport
     from volley.session import disable, enable
     from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
     from volley.splits.source import Estimate, Split, SplitReader, SplitSource
@@ -64,9 +65,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "volley.cluster": ("LocalCluster",),
     "volley.errors": ("VolleyError",),
+    "volley.events": ("FeedStatus",),
     "volley.history": ("cancel", "last_query"),
     "volley.observe.explain": ("Explanation", "explain"),
-    "volley.observe.report": ("ErrorReport", "FeedReport", "OperatorReport", "QueryReport", "StageReport"),
+    "volley.observe.report": ("ErrorReport", "OperatorReport", "QueryReport", "StageReport"),
     "volley.session": ("disable", "enable"),
     "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore"),
     "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),

@@ -7,7 +7,7 @@ rows there were. Code that makes a batch of the columns of another one calls `ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -31,3 +31,11 @@ def rows_without_columns(rows: int) -> pa.RecordBatch:
 
 def table_without_columns(rows: int) -> pa.Table:
     return pa.Table.from_batches([rows_without_columns(rows)])
+
+
+def slices(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in slices of about `limit_bytes` at most, a row at least. Nothing is copied."""
+    count = -(-batch.nbytes // limit_bytes) or 1
+    rows = -(-batch.num_rows // count) or 1
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

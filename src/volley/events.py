@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything observable is an event: progress, reports, metrics and history are views of this one stream.
 
-Events are plain data with a version; a reader that meets a newer one can still show its name and time.
+Events are plain, frozen data that refer to nothing which runs.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
+from volley.fields import Count, Seconds
 from volley.ids import AttemptId, QueryId, StageId
-
-VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +20,6 @@ class Event:
     """`at_seconds` is the wall clock, in seconds since the epoch."""
 
     at_seconds: float = field(default_factory=time.time)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, named and versioned."""
-        return {"event": type(self).__name__, "version": VERSION, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -70,20 +64,29 @@ class OperatorMetrics:
 
 
 @dataclass(frozen=True)
-class TaskFinished(Event):
-    """`rows` and `size_bytes` are what the task gave to its readers or to the client.
+class TaskMetrics:
+    """What a task counted. Made by its worker and carried unchanged to the report.
 
-    What did not fit into memory: `operator_spilled_bytes` of what sorts, aggregates and joins hold while they run,
-    `shuffle_spilled_bytes` of what the task gave to its readers.
+    `rows` and `size_bytes` are what it gave to its readers or to the client. `shuffle_spilled_bytes` of these did not
+    fit into the memory of the shuffle store.
     """
 
+    rows: Count
+    size_bytes: Count
+    seconds: Seconds
+    operators: tuple[OperatorMetrics, ...] = ()
+    shuffle_spilled_bytes: Count = 0
+
+    @property
+    def operator_spilled_bytes(self) -> int:
+        """What sorts, aggregates and joins wrote to disk for want of memory."""
+        return sum(dict(operator.values).get("spilled_bytes", 0) for operator in self.operators)
+
+
+@dataclass(frozen=True)
+class TaskFinished(Event):
     attempt: AttemptId
-    rows: int
-    size_bytes: int
-    seconds: float
-    operators: tuple[OperatorMetrics, ...]
-    operator_spilled_bytes: int = 0
-    shuffle_spilled_bytes: int = 0
+    metrics: TaskMetrics
 
 
 @dataclass(frozen=True)
@@ -123,14 +126,13 @@ class SplitProgress(Event):
 
 
 @dataclass(frozen=True)
-class FeedFinished(Event):
-    """Where the splits of a scan went. `queued` were found and not wanted; `final`: discovery has ended.
+class FeedStatus:
+    """The splits of one scan: found, still queued, given to tasks that have not read them, and read to their end.
 
-    `by_task` and `bytes_by_task` are what each task was given; `done` are the splits that were read, `running` those
-    that tasks were given and did not read, because there were rows enough.
+    `by_task` and `bytes_by_task` are what each task was given, in splits and in bytes as far as the source knows them.
+    `final` is False when discovery has not ended, or was stopped before its end.
     """
 
-    stage: StageId
     source: str
     found: int
     queued: int
@@ -140,6 +142,22 @@ class FeedFinished(Event):
     bytes_by_task: tuple[int, ...]
     size_bytes: int
     final: bool
+
+    def __str__(self) -> str:
+        more = "" if self.final else " so far"
+        sizes = f" ({_listed(self.bytes_by_task)} bytes)" if any(self.bytes_by_task) else ""
+        return (
+            f"{self.source}: {self.found:,} splits found{more}, {self.queued:,} queued, {self.running:,} running, "
+            f"{self.done:,} done; by task {_listed(self.by_task)}{sizes}"
+        )
+
+
+@dataclass(frozen=True)
+class FeedFinished(Event):
+    """A stage needs no more splits of a scan. Those that are queued or running then were not wanted any more."""
+
+    stage: StageId
+    status: FeedStatus
 
 
 @dataclass(frozen=True)
@@ -176,3 +194,7 @@ class EventLog:
     def events(self) -> tuple[Event, ...]:
         with self._lock:
             return tuple(self._events)
+
+
+def _listed(counts: tuple[int, ...]) -> str:
+    return ", ".join(f"{count:,}" for count in counts)

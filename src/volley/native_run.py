@@ -22,10 +22,9 @@ from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import NOTHING_GIVEN, execute, keep
-from volley.deployment.base import Deployment, count_workers
+from volley.coordinator.run import NOTHING_GIVEN, RunOptions, execute, materialize
+from volley.deployment.base import Deployment
 from volley.events import EventLog, TaskStarted
-from volley.ids import QueryId
 from volley.observe.progress import progress_listeners
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
@@ -90,7 +89,7 @@ class NativeRun:
         """Run a subplan; its rows stay where Spark's tasks can read them."""
         transport, access = self._deployment.open_for_spark(resources)
         graph = kept(self._graph(subplan, transport), self._spark.sparkContext.defaultParallelism)
-        output = self._begin(keep, graph, transport)
+        output = self._begin(materialize, graph, transport)
         output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, self._tag))
         self._subplans.append(output)
         return output, access
@@ -114,10 +113,10 @@ class NativeRun:
 
     def _execute(self, plan: Node, given: Mapping[int, Sequence[TaskDone]]) -> ResultStream:
         transport = self._deployment.open()
-        return self._begin(partial(execute, given=given), self._graph(plan, transport), transport)
+        return self._begin(execute, self._graph(plan, transport), transport, given)
 
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
-        workers = count_workers(transport)
+        workers = len(transport.workers())
         if workers == 1:
             return make_stages(plan, 1, self._limits)
         plan = measure(plan)
@@ -125,7 +124,13 @@ class NativeRun:
             return alone(make_stages(plan, 1, self._limits))
         return make_stages(plan, workers, self._limits)
 
-    def _begin(self, begin: Callable[..., Running], graph: StageGraph, transport: Transport) -> Running:
+    def _begin(
+        self,
+        begin: Callable[[StageGraph, Transport, RunOptions], Running],
+        graph: StageGraph,
+        transport: Transport,
+        given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
+    ) -> Running:
         events = EventLog(*progress_listeners(self._config.progress))
         self._logs.append(events)
         token, session = CancellationToken(), self._session
@@ -133,17 +138,16 @@ class NativeRun:
         token.on_fire(lambda: history.ended(session, token))
         try:
             history.started(session, token)
-            return begin(
-                graph,
-                transport,
-                query=QueryId.new(),
+            options = RunOptions(
                 token=token,
                 timeout_seconds=self._config.timeout_seconds,
                 attempts=self._config.task_attempts,
                 events=events,
                 limits=self._limits,
                 absence_seconds=self._deployment.absence_seconds,
+                given=given,
             )
+            return begin(graph, transport, options)
         except BaseException:
             # An interrupt may fall between the start of the query and the stream that would end it.
             token.cancel("it was interrupted while it started")

@@ -138,6 +138,20 @@ class Clients:
                 self._clients[address] = self._security.connect(address)
             return self._clients[address]
 
+    def close(self) -> None:
+        """End all connections. Who asks again gets a new one."""
+        with self._lock:
+            closing = list(self._clients.values())
+            self._clients.clear()
+        for client in closing:
+            client.close()
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
 
 def is_loopback(host: str) -> bool:
     """Whether every address that `host` stands for is loopback."""

@@ -17,6 +17,7 @@ from volley.events import (
     StageFinished,
     StageStarted,
     TaskFinished,
+    TaskMetrics,
 )
 from volley.ids import QueryId, StageId
 from volley.observe.progress import ProgressLine, progress_listeners
@@ -26,8 +27,8 @@ QUERY = QueryId("q")
 STORY: list[Event] = [
     QueryStarted(QUERY, 2, 4),
     StageStarted(StageId(QUERY, 0), 3, 3),
-    TaskFinished(attempt_id(0), 10, 80, 0.1, ()),
-    TaskFinished(attempt_id(1), 10, 80, 0.1, ()),
+    TaskFinished(attempt_id(0), TaskMetrics(10, 80, 0.1)),
+    TaskFinished(attempt_id(1), TaskMetrics(10, 80, 0.1)),
     StageFinished(StageId(QUERY, 0), 12_345, 160, 0.1),
 ]
 

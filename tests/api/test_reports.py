@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from volley.events import OperatorMetrics, StageFinished, StageStarted, TaskFinished, TaskStarted
+from volley.events import OperatorMetrics, StageFinished, StageStarted, TaskFinished, TaskMetrics, TaskStarted
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.observe.report import QueryReport, StageReport
 from volley.observe.stages import stage_reports
-from volley.rpc.messages import TaskDone
-from volley.testing.contracts import attempt_id
 
 QUERY = QueryId("q")
 
@@ -17,16 +15,20 @@ def report(*stages: StageReport) -> QueryReport:
     return QueryReport("q", "collect", "native", (), 1.0, 0.1, 0.1, 0.8, 3, 0, stages=stages)
 
 
+def spilled(size_bytes: int) -> tuple[OperatorMetrics, ...]:
+    return (OperatorMetrics("SortExec", (("spilled_bytes", size_bytes),)),)
+
+
 def test_what_tasks_spilled_is_summed_over_a_stage_and_over_the_query() -> None:
     first, second = StageId(QUERY, 0), StageId(QUERY, 1)
     events = [
         StageStarted(first, 2, 2),
         TaskStarted(AttemptId(TaskId(first, 0), 0), "here"),
-        TaskFinished(AttemptId(TaskId(first, 0), 0), 1, 8, 0.1, (), 100, 7),
-        TaskFinished(AttemptId(TaskId(first, 1), 0), 1, 8, 0.1, (), 20, 0),
+        TaskFinished(AttemptId(TaskId(first, 0), 0), TaskMetrics(1, 8, 0.1, spilled(100), 7)),
+        TaskFinished(AttemptId(TaskId(first, 1), 0), TaskMetrics(1, 8, 0.1, spilled(20), 0)),
         StageFinished(first, 2, 16, 0.1),
         StageStarted(second, 1, 1),
-        TaskFinished(AttemptId(TaskId(second, 0), 0), 1, 8, 0.1, (), 0, 3000),
+        TaskFinished(AttemptId(TaskId(second, 0), 0), TaskMetrics(1, 8, 0.1, (), 3000)),
         StageFinished(second, 1, 8, 0.1),
     ]
     stages = stage_reports(events)
@@ -52,7 +54,7 @@ def test_a_task_counts_what_its_operators_spilled() -> None:
         OperatorMetrics("SortExec", (("spilled_bytes", 5), ("spill_count", 1))),
         OperatorMetrics("AggregateExec", (("spilled_bytes", 6),)),
     )
-    assert TaskDone(attempt_id(), (), 0, 0, 0.0, operators).operator_spilled_bytes == 11
+    assert TaskMetrics(0, 0, 0.0, operators).operator_spilled_bytes == 11
 
 
 def test_what_was_decided_while_it_ran_is_shown() -> None:

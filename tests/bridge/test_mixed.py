@@ -20,7 +20,6 @@ from volley.observe.report import QueryReport
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
-from volley.transport.flight import close_fleets
 
 DERBY = "jdbc:derby:memory:volley;create=true"
 
@@ -293,10 +292,9 @@ def test_a_jdbc_source(tpch: SparkSession) -> None:
 
 
 @pytest.fixture
-def elsewhere(tpch: SparkSession) -> Iterator[SparkSession]:
-    with LocalCluster(2) as cluster, conf(tpch, cluster.settings | DISTRIBUTED_SETTINGS):
+def elsewhere(tpch: SparkSession, cluster: LocalCluster) -> Iterator[SparkSession]:
+    with conf(tpch, cluster.settings | DISTRIBUTED_SETTINGS):
         yield tpch
-        close_fleets()
 
 
 def test_workers_in_other_processes(elsewhere: SparkSession) -> None:

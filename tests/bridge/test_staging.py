@@ -13,7 +13,7 @@ import pytest
 
 from volley.bridge.commit import Staging
 from volley.errors import CommitError, QueryError
-from volley.worker.parquet import Written
+from volley.worker.files import Written
 
 # At every single step of the file system that a writer takes to begin, another one begins, sweeps and ends.
 _INTERLEAVED = """

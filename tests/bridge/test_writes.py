@@ -26,7 +26,7 @@ from volley.cluster import LocalCluster
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
-from volley.worker.parquet import Written
+from volley.worker.files import Written
 
 slow = pytest.mark.slow
 
@@ -541,17 +541,14 @@ def test_a_killed_write_leaves_the_old_rows(spark: SparkSession, tmp_path: Path,
     assert [entry.name for entry in tmp_path.iterdir()] == ["t"]
 
 
-def test_workers_write(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> None:
+def test_workers_write(spark: SparkSession, tmp_path: Path, rows: DataFrame, cluster: LocalCluster) -> None:
     """Daemons write their shares themselves; none of the rows passes the driver."""
-    with LocalCluster(2) as cluster, conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
-        try:
-            by_name = rows.groupBy("day", "name").agg(F.sum("id").alias("total"))
-            both(spark, tmp_path, lambda writer, path: writer.partitionBy("day").parquet(path), by_name)
-            report = volley.last_query(spark)
-            assert report is not None
-            assert report.rows == 70
-        finally:
-            close_fleets()
+    with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
+        by_name = rows.groupBy("day", "name").agg(F.sum("id").alias("total"))
+        both(spark, tmp_path, lambda writer, path: writer.partitionBy("day").parquet(path), by_name)
+        report = volley.last_query(spark)
+        assert report is not None
+        assert report.rows == 70
 
 
 @slow

@@ -23,13 +23,6 @@ SOME = ("q01", "q03", "q05", "q11", "q18")
 SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1", **DISTRIBUTED_SETTINGS}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3, cores=1, memory="512m") as running:
-        yield running
-        close_fleets()
-
-
 @pytest.mark.parametrize("query", SOME)
 def test_rows_are_sparks(tpch: SparkSession, answers: Answers, cluster: LocalCluster, query: str) -> None:
     with conf(tpch, cluster.settings | SHUFFLED):
@@ -90,7 +83,7 @@ def test_flight_without_addresses_is_an_error(tpch: SparkSession) -> None:
 
 
 def test_tasks_are_spread_over_the_workers(tpch: SparkSession, cluster: LocalCluster) -> None:
-    with conf(tpch, cluster.settings):
+    with conf(tpch, cluster.settings | DISTRIBUTED_SETTINGS):
         tpch.sql(query_text("q03")).collect()
     report = volley.last_query(tpch)
     assert report is not None

@@ -20,11 +20,11 @@ from volley.rpc.control import RESULT_TICKET, AskHealth
 from volley.rpc.handshake import Hello, Identity, to_json
 from volley.security import Security, Tls, is_loopback
 from volley.shuffle.factory import ShuffleSettings
-from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.server_state import ShuffleServerSettings
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
+from volley.testing.shuffle_configs import shuffle_config
 from volley.transport.fleet import Fleet
 from volley.transport.spark_control import Control
 from volley.worker.daemon import Daemon, DaemonSettings
@@ -272,14 +272,8 @@ class TestTls:
             for stranger in (self.security(certificates, "ca"), Security(TOKEN)):
                 with pytest.raises(flight.FlightUnavailableError):
                     health(server.address, stranger)
-            store = ServiceStore(
-                [server.address],
-                replicas=1,
-                security=member,
-                memory_limit_bytes=2**26,
-                compression="none",
-                retry_policy=RetryPolicy(0, 0.01, 10.0),
-            )
+            config = shuffle_config(servers=(server.address,), replicas=1)
+            store = ServiceStore(config, member, memory_limit_bytes=2**26)
             store.begin(QueryId("q"))
             sink = store.sink(attempt_id(), 1)
             sink.write(0, batch_of(1, 2))

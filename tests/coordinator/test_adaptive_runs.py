@@ -47,12 +47,6 @@ NO_BROADCAST = replace(UNMERGED, broadcast_bytes=0)
 SEPARATE = replace(NO_BROADCAST, runtime_filter_bytes=0)
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides run at the same time, so both are exchanged before their sizes are known."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {})
-
-
 def joined(
     directory: Path, kind: JoinKind, condition: Expression | None, *, hot: float = 0.0, right: int = 60
 ) -> Join:
@@ -102,15 +96,13 @@ def test_a_large_side_is_not_exchanged_when_the_other_proved_small(
     assert any("not exchanged" in said for said in decisions(log)) == expected
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("build", [None, BuildSide.RIGHT])
 @pytest.mark.parametrize("kind", JoinKind)
 def test_a_side_that_proves_small_too_late_is_still_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: JoinKind, build: BuildSide | None
+    tmp_path: Path, kind: JoinKind, build: BuildSide | None
 ) -> None:
-    # Whichever side ends first, none may then be put into the reader.
-    monkeypatch.setattr("volley.coordinator.stage.absorbed", lambda *_: None)
-    log = adapted_run(replace(joined(tmp_path, kind, None), build=build))
+    # Both sides run at the same time, so both are exchanged before their sizes are known.
+    log = adapted_run(replace(joined(tmp_path, kind, None), build=build), deferred={})
     assert absorbed(log) == 0
     assert any("where it lies" in said for said in decisions(log)) == (kind in MAY_HOLD_RIGHT)
 
@@ -156,13 +148,7 @@ def test_a_stage_is_absorbed_with_what_it_absorbed_itself(tmp_path: Path) -> Non
     assert [report.stage for report in stage_reports(log.events)] == [1, 3, 4]
 
 
-def test_a_stage_with_two_readers_is_exchanged_for_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "volley.coordinator.run.awaited",
-        lambda graph, limits: {0: frozenset({1})} if len(graph.stages) > 1 else {},
-    )
+def test_a_stage_with_two_readers_is_exchanged_for_both(tmp_path: Path) -> None:
     first = joined(tmp_path, JoinKind.INNER, None)
     again_key, again = Attribute(6, "k", LONG), Attribute(7, "v", LONG)
     assert isinstance(first.left, Exchange)
@@ -172,5 +158,5 @@ def test_a_stage_with_two_readers_is_exchanged_for_both(
     plan = Join(JoinKind.INNER, (V,), (again_key,), None, None, by(V, first), by(again_key, many))
     graph = make_stages(plan, WORKERS, UNMERGED)
     assert [[node.stage for node in stage.inputs] for stage in graph.stages] == [[], [], [0, 1], [2, 0]]
-    log = adapted_run(plan)
+    log = adapted_run(plan, deferred={0: frozenset({1})})
     assert 0 in [report.stage for report in stage_reports(log.events)]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,9 +13,9 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.coordinator.run import execute, keep
+from volley.coordinator.run import RunOptions, execute, materialize
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled
-from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed
+from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed, TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema
 from volley.plan.expressions import Attribute, Call, Literal
@@ -42,9 +42,9 @@ from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import kept, make_stages
 from volley.testing.limits import UNMERGED
+from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
 from volley.worker.receiving import receive
-from volley.worker.slots import Attempt
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
@@ -64,15 +64,17 @@ class Kept:
     ) -> None:
         self.transport = transport or LocalTransport(WORKERS, 3, MemoryStore)
         self.token, self.log = CancellationToken(), EventLog()
-        self.output: MaterializedResult = keep(
+        self.output: MaterializedResult = materialize(
             kept(make_stages(plan, WORKERS, UNMERGED), readers=4),
             self.transport,
-            query=QueryId.new(),
-            token=self.token,
-            timeout_seconds=timeout_seconds,
-            attempts=2,
-            events=self.log,
-            limits=UNMERGED,
+            RunOptions(
+                query=QueryId.new(),
+                token=self.token,
+                timeout_seconds=timeout_seconds,
+                attempts=2,
+                events=self.log,
+                limits=UNMERGED,
+            ),
         )
 
     def ending(self) -> str | None:
@@ -149,7 +151,10 @@ class OneLeaves(LocalTransport):
     def workers(self) -> Sequence[WorkerInfo]:
         return [worker for worker in super().workers() if worker.name != self.gone]
 
-    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+    def holders(self) -> Set[str]:
+        return super().holders() - {self.gone}
+
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         running = await super().start(worker, task)
         if not self.gone:
             await running.done()
@@ -177,7 +182,8 @@ def handed(transport: LocalTransport, task: int, values: Sequence[int], worker: 
     batches = [pa.record_batch([pa.array([value], pa.int64())], schema=schema) for value in values]
     store = transport._workers[worker].store
     blocks = receive(Push("", attempt, WORKERS), batches, store)
-    return TaskDone(attempt, blocks, len(values), sum(block.size_bytes for block in blocks), 0.0, (), worker)
+    size_bytes = sum(block.size_bytes for block in blocks)
+    return TaskDone(attempt, blocks, TaskMetrics(len(values), size_bytes, 0.0), worker)
 
 
 def not_negative(rows: Node) -> Node:
@@ -212,13 +218,15 @@ def run(
     stream = execute(
         make_stages(plan, WORKERS, UNMERGED),
         transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=3,
-        events=log or EventLog(),
-        limits=UNMERGED,
-        given={7: given},
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=3,
+            events=log or EventLog(),
+            limits=UNMERGED,
+            given={7: given},
+        ),
     )
     return sorted(value for batch in stream for value in batch.column(0).to_pylist())
 
@@ -252,7 +260,7 @@ def test_batches_are_dealt_evenly() -> None:
 
 
 def test_nothing_was_handed_over() -> None:
-    nobody = TaskDone(AttemptId(TaskId(StageId(HANDED, 0), 0), 0), (), 0, 0, 0.0, ())
+    nobody = TaskDone(AttemptId(TaskId(StageId(HANDED, 0), 0), 0), (), TaskMetrics(0, 0, 0.0))
     assert run(LocalTransport(WORKERS, 3, MemoryStore), [nobody]) == []
 
 

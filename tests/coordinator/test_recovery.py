@@ -25,8 +25,8 @@ from helpers.recovery import (
 )
 from volley.cancellation import CancellationToken
 from volley.coordinator.attempts import Attempts
-from volley.coordinator.run import execute
-from volley.errors import BlockMissing, QueryError
+from volley.coordinator.run import RunOptions, execute
+from volley.errors import BlockMissing, QueryError, ResultInterrupted
 from volley.events import (
     Event,
     EventLog,
@@ -38,6 +38,7 @@ from volley.events import (
     TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.loop import shared_loop
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
 from volley.plan.nodes import (
     Aggregate,
@@ -59,8 +60,8 @@ from volley.stages.cut import cut
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import is_repeatable
 from volley.testing.limits import UNMERGED
+from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
-from volley.worker.slots import Attempt
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -82,12 +83,14 @@ def test_of_outputs_that_outlive_their_worker_only_the_lost_one_is_computed_agai
     stream = execute(
         cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=store),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=3,
-        events=log,
-        limits=UNMERGED,
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=3,
+            events=log,
+            limits=UNMERGED,
+        ),
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
     (lost,) = losses.lost
@@ -109,12 +112,14 @@ def test_a_query_whose_data_cannot_be_removed_still_has_its_rows(tmp_path: Path)
     stream = execute(
         cut(three_stages(), WORKERS, UNMERGED),
         LocalTransport(1, 1, MemoryStore, shared=StuckFolder(tmp_path, Losses(stage=9, count=0))),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=1,
-        events=EventLog(),
-        limits=UNMERGED,
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=1,
+            events=EventLog(),
+            limits=UNMERGED,
+        ),
     )
     assert sorted(value for batch in stream for value in batch.column(0).to_pylist()) == list(range(3000))
 
@@ -196,9 +201,12 @@ def test_readers_of_readers_begin_again_too() -> None:
     assert rolled_back(log) == [(1, 1), (2, 1)]
 
 
-def absorbing(below: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+# For plans that are `absorbing`: stage 1 waits to see how large stage 2 is.
+FOR_STAGE_2 = {1: frozenset({2})}
+
+
+def absorbing(below: Node) -> Node:
     """Stage 3 joins stage 2, which is small, and does the work of stage 1, which reads stage 0, in its own tasks."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {1: frozenset({2})})
     other = Attribute(2, "m", LONG, False)
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     large = exchanged(Partitioning.HASH, below)
@@ -210,11 +218,9 @@ def rolled_back(log: EventLog) -> list[tuple[int, int]]:
     return [(stage.stage, stage.epoch) for stage in stages]
 
 
-def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plan = absorbing(exchanged(Partitioning.ROUND_ROBIN, numbers(3000)), monkeypatch)
-    rows, log = run(plan, Losses(stage=0, count=1))
+def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be() -> None:
+    plan = absorbing(exchanged(Partitioning.ROUND_ROBIN, numbers(3000)))
+    rows, log = run(plan, Losses(stage=0, count=1), deferred=FOR_STAGE_2)
     assert rows == list(range(3000))
     assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
     assert rolled_back(log) == [(3, 1)]
@@ -224,7 +230,6 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Stage 0 keeps rows with a partner in stage 2, which takes any of those that it reads: another time, others."""
-    monkeypatch.setattr("volley.coordinator.run.awaited", lambda graph, limits: {0: frozenset({2})})
     monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage, limits: 2**30)
     other = Attribute(2, "m", LONG, False)
     some = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
@@ -232,7 +237,12 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     large = exchanged(Partitioning.HASH, numbers(3000))
     joined = Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small)
     plan = exchanged(Partitioning.SINGLE, joined)
-    rows, log = run(plan, Losses(stage=2, count=1), limits=replace(UNMERGED, broadcast_bytes=0))
+    rows, log = run(
+        plan,
+        Losses(stage=2, count=1),
+        limits=replace(UNMERGED, broadcast_bytes=0),
+        deferred={0: frozenset({2})},
+    )
     assert rows == list(range(3000))
     decisions = {
         event.stage.stage: event.decisions for event in log.events if isinstance(event, StageStarted)
@@ -241,20 +251,18 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     assert rolled_back(log) == [(0, 1)]
 
 
-def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stage_that_does_the_work_of_another_is_as_repeatable_as_that_one() -> None:
     below = Limit(5000, 0, False, exchanged(Partitioning.HASH, numbers(3000)))
-    rows, log = run(absorbing(below, monkeypatch), Losses(stage=3, count=1))
+    rows, log = run(absorbing(below), Losses(stage=3, count=1), deferred=FOR_STAGE_2)
     assert rows == list(range(3000))
     assert [event.stage.stage for event in log.events if isinstance(event, StageAbsorbed)] == [1]
     assert rolled_back(log) == [(4, 1)]
 
 
-def test_what_a_stage_reads_whole_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = absorbing(exchanged(Partitioning.HASH, numbers(3000)), monkeypatch)
+def test_what_a_stage_reads_whole_is_computed_again() -> None:
+    plan = absorbing(exchanged(Partitioning.HASH, numbers(3000)))
     losses = Losses(stage=2, count=1)
-    rows, log = run(plan, losses)
+    rows, log = run(plan, losses, deferred=FOR_STAGE_2)
     assert rows == list(range(3000))
     (lost,) = losses.lost
     assert finished(log)[(2, lost.task.task)] == 2
@@ -268,7 +276,7 @@ class OneHolder(LocalTransport):
         super().__init__(2 * WORKERS, 6, lambda location: LossyStore(location, losses))
         self._gate = gate
 
-    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         if gate := self._gate(task.attempt):
             await gate.wait()
         attempt = await super().start(worker, task)
@@ -320,18 +328,44 @@ def test_a_late_report_of_a_loss_does_not_take_a_fresh_output_out_of_a_readers_i
     stream = execute(
         cut(three_stages(Partitioning.HASH, below), WORKERS, UNMERGED),
         OneHolder(FirstOutputs(stage=1, count=0), gate),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=3,
-        events=log,
-        limits=UNMERGED,
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=60,
+            attempts=3,
+            events=log,
+            limits=UNMERGED,
+        ),
     )
     rows = sorted(value for batch in stream for value in batch.column(0).to_pylist())
     assert reported.is_set()
     assert rows == list(range(3000))
     # The fresh output counts: nobody computes it a third time.
     assert finished(log)[(1, 0)] == 2
+
+
+def test_a_result_that_the_client_has_begun_to_read_is_never_given_twice() -> None:
+    """The first task of the result still streams when the others find what they read gone, and it was round robin."""
+    has_rows = asyncio.Event()
+
+    def gate(attempt: AttemptId) -> asyncio.Event | None:
+        return has_rows if attempt.task.stage.stage == 1 and attempt.task.task > 0 else None
+
+    @dataclass
+    class OtherPartitions(Losses):
+        def strike(self, block: Block) -> None:
+            if block.partition > 0 and block.attempt.task.stage.stage == 0:
+                super().strike(block)
+
+    stream = execute(
+        cut(exchanged(Partitioning.ROUND_ROBIN, numbers(600_000)), WORKERS, UNMERGED),
+        OneHolder(OtherPartitions(stage=0, count=1), gate),
+        RunOptions(timeout_seconds=60, attempts=3, limits=UNMERGED, result_buffer_bytes=1),
+    )
+    rows = next(stream).column(0).to_pylist()
+    shared_loop().call(has_rows.set)
+    with pytest.raises(ResultInterrupted, match="the client has some"):
+        rows += [value for batch in stream for value in batch.column(0).to_pylist()]
 
 
 FRACTION = Attribute(8, "f", DOUBLE)

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from volley.cancellation import CancellationToken
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.events import EventLog, StageAbsorbed, StageStarted, TaskFailed
-from volley.ids import QueryId
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, Expression, Literal
 from volley.plan.nodes import Aggregate, DataFile, Exchange, FileScan, Node, Partitioning
 from volley.plan.types import BOOLEAN, LONG
@@ -63,18 +62,18 @@ def by(key: Attribute, child: Node) -> Exchange:
     return Exchange(Partitioning.HASH, WORKERS, (key,), (), child)
 
 
-def run(plan: Node, workers: int, limits: PlannerLimits) -> tuple[list[tuple[object, ...]], EventLog]:
+def run(
+    plan: Node,
+    workers: int,
+    limits: PlannerLimits,
+    deferred: Mapping[int, frozenset[int]] | None = None,
+) -> tuple[list[tuple[object, ...]], EventLog]:
     log = EventLog()
     transport = LocalTransport(workers, workers, MemoryStore)
     stream = execute(
         make_stages(plan, workers, limits),
         transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=1,
-        events=log,
-        limits=limits,
+        RunOptions(timeout_seconds=60, attempts=1, events=log, limits=limits, deferred=deferred),
     )
     rows = [row for batch in stream for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
     assert transport.held_bytes == 0
@@ -82,9 +81,16 @@ def run(plan: Node, workers: int, limits: PlannerLimits) -> tuple[list[tuple[obj
     return sorted(rows, key=repr), log
 
 
-def adapted_run(plan: Node, limits: PlannerLimits = UNMERGED, *, may_be_empty: bool = False) -> EventLog:
+def adapted_run(
+    plan: Node,
+    limits: PlannerLimits = UNMERGED,
+    *,
+    deferred: Mapping[int, frozenset[int]] | None = None,
+    may_be_empty: bool = False,
+) -> EventLog:
+    """`deferred` are stages that wait for others, if that is not to be planned."""
     expected, _ = run(plan, 1, limits)
-    actual, log = run(plan, WORKERS, limits)
+    actual, log = run(plan, WORKERS, limits, deferred)
     assert actual == expected
     assert expected or may_be_empty
     return log

@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
-from volley.cancellation import CancellationToken
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.errors import BlockDamaged, BlockMissing
 from volley.events import (
     EventLog,
     TaskFinished,
 )
-from volley.ids import AttemptId, QueryId
+from volley.ids import AttemptId
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import (
     Aggregate,
@@ -28,12 +27,13 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import LONG
 from volley.shuffle.base import Block
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy
 from volley.shuffle.memory import MemoryStore
 from volley.shuffle.objectstore import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.limits import PlannerLimits
 from volley.testing.limits import UNMERGED
+from volley.testing.shuffle_configs import shuffle_config
 from volley.transport.local import LocalTransport
 
 NUMBER = Attribute(1, "n", LONG, False)
@@ -91,18 +91,14 @@ def run(
     attempts: int = 3,
     workers: int = WORKERS,
     limits: PlannerLimits = UNMERGED,
+    deferred: Mapping[int, frozenset[int]] | None = None,
 ) -> tuple[list[int], EventLog]:
     transport = LocalTransport(workers, 3, lambda location: LossyStore(location, losses))
     log = EventLog()
     stream = execute(
         cut(plan, WORKERS, limits),
         transport,
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=60,
-        attempts=attempts,
-        events=log,
-        limits=limits,
+        RunOptions(timeout_seconds=60, attempts=attempts, events=log, limits=limits, deferred=deferred),
     )
     rows = [value for batch in stream for value in batch.column(0).to_pylist()]
     assert transport.held_bytes == 0
@@ -113,10 +109,8 @@ class LossyFolder(ObjectStore):
     """The same, of a store beside the workers."""
 
     def __init__(self, directory: Path, losses: Losses) -> None:
-        retry_policy = RetryPolicy(0, 0, 5.0)
-        super().__init__(
-            f"file://{directory}", memory_limit_bytes=2**26, compression="none", retry_policy=retry_policy
-        )
+        config = shuffle_config(store=f"file://{directory}", retry=RetryPolicy(0, 0, 5.0))
+        super().__init__(config, memory_limit_bytes=2**26)
         self._losses = losses
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:

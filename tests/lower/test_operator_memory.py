@@ -82,11 +82,13 @@ def stored(plan: Node, given: OperatorMemory | None) -> tuple[pa.Table, TaskDone
 
 
 def spilled_bytes(done: TaskDone) -> int:
-    return sum(value for part in done.operators for name, value in part.values if name == "spilled_bytes")
+    return sum(
+        value for part in done.metrics.operators for name, value in part.values if name == "spilled_bytes"
+    )
 
 
 def operators(done: TaskDone) -> set[str]:
-    return {part.name for part in done.operators}
+    return {part.name for part in done.metrics.operators}
 
 
 def ordered(table: pa.Table) -> pa.Table:

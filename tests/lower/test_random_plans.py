@@ -1,18 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random plans over small tables full of NULLs and duplicates, with Spark as the oracle."""
+"""Random plans over leaves of every kind, with Spark as the oracle.
+
+Tables are small and full of NULLs and duplicates; some have no rows. Plans may keep no column of their input at all, or
+the same one twice. What only Spark can read is handed over: such plans are mixed, or Spark's, and are counted.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+import volley
+from helpers.leaves import COLUMNS, NATIVE, SPARKS
+from volley.cluster import LocalCluster
 from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
+from volley.transport.flight import close_fleets
 
 NUMBERS = st.sampled_from(["k", "l", "m", "d", "id", "k + 1", "l % 3", "m * 2", "coalesce(k, 0)"])
 TEXTS = st.sampled_from(["s", "upper(s)", "concat(s, 'x')", "coalesce(s, '-')"])
 KEYS = st.lists(st.sampled_from(["k", "s", "b", "dt", "f", "g", "l"]), min_size=1, max_size=3, unique=True)
+CONSTANTS = st.lists(
+    st.sampled_from(["7", "'x'", "null", "cast(null as int)", "true", "1.5", "date'2020-01-01'"]),
+    min_size=1,
+    max_size=3,
+)
+TOTALS = st.lists(
+    st.sampled_from(
+        ["count(*)", "count(1)", "sum(1)", "count(null)", "max('x')", "min(null)", "count(distinct 1)"]
+    ),
+    min_size=1,
+    max_size=3,
+)
 CALLS = st.lists(
     st.one_of(
         st.builds("{}({})".format, st.sampled_from(["sum", "avg", "min", "max", "count"]), NUMBERS),
@@ -32,6 +56,8 @@ COMPARISONS = st.one_of(
         "s {} ('a', 'zz'{})".format, st.sampled_from(["in", "not in"]), st.sampled_from(["", ", null"])
     ),
     st.sampled_from(["b", "not b", "f > 1", "f = g", "s like '%z'", "dt > date'2020-01-10'"]),
+    # Spark folds some of these, and so leaves plans without rows or without columns.
+    st.sampled_from(["true", "false", "1 = 1", "id < 0", "null"]),
 )
 CONDITIONS = st.recursive(
     COMPARISONS,
@@ -42,43 +68,92 @@ CONDITIONS = st.recursive(
     ),
     max_leaves=4,
 )
-COLUMNS = "id, k, l, s, d, m, f, g, b, dt, ts"
+LIST = ", ".join(COLUMNS)
+JOINS = st.sampled_from(["join", "left join", "right join", "full join"])
 
 
 @st.composite
-def sources(draw: st.DrawFn) -> str:
-    """A table, filtered or joined: always with the columns of a table."""
-    table = draw(st.sampled_from(["t", "u"]))
-    kind = draw(st.sampled_from(["plain", "filter", "join", "semi", "union", "limit"]))
-    condition = draw(CONDITIONS)
-    match kind:
+def sources(draw: st.DrawFn, leaves: st.SearchStrategy[str]) -> str:
+    """A leaf, filtered, joined, united or cut: always with the columns of a leaf."""
+    leaf, condition = draw(leaves), draw(CONDITIONS)
+    match draw(st.sampled_from(["plain", "filter", "join", "semi", "union", "limit", "spread"])):
         case "plain":
-            return f"select {COLUMNS} from {table}"
+            return f"select {LIST} from {leaf}"
         case "filter":
-            return f"select {COLUMNS} from {table} where {condition}"
+            return f"select {LIST} from {leaf} where {condition}"
         case "join":
-            word = draw(st.sampled_from(["join", "left join", "right join", "full join"]))
-            on = draw(st.sampled_from(["t.k = u.k", "t.k = u.k and t.m > u.m", "t.s = u.s and t.b = u.b"]))
-            sides = ("t" if draw(st.booleans()) else "u" for _ in COLUMNS.split(", "))
-            chosen = ", ".join(
-                f"{side}.{name}" for side, name in zip(sides, COLUMNS.split(", "), strict=True)
+            on = draw(
+                st.sampled_from(
+                    ["x.k = y.k", "x.k = y.k and x.m > y.m", "x.s = y.s and x.b = y.b", "x.id < 3"]
+                )
             )
-            return f"select * from (select {chosen} from t {word} u on {on}) where {condition}"
+            sides = ("x" if draw(st.booleans()) else "y" for _ in COLUMNS)
+            chosen = ", ".join(f"{side}.{name}" for side, name in zip(sides, COLUMNS, strict=True))
+            joined = f"select {chosen} from {leaf} x {draw(JOINS)} {draw(leaves)} y on {on}"
+            return f"select * from ({joined}) where {condition}"
         case "semi":
             word = draw(st.sampled_from(["exists", "not exists"]))
-            return f"select {COLUMNS} from t where {word} (select 1 from u where u.k = t.k and u.id > 5)"
+            other = f"select 1 from {draw(leaves)} y where y.k = x.k and y.id > 5"
+            return f"select {LIST} from {leaf} x where {word} ({other})"
         case "union":
-            return f"select {COLUMNS} from t where {condition} union all select {COLUMNS} from u"
+            return f"select {LIST} from {leaf} where {condition} union all select {LIST} from {draw(leaves)}"
+        case "spread":
+            hint = draw(
+                st.sampled_from(["repartition(3)", "repartition(3, k)", "repartition(2, s)", "coalesce(1)"])
+            )
+            return f"select /*+ {hint} */ {LIST} from {leaf}"
         case _:
-            return f"select {COLUMNS} from t order by m, id limit {draw(st.integers(0, 70))}"
+            return f"select {LIST} from {leaf} order by m, id limit {draw(st.integers(0, 70))}"
 
 
 @st.composite
-def queries(draw: st.DrawFn) -> str:
-    source = draw(sources())
-    match draw(st.sampled_from(["rows", "groups", "distinct", "sorted", "window"])):
+def columnless(draw: st.DrawFn, leaves: st.SearchStrategy[str]) -> str:
+    """A query that reads no column of its input, or only to drop rows."""
+    source, other = draw(sources(leaves)), draw(leaves)
+    constants, totals = ", ".join(draw(CONSTANTS)), ", ".join(draw(TOTALS))
+    word = draw(st.sampled_from(["exists", "not exists"]))
+    match draw(
+        st.sampled_from(
+            ["count", "constants", "cross", "outer", "sets", "exists", "scalar", "union", "window"]
+        )
+    ):
+        case "count":
+            return f"select {totals} from ({source})"
+        case "constants":
+            return f"select {constants} from ({source})"
+        case "cross":
+            return f"select {totals} from ({source}) cross join (select {constants} from {other})"
+        case "outer":
+            on = draw(st.sampled_from(["true", "false", "1 = 1"]))
+            return f"select {constants} from ({source}) x {draw(JOINS)} {other} y on {on}"
+        case "sets":
+            having = draw(st.sampled_from(["", " having count(*) > 3"]))
+            return f"select {constants}, {totals} from ({source}) group by grouping sets (()){having}"
+        case "exists":
+            return f"select {constants} from ({source}) where {word} (select 1 from {other})"
+        case "scalar":
+            asked = f"(select {totals.split(', ')[0]} from {other})"
+            return f"select (select count(*) from {other}), {constants} from ({source}) where {asked} is not null"
+        case "window":
+            return f"select count(*) over (), count(null) over (partition by 1), {constants} from ({source})"
+        case _:
+            branches = (
+                f"select {number} from {one}" for number, one in enumerate((f"({source})", other, other))
+            )
+            return f"select {totals} from ({' union all '.join(branches)})"
+
+
+@st.composite
+def queries(draw: st.DrawFn, leaves: st.SearchStrategy[str]) -> str:
+    source = draw(sources(leaves))
+    match draw(
+        st.sampled_from(["rows", "twice", "groups", "distinct", "sorted", "window", "none", "none", "none"])
+    ):
         case "rows":
             return f"select {draw(NUMBERS)} x, {draw(TEXTS)} y, f from ({source})"
+        case "twice":
+            number = draw(NUMBERS)
+            return f"select {number}, s, {number}, s as k, s, null from ({source})"
         case "groups":
             keys, calls = ", ".join(draw(KEYS)), ", ".join(draw(CALLS))
             shape = draw(st.sampled_from(["{}", "rollup({})", "cube({})"])).format(keys)
@@ -89,31 +164,68 @@ def queries(draw: st.DrawFn) -> str:
             order = ", ".join(
                 f"{key} {draw(st.sampled_from(['asc', 'desc', 'desc nulls first']))}" for key in draw(KEYS)
             )
-            count = draw(st.integers(1, 40))
-            return f"select * from ({source}) order by {order}, {COLUMNS} limit {count}"
-        case _:
+            count = draw(st.integers(0, 40))
+            return f"select * from ({source}) order by {order}, {LIST} limit {count}"
+        case "window":
             keys = ", ".join(draw(KEYS))
             call = draw(st.sampled_from(["rank()", "dense_rank()", "sum(m)", "count(s)", "min(f)", "max(k)"]))
             return f"select id, {call} over (partition by {keys} order by {draw(NUMBERS)}) w from ({source})"
+        case _:
+            return draw(columnless(leaves))
 
 
-# Several workers run what one runs, cut into stages: fewer cases tell whether the cuts are right.
-@pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize(
-    ("workers", "examples"),
-    [("1", 30), ("3", 15), *(pytest.param(n, 200, marks=pytest.mark.slow) for n in ("1", "3"))],
-)
-def test_random_plans(tables: SparkSession, workers: str, examples: int) -> None:
-    tables.conf.set("spark.volley.local.workers", workers)
+def compare(spark: SparkSession, plans: st.SearchStrategy[str], examples: int, native: bool) -> Counter[str]:
+    """The engines that ran so many plans, each of which gave Spark's rows."""
+    engines: Counter[str] = Counter()
 
     @settings(
         max_examples=examples,
         deadline=None,
         derandomize=True,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
+        suppress_health_check=list(HealthCheck),
     )
-    @given(queries())
+    @given(plans)
     def check(query: str) -> None:
-        assert_same_rows(tables, query)
+        assert_same_rows(spark, query, native=native)
+        report: Any = volley.last_query(spark)
+        assert report.engine == "spark" or not any(str(r).startswith("[REPLAY") for r in report.reasons)
+        engines[report.engine] += 1
 
     check()
+    return engines
+
+
+# Several workers run what one runs, cut into stages: fewer cases tell whether the cuts are right.
+@pytest.mark.parametrize(
+    ("workers", "examples"),
+    [("1", 40), ("3", 40), *(pytest.param(n, 400, marks=pytest.mark.slow) for n in ("1", "3"))],
+)
+def test_native_leaves(leaves: SparkSession, workers: str, examples: int) -> None:
+    leaves.conf.set("spark.volley.local.workers", workers)
+    engines = compare(leaves, queries(st.sampled_from(list(NATIVE))), examples, native=True)
+    assert engines == {"native": examples}
+
+
+@pytest.mark.parametrize(
+    ("workers", "examples"),
+    [("1", 12), ("3", 12), *(pytest.param(n, 150, marks=pytest.mark.slow) for n in ("1", "3"))],
+)
+def test_leaves_of_spark(leaves: SparkSession, workers: str, examples: int) -> None:
+    """Which part is native is up to the plan; that there is one, in a third of all of them, is not."""
+    leaves.conf.set("spark.volley.local.workers", workers)
+    names = [*SPARKS, *SPARKS, *SPARKS, *NATIVE]
+    engines = compare(leaves, queries(st.sampled_from(names)), examples, native=False)
+    assert engines["mixed"] + engines["native"] >= examples // 3, engines
+    assert engines["mixed"], engines
+
+
+@pytest.mark.slow
+def test_worker_daemons(leaves: SparkSession) -> None:
+    with LocalCluster(2, cores=1) as cluster, conf(leaves, cluster.settings):
+        try:
+            names = [*NATIVE, *NATIVE, *SPARKS]
+            engines = compare(leaves, queries(st.sampled_from(names)), 150, native=False)
+        finally:
+            close_fleets()
+    assert engines["native"] >= 60, engines
+    assert engines["mixed"], engines

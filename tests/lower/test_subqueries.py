@@ -110,3 +110,13 @@ def test_values_to_look_among() -> None:
     among = InSubquery(9, NUMBER, exchanged(Partitioning.HASH, numbers(4)))
     rows, _ = run(three_stages(child=Filter(among, numbers(3000))), Losses(stage=9, count=0))
     assert rows == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_merged_subqueries_of_which_one_cannot_be_null(tables: SparkSession, workers: str) -> None:
+    """Spark computes both at once, in a struct."""
+    tables.conf.set("spark.volley.local.workers", workers)
+    assert_same_rows(tables, "select (select count(*) from t), (select max(d) from t)")
+    assert_same_rows(
+        tables, "select k from u where (select count(l) from t) > 3 and (select count(*) from t) > 9"
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 import volley
 from volley.runtime import Phase, Shared
 
-_EXIT_SECONDS = 60
+_EXIT_SECONDS = 240
 
 
 def _run(program: str) -> list[str]:
@@ -39,7 +39,7 @@ def exit_of_a_child():
     if pid == 0:
         sys.exit(0)
     watched = os.pidfd_open(pid)
-    if not select.select([watched], [], [], 20)[0]:
+    if not select.select([watched], [], [], 60)[0]:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
         return "hangs"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any
@@ -129,6 +129,30 @@ def test_a_server_that_offers_nothing_refuses_everything() -> None:
         with pytest.raises(flight.FlightError, match="no rows"):
             client.flight.do_get(flight.Ticket(b"x")).read_all()
     server.shutdown()
+
+
+def _exchange(client: flight.FlightClient) -> None:
+    writer, reader = client.do_exchange(DESCRIPTOR)
+    writer.begin(SCHEMA)
+    writer.done_writing()
+    reader.read_all()
+
+
+DESCRIPTOR = flight.FlightDescriptor.for_command(b"x")
+OTHER_VERBS: dict[str, Callable[[flight.FlightClient], object]] = {
+    "list_flights": lambda client: list(client.list_flights()),
+    "list_actions": lambda client: list(client.list_actions()),
+    "get_flight_info": lambda client: client.get_flight_info(DESCRIPTOR),
+    "do_exchange": _exchange,
+}
+
+
+@pytest.mark.parametrize("verb", OTHER_VERBS)
+def test_what_no_server_of_ours_does_is_refused_without_a_traceback(verb: str) -> None:
+    with serving() as address, Client(address, PLAIN) as client:
+        with pytest.raises(flight.FlightError) as info:
+            OTHER_VERBS[verb](client.flight)
+        _check(info.value, "NOT_OFFERED")
 
 
 class TestClient:

@@ -21,22 +21,15 @@ from volley.errors import BlockDamaged, BlockMissing, ConfigError, LeaseExpired,
 from volley.ids import QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.conditional_put import AlreadyThere
-from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.objects import Folder
 from volley.shuffle.objectstore import ObjectStore
 from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
-
-PATIENCE = RetryPolicy(1, 0.01, 5.0)
+from volley.testing.shuffle_configs import shuffle_config
 
 
 def new_store(uri: str, *queries: str, lease_seconds: float = 60.0, compression: str = "auto") -> ObjectStore:
-    store = ObjectStore(
-        uri,
-        memory_limit_bytes=2**28,
-        compression=compression,
-        retry_policy=PATIENCE,
-        lease_seconds=lease_seconds,
-    )
+    config = shuffle_config(store=uri, compression=compression)
+    store = ObjectStore(config, memory_limit_bytes=2**28, lease_seconds=lease_seconds)
     for query in queries:
         store.begin(QueryId(query))
     return store

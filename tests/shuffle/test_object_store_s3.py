@@ -15,14 +15,12 @@ from volley.errors import ConfigError, ShuffleRefused
 from volley.ids import QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.conditional_put import AlreadyThere
-from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.objects import Folder
 from volley.shuffle.objectstore import ObjectStore
 from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
 from volley.testing.proxy import LossyProxy
 from volley.testing.s3 import KEYS, Bucket, s3_program, s3_server
-
-PATIENCE = RetryPolicy(1, 0.01, 5.0)
+from volley.testing.shuffle_configs import shuffle_config
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +36,7 @@ def bucket() -> Iterator[Bucket]:
 
 
 def new_store(uri: str, *queries: str) -> ObjectStore:
-    store = ObjectStore(uri, memory_limit_bytes=2**28, compression="auto", retry_policy=PATIENCE)
+    store = ObjectStore(shuffle_config(store=uri), memory_limit_bytes=2**28)
     for query in queries:
         store.begin(QueryId(query))
     return store

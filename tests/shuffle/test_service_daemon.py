@@ -25,7 +25,8 @@ from volley.shuffle.service.placement import ranked
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
-from volley.testing.services import PATIENCE, served, service_store
+from volley.testing.services import served, service_store
+from volley.testing.shuffle_configs import shuffle_config
 
 
 @pytest.fixture
@@ -89,14 +90,8 @@ class TestDaemon:
         daemon.close()
 
     def store(self, daemon: ServiceDaemon, token: str) -> ServiceStore:
-        return ServiceStore(
-            [daemon.address],
-            replicas=1,
-            security=Security(token),
-            memory_limit_bytes=2**26,
-            compression="none",
-            retry_policy=PATIENCE,
-        )
+        config = shuffle_config(servers=(daemon.address,), replicas=1)
+        return ServiceStore(config, Security(token), memory_limit_bytes=2**26)
 
     def test_the_token_is_asked_for_on_every_call(self, daemon: ServiceDaemon) -> None:
         with pytest.raises(ShuffleRefused):

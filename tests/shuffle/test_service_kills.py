@@ -14,9 +14,10 @@ from volley.cluster import LocalCluster
 from volley.errors import BlockMissing
 from volley.ids import QueryId
 from volley.shuffle.base import Block
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
+from volley.testing.shuffle_configs import shuffle_config
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +30,13 @@ def services() -> Iterator[LocalCluster]:
 def of_services(
     services: LocalCluster, query: str, replicas: int = 2, stall_seconds: float = 10.0
 ) -> ServiceStore:
-    store = ServiceStore(
-        [server.address for server in services.servers],
+    config = shuffle_config(
+        servers=tuple(server.address for server in services.servers),
         replicas=replicas,
-        security=services.security,
-        memory_limit_bytes=2**26,
         compression="none",
-        retry_policy=RetryPolicy(1, 0.05, stall_seconds),
+        retry=RetryPolicy(1, 0.05, stall_seconds),
     )
+    store = ServiceStore(config, services.security, memory_limit_bytes=2**26)
     store.begin(QueryId(query))
     return store
 

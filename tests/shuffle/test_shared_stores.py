@@ -20,7 +20,7 @@ from volley.bench.queries import QUERIES
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
 from volley.config import Config
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.elastic import Elastic
 from volley.errors import DataError, QueryCancelled
 from volley.events import Event, EventLog, StageFinished, TaskStarted
@@ -29,7 +29,7 @@ from volley.observe.stages import stage_reports
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Literal
 from volley.plan.nodes import Aggregate, Exchange, Node, Partitioning, Project, Range
 from volley.plan.types import LONG
-from volley.shuffle.factory import StoreSettings, close_stores, new_store
+from volley.shuffle.factory import ShuffleConfig, close_stores, new_store
 from volley.stages.cut import cut
 from volley.testing.limits import UNMERGED, UNMERGED_SETTINGS
 from volley.testing.services import served
@@ -96,7 +96,7 @@ class Run:
 
     def __post_init__(self) -> None:
         cluster = self.shared.cluster
-        self.store = new_store(StoreSettings.of(Config.read(cluster.settings)), cluster.security, 2**26)
+        self.store = new_store(ShuffleConfig.of(Config.read(cluster.settings)), cluster.security, 2**26)
         self._fleet = Fleet(cluster.addresses, cluster.security, 10.0)
         self.transport = FlightTransport(self._fleet, shared=self.store)
         self.log = EventLog(lambda event: self.listener(event))
@@ -107,13 +107,15 @@ class Run:
             stream = execute(
                 cut(self.plan, WORKERS, UNMERGED),
                 self.transport,
-                query=self.query,
-                token=self.token,
-                timeout_seconds=120,
-                attempts=3,
-                events=self.log,
-                limits=UNMERGED,
-                absence_seconds=60,
+                RunOptions(
+                    query=self.query,
+                    token=self.token,
+                    timeout_seconds=120,
+                    attempts=3,
+                    events=self.log,
+                    limits=UNMERGED,
+                    absence_seconds=60,
+                ),
             )
             return sorted(value for batch in stream for value in batch.column(0).to_pylist())
         finally:

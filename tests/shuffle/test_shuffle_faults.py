@@ -22,7 +22,7 @@ import pytest
 from volley.errors import BlockDamaged, BlockMissing, SpillDiskFull
 from volley.ids import QueryId
 from volley.shuffle.base import Block, BlockRequest
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy
 from volley.shuffle.location import Location
 from volley.shuffle.worker_store import WorkerStore
 from volley.testing.contracts import attempt_id
@@ -147,7 +147,7 @@ class TestHolderGone:
 
     def test_a_stopped_holder_does_not_stop_a_reader_for_ever(self, tmp_path: Path) -> None:
         holder = Holder([tmp_path])
-        store = SplitStore(holder, reader(tmp_path, map_same_host=False, stall_seconds=0.3, retry_attempts=1))
+        store = SplitStore(holder, reader(tmp_path, map_same_host=False, retry=RetryPolicy(1, 0.01, 0.3)))
         block = written(store)
         holder.signal(signal.SIGSTOP)
         try:
@@ -195,7 +195,7 @@ class TestRetries:
     def test_a_broken_stream_goes_on_where_it_broke(self, tmp_path: Path) -> None:
         with Breaking(tmp_path, breaks_after=[1, 3, 2]) as server:
             blocks = [written(server.store, task=task) for task in range(2)]
-            side = reader(tmp_path, map_same_host=False, retry_attempts=1)
+            side = reader(tmp_path, map_same_host=False, retry=RetryPolicy(1, 0.01, 10.0))
             read = [value for batch in side.read_many(blocks) for value in batch.column(0).to_pylist()]
         assert read == 2 * list(range(MANY))
         assert server.calls == 4
@@ -203,13 +203,13 @@ class TestRetries:
     def test_a_call_whose_time_is_up_has_not_failed_when_something_came(self, tmp_path: Path) -> None:
         time_is_up = flight.FlightTimedOutError("time is up")
         with Breaking(tmp_path, breaks_after=[2, 2], error=time_is_up) as server:
-            side = reader(tmp_path, map_same_host=False, retry_attempts=0)
+            side = reader(tmp_path, map_same_host=False, retry=RetryPolicy(0, 0.01, 10.0))
             assert values(side, written(server.store)) == list(range(MANY))
         assert server.calls == 3
 
     def test_after_the_last_try_the_block_is_missing_and_the_cause_is_named(self, tmp_path: Path) -> None:
         with Breaking(tmp_path, breaks_after=[0] * 10) as server:
-            side = reader(tmp_path, map_same_host=False, retry_attempts=3)
+            side = reader(tmp_path, map_same_host=False, retry=RetryPolicy(3, 0.01, 10.0))
             with pytest.raises(BlockMissing, match=r"4 tries failed, .*broken on purpose"):
                 values(side, written(server.store))
         assert server.calls == 4
@@ -217,7 +217,7 @@ class TestRetries:
     def test_a_holder_that_does_not_know_us_is_asked_once(self, tmp_path: Path) -> None:
         refusal = flight.FlightUnauthenticatedError("no")
         with Breaking(tmp_path, breaks_after=[0] * 10, error=refusal) as server:
-            side = reader(tmp_path, map_same_host=False, retry_attempts=3)
+            side = reader(tmp_path, map_same_host=False, retry=RetryPolicy(3, 0.01, 10.0))
             with pytest.raises(BlockMissing):
                 values(side, written(server.store))
         assert server.calls == 1
@@ -342,7 +342,7 @@ class TestReaders:
 
     def test_release_wakes_who_waits(self, tmp_path: Path) -> None:
         holder = Holder([tmp_path])
-        side = reader(tmp_path, map_same_host=False, stall_seconds=60)
+        side = reader(tmp_path, map_same_host=False, retry=RetryPolicy(1, 0.01, 60.0))
         block = written(SplitStore(holder, side))
         holder.signal(signal.SIGSTOP)
         caught: list[BaseException] = []

@@ -31,7 +31,6 @@ from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.testing.sources import Numbers, NumbersPartition
-from volley.transport.flight import close_fleets
 
 
 def registered(spark: SparkSession, source: type[DataSource], **options: Any) -> None:
@@ -219,13 +218,6 @@ def test_a_source_that_takes_filters_is_sparks(spark: SparkSession) -> None:
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "spark"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(2, cores=1, memory="256m") as running:
-        yield running
-        close_fleets()
 
 
 class TestDaemons:

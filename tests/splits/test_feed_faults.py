@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructType
 
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
-from volley.coordinator.run import execute
+from volley.coordinator.run import RunOptions, execute
 from volley.events import EventLog, FeedFinished, TaskFailed
 from volley.ids import QueryId
 from volley.plan.expressions import Attribute
@@ -56,12 +56,14 @@ def ids(cluster: LocalCluster, plan: Node, log: EventLog) -> list[int]:
     stream = execute(
         make_stages(plan, 3, DISTRIBUTED),
         FlightTransport(fleet),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=120,
-        attempts=3,
-        events=log,
-        limits=DISTRIBUTED,
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=120,
+            attempts=3,
+            events=log,
+            limits=DISTRIBUTED,
+        ),
     )
     with stream:
         return [value for batch in stream for value in batch.column(0).to_pylist()]
@@ -91,7 +93,7 @@ def test_a_worker_is_killed_with_splits_in_its_hands(cluster: LocalCluster, tmp_
     striker.join()
     assert sorted(found) == list(range(SPLITS * ROWS))
     assert any(isinstance(event, TaskFailed) for event in log.events), "the blow hit nothing"
-    feeds = [event for event in log.events if isinstance(event, FeedFinished)]
+    feeds = [event.status for event in log.events if isinstance(event, FeedFinished)]
     assert [(feed.found, feed.done, feed.final) for feed in feeds] == [(SPLITS, SPLITS, True)]
     # Splits that the victim had begun to read were read by somebody else after that.
     begun = [path.name.split("-")[1:] for path in calls.glob("reading-*")]

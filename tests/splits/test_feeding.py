@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pickle
 import threading
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from pyspark.sql.types import LongType, StructType
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import execute
-from volley.errors import DataError, QueryError, SourceError
-from volley.events import Event, EventLog, FeedFinished, SplitProgress, StageStarted, TaskStarted
-from volley.ids import QueryId
+from volley.coordinator.run import RunOptions, execute
+from volley.errors import DataError, QueryError, SourceError, TaskError
+from volley.events import Event, EventLog, FeedFinished, FeedStatus, SplitProgress, StageStarted, TaskStarted
+from volley.ids import AttemptId, QueryId
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.local_registry import hold
 from volley.plan.nodes import (
@@ -35,16 +36,17 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
-from volley.rpc.messages import SplitBatch
+from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
-from volley.splits.parquet import PlannedReader
+from volley.splits.planned import PlannedReader
 from volley.splits.prune import comparisons, may_hold
 from volley.stages.cut import make_stages
 from volley.stages.limits import PlannerLimits
 from volley.testing.contracts import attempt_id
 from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
+from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
 from volley.worker.split_queue import SplitQueue, Stopped
 
@@ -66,18 +68,60 @@ def start(
     workers: int = WORKERS,
     timeout_seconds: float = 60,
     events: EventLog | None = None,
+    transport: LocalTransport | None = None,
     limits: PlannerLimits = DISTRIBUTED,
 ) -> ResultStream:
     return execute(
         make_stages(plan, workers, limits),
-        LocalTransport(workers, 2, MemoryStore),
-        query=QueryId.new(),
-        token=CancellationToken(),
-        timeout_seconds=timeout_seconds,
-        attempts=3,
-        events=events or EventLog(),
-        limits=limits,
+        transport or LocalTransport(workers, 2, MemoryStore),
+        RunOptions(
+            query=QueryId.new(),
+            token=CancellationToken(),
+            timeout_seconds=timeout_seconds,
+            attempts=3,
+            events=events or EventLog(),
+            limits=limits,
+        ),
     )
+
+
+class BrokenChannels(LocalTransport):
+    """Tasks run, but nothing about splits gets through."""
+
+    def __init__(self, breaks: str) -> None:
+        super().__init__(WORKERS, 2, MemoryStore)
+        self._breaks = breaks
+
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
+        return BrokenChannel(await super().start(worker, task), self._breaks)
+
+
+@dataclass
+class BrokenChannel:
+    inner: RunningTask
+    breaks: str
+
+    @property
+    def attempt(self) -> AttemptId:
+        return self.inner.attempt
+
+    def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        return self.inner.batches()
+
+    async def done(self) -> TaskDone | TaskFailure:
+        return await self.inner.done()
+
+    async def split_requests(self) -> AsyncIterator[SplitRequest]:
+        async for request in self.inner.split_requests():
+            if self.breaks == "requests":
+                raise OSError("torn")
+            yield replace(request, feed=99) if self.breaks == "wrong feed" else request
+
+    async def give(self, splits: SplitBatch) -> None:
+        raise OSError("torn")
+
+    async def cancel(self) -> None:
+        await self.inner.cancel()
 
 
 def column(stream: ResultStream, place: int = 0) -> list[Any]:
@@ -85,9 +129,9 @@ def column(stream: ResultStream, place: int = 0) -> list[Any]:
         return [value for batch in stream for value in batch.column(place).to_pylist()]
 
 
-def fed(stream: ResultStream) -> FeedFinished:
+def fed(stream: ResultStream) -> FeedStatus:
     (event,) = (event for event in stream.events if isinstance(event, FeedFinished))
-    return event
+    return event.status
 
 
 def split_rows(plan: Node, piece: Piece) -> list[pa.RecordBatch]:
@@ -143,6 +187,12 @@ class TestSources:
         assert isinstance(info.value.__cause__, OSError)
         assert info.value.code == "DISCOVERY_FAILED"
         (tmp_path / "never").touch()
+
+    @pytest.mark.parametrize("breaks", ["requests", "answers", "wrong feed"])
+    def test_an_error_while_feeding_ends_the_query_at_once(self, breaks: str) -> None:
+        # The task waits for splits that never come: only the error can end this before the deadline.
+        with pytest.raises(TaskError, match="splits could not be served"):
+            column(start(numbers(splits=100), transport=BrokenChannels(breaks)))
 
     def test_garbage_of_discovery_is_an_error(self) -> None:
         with pytest.raises(SourceError, match="object where an InputPartition was expected"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers.adaptive_plans import WORKERS, adapted_run, by, table
 from volley.coordinator.feeding import Feeding
-from volley.events import EventLog, FeedFinished
+from volley.events import EventLog, FeedFinished, FeedStatus
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Filter, Node, walk
 from volley.plan.types import BOOLEAN, LONG
@@ -58,9 +58,9 @@ def test_what_is_even(sizes: list[int], even: bool) -> None:
     assert (dealt(scan(*sizes), tasks, LIMITS) is not None) == even
 
 
-def found(log: EventLog) -> FeedFinished:
+def found(log: EventLog) -> FeedStatus:
     (event,) = [event for event in log.events if isinstance(event, FeedFinished)]
-    return event
+    return event.status
 
 
 @pytest.mark.parametrize("files", [WORKERS, 2 * WORKERS, WORKERS + 1, 1])

@@ -32,9 +32,9 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.cut import make_stages
-from volley.stages.deferral import awaited
+from volley.stages.deferral import defer
 from volley.stages.graph import Output, Stage
-from volley.stages.runtime_filters import Finished, partners, reduced
+from volley.stages.runtime_filters import Finished, apply_runtime_filter, filter_sources
 from volley.testing.limits import UNMERGED
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
@@ -190,7 +190,7 @@ def on_key(kind: JoinKind = JoinKind.INNER, left: Node = LARGE, right: Node = SM
     ],
 )
 def test_what_must_not_be_left_out(plan: Node) -> None:
-    assert not [partner for partner in partners(reader(plan), 0) if 1 in partner.inputs]
+    assert not [partner for partner in filter_sources(reader(plan), 0) if 1 in partner.inputs]
 
 
 def test_below_the_groups_and_joins_and_above_the_scan() -> None:
@@ -198,7 +198,7 @@ def test_below_the_groups_and_joins_and_above_the_scan() -> None:
     read = Filter(less(V, 3), SCAN)
     inner = join(JoinKind.INNER, read, OTHER, (K, OTHER.output[0]))
     stage = Stage(0, counted(AggregateMode.PARTIAL, K, Project((Alias(key.id, "k", K), K), inner)), 3, HASH)
-    found = reduced(stage, reader(on_key()), {1: Finished(LIMIT, True)}, LIMITS)
+    found = apply_runtime_filter(stage, reader(on_key()), {1: Finished(LIMIT, True)}, LIMITS)
     assert found is not None
     new, inputs = found
     assert inputs == new.whole == {1}
@@ -212,7 +212,9 @@ def test_columns_correspond_by_place() -> None:
     """The stage calls its columns otherwise than the reader."""
     a, b = Attribute(50, "a", LONG), Attribute(51, "b", LONG)
     stage = Stage(0, replace(SCAN, output=(a, b)), WORKERS, HASH)
-    found = reduced(stage, reader(join(JoinKind.INNER, LARGE, SMALL, (V, FK))), {1: TINY}, LIMITS)
+    found = apply_runtime_filter(
+        stage, reader(join(JoinKind.INNER, LARGE, SMALL, (V, FK))), {1: TINY}, LIMITS
+    )
     assert found is not None
     assert isinstance(found[0].plan, Join)
     assert found[0].plan.left_keys == (b,)
@@ -220,19 +222,19 @@ def test_columns_correspond_by_place() -> None:
 
 @pytest.mark.parametrize("finished", [{}, {1: Finished(LIMIT + 1, True)}, {1: Finished(0, False)}, {2: TINY}])
 def test_not_by_what_is_unfinished_or_large_or_all_there_is(finished: dict[int, Finished]) -> None:
-    assert reduced(STAGE, reader(on_key()), finished, LIMITS) is None
+    assert apply_runtime_filter(STAGE, reader(on_key()), finished, LIMITS) is None
 
 
 def test_not_by_what_the_stage_reads_already() -> None:
     stage = replace(STAGE, plan=on_key(left=SCAN), whole=frozenset({1}))
-    assert reduced(stage, reader(on_key()), {1: TINY}, LIMITS) is None
+    assert apply_runtime_filter(stage, reader(on_key()), {1: TINY}, LIMITS) is None
 
 
 def test_the_smallest_partner_is_taken() -> None:
     plan = on_key(left=join(JoinKind.INNER, LARGE, OTHER, (K, OTHER.output[0])))
     for sizes, smallest in (((10, 20), 1), ((20, 10), 2)):
         finished = {number: Finished(size, True) for number, size in enumerate(sizes, start=1)}
-        found = reduced(STAGE, reader(plan), finished, LIMITS)
+        found = apply_runtime_filter(STAGE, reader(plan), finished, LIMITS)
         assert found is not None
         assert found[1] == {smallest}
 
@@ -241,7 +243,7 @@ def test_a_partner_that_needs_a_partner_itself() -> None:
     """The small side is all there is, but a third leaves little of it."""
     third = Filter(less(OTHER.output[0], 3), OTHER)
     plan = Join(JoinKind.INNER, (FW,), OTHER.output, None, None, on_key(), third)
-    found = reduced(STAGE, reader(plan), {1: Finished(9, False), 2: Finished(9, False)}, LIMITS)
+    found = apply_runtime_filter(STAGE, reader(plan), {1: Finished(9, False), 2: Finished(9, False)}, LIMITS)
     assert found is not None
     assert found[1] == {1, 2}
     outer = found[0].plan
@@ -251,14 +253,14 @@ def test_a_partner_that_needs_a_partner_itself() -> None:
 
 def test_a_partner_of_which_only_a_part_is_finished() -> None:
     plan = on_key(right=join(JoinKind.SEMI, SMALL, OTHER, (FK, OTHER.output[0])))
-    found = reduced(STAGE, reader(plan), {1: TINY}, LIMITS)
+    found = apply_runtime_filter(STAGE, reader(plan), {1: TINY}, LIMITS)
     assert found is not None
     assert found[1] == {1}
 
 
 def test_a_stage_waits_for_what_may_reduce_it(tmp_path: Path) -> None:
     plan = counted(AggregateMode.COMPLETE, K, join(JoinKind.INNER, plain(tmp_path), few(tmp_path), (K, FK)))
-    assert awaited(make_stages(plan, WORKERS, LIMITS), LIMITS) == {0: {1}}
+    assert defer(make_stages(plan, WORKERS, LIMITS), LIMITS) == {0: {1}}
 
 
 # ------------------------------------------------------------------------------- partners beyond the reader
@@ -296,7 +298,7 @@ def by_two_keys(directory: Path) -> Node:
 def test_the_partner_may_be_met_further_up(tmp_path: Path, plan: Callable[[Path], Node]) -> None:
     graph = make_stages(plan(tmp_path), WORKERS, LIMITS)
     (small,) = (stage.id for stage in graph.stages if stage.output and stage.output.partitions == 1)
-    waiting = awaited(graph, LIMITS)
+    waiting = defer(graph, LIMITS)
     assert any(others == {small} for others in waiting.values())
     log = adapted_run(plan(tmp_path), LIMITS)
     assert was_reduced(log)
@@ -327,22 +329,22 @@ def behind(plan: Node) -> dict[int, Node]:
 )
 def test_parts_of_the_other_side_that_have_all_its_keys(plan: Node, found: bool) -> None:
     """Looked into: what stage 1, with which the rows are joined, is made of."""
-    there = partners(reader(on_key()), 0, behind(Project((FK, plan.output[1]), plan)).get)
+    there = filter_sources(reader(on_key()), 0, behind(Project((FK, plan.output[1]), plan)).get)
     assert any(partner.inputs == {2} for partner in there) == found
     assert all(partner.keys == (replace(K, id=0),) for partner in there)
 
 
 def test_rows_that_are_read_in_two_places_further_up_are_all_of_use() -> None:
     twice = on_key(right=join(JoinKind.INNER, SMALL, StageInput(3, (X, Y)), (FK, X)))
-    assert partners(reader(twice), 0)
-    assert not partners(reader(twice), 0, behind(StageInput(2, (FK, FW))).get)
+    assert filter_sources(reader(twice), 0)
+    assert not filter_sources(reader(twice), 0, behind(StageInput(2, (FK, FW))).get)
 
 
 def test_columns_of_another_stage_are_not_those_that_have_the_same_ids_here() -> None:
     """Inside stage 1, which gives X and Y, FW is a column that the reader never sees."""
     inside = Project((X, Y), StageInput(2, (X, Y, FW)))
     further = join(JoinKind.INNER, on_key(), StageInput(5, (OTHER.output[0],)), (FW, OTHER.output[0]))
-    found = partners(reader(further), 0, behind(inside).get)
+    found = filter_sources(reader(further), 0, behind(inside).get)
     assert {1, 5} in [partner.inputs for partner in found]
     assert {2} in [partner.inputs for partner in found]
     assert {2, 5} not in [partner.inputs for partner in found]
@@ -350,5 +352,5 @@ def test_columns_of_another_stage_are_not_those_that_have_the_same_ids_here() ->
 
 def test_not_by_a_partner_whose_columns_have_ids_of_the_stage() -> None:
     clash = on_key(right=StageInput(1, (FK, V)))
-    assert partners(reader(clash), 0)
-    assert reduced(STAGE, reader(clash), {1: TINY}, LIMITS) is None
+    assert filter_sources(reader(clash), 0)
+    assert apply_runtime_filter(STAGE, reader(clash), {1: TINY}, LIMITS) is None

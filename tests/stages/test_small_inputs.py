@@ -33,9 +33,8 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.stages.adapt import continued
+from volley.stages.absorb import chain
 from volley.stages.cut import make_stages
-from volley.stages.exchanges import MAY_BROADCAST_RIGHT
 from volley.stages.graph import Output, Stage
 from volley.stages.limits import DEFAULT_LIMITS as LIMITS
 from volley.stages.scans import scan_tasks, scans_of
@@ -83,6 +82,8 @@ def joined(kind: JoinKind, left: Node, right: Node) -> Join:
     return Join(kind, (K,), (FK,), None, None, left, broadcast, exists=exists)
 
 
+# Joins of which every task may see the right side whole.
+KEEPS_LEFT = [kind for kind in JoinKind if kind not in (JoinKind.RIGHT, JoinKind.FULL)]
 LARGE = FileScan("parquet", (DataFile("l.parquet", 100 * BYTES_A_TASK, 0),), (K, V), (), ())
 
 
@@ -114,7 +115,7 @@ def test_rows_stay_the_same(tmp_path: Path, kind: JoinKind) -> None:
     many = table(tmp_path, (K, V), 4000, seed=1)
     few = table(tmp_path, (FK, FW), 60, seed=2)
     log = adapted_run(joined(kind, many, few), SHARED)
-    if kind in MAY_BROADCAST_RIGHT:
+    if kind in KEEPS_LEFT:
         assert len(stage_reports(log.events)) == 1
 
 
@@ -144,7 +145,7 @@ PRODUCER = Stage(0, Filter(less(V, 3), StageInput(1, (K, V))), 1, HASH)
 
 
 def test_the_work_of_both() -> None:
-    stage = continued(READER, PRODUCER, LIMIT, LIMITS)
+    stage = chain(READER, PRODUCER, LIMIT, LIMITS)
     assert stage == replace(READER, plan=Filter(less(K, 3), PRODUCER.plan), tasks=1)
 
 
@@ -164,7 +165,7 @@ def test_the_work_of_both() -> None:
     ids=["several tasks", "much else to read", "much to scan", "reads files of its own", "writes"],
 )
 def test_where_it_stays_apart(reader: Stage, producer: Stage, others: int) -> None:
-    assert continued(reader, producer, others, LIMITS) is None
+    assert chain(reader, producer, others, LIMITS) is None
 
 
 # ------------------------------------------------------------------------------- seen before it is joined
@@ -173,7 +174,7 @@ def test_where_it_stays_apart(reader: Stage, producer: Stage, others: int) -> No
 LOOKS_UP = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in JoinKind if kind in MAY_BROADCAST_RIGHT])
+@pytest.mark.parametrize("kind", KEEPS_LEFT)
 def test_values_that_are_only_looked_up_are_sent_once(kind: JoinKind) -> None:
     plan = joined(kind, LARGE, files(10 * BYTES_A_TASK))
     sent, _ = make_stages(plan, WORKERS, LIMITS).stages

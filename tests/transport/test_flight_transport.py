@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
@@ -21,6 +22,9 @@ from volley.cluster import LocalCluster
 from volley.errors import BlockMissing, NoWorkers, QueryError
 from volley.plan.nodes import Partitioning, Project
 from volley.rpc import handshake
+from volley.rpc.client import Client
+from volley.rpc.codec import decode, encode
+from volley.rpc.control import Push, Pushed
 from volley.rpc.messages import Failure, TaskDone, TaskFailure
 from volley.security import Security
 from volley.stages.graph import Output
@@ -36,7 +40,8 @@ from volley.testing.contracts import (
 )
 from volley.transport.base import Transport
 from volley.transport.fleet import Fleet
-from volley.transport.flight import FlightTransport
+from volley.transport.flight import FlightTransport, close_fleets, shared_fleet
+from volley.transport.ingest import IngestEndpoint
 
 TIMEOUT_SECONDS = 3.0
 
@@ -69,6 +74,48 @@ class TestFlightTransport(TransportContract):
 
         return make
 
+    @pytest.fixture(autouse=True)
+    def _security(self, cluster: LocalCluster) -> None:
+        self.security = cluster.security
+
+    def put(self, endpoint: IngestEndpoint, push: Push, batch: pa.RecordBatch) -> Pushed:
+        with Client(endpoint.addresses[0], self.security) as client:
+            descriptor = flight.FlightDescriptor.for_command(encode(push))
+            writer, reader = client.flight.do_put(descriptor, batch.schema)
+            with writer:
+                writer.write_batch(batch)
+                writer.done_writing()
+                return decode(reader.read().to_pybytes(), Pushed)
+
+    @pytest.mark.parametrize("how", ["cancel", "hello"])
+    def test_a_worker_that_forgot_its_reservation_fails_the_attempt_alone(
+        self, cluster: LocalCluster, fleet: Fleet, how: str
+    ) -> None:
+        """As it does when it restarts, or is greeted again, between the reservation and the start."""
+
+        async def story(transport: Transport) -> None:
+            while len(transport.workers()) < 2:
+                await asyncio.sleep(0.02)
+            worker = transport.workers()[0].name
+            task = stage_task(numbers(10), Output(Partitioning.SINGLE), 0)
+            assert await transport.reserve(worker, task.attempt)
+            with Client(worker, cluster.security) as other:
+                if how == "cancel":
+                    other.call("cancel", task.attempt)
+                else:
+                    identity = handshake.Identity.of_this_process("driver")
+                    other.greet(handshake.Hello(identity, fleet.driver))
+            failure = await (await transport.start(worker, task)).done()
+            assert isinstance(failure, TaskFailure)
+            assert failure.failure is Failure.WORKER
+            assert failure.code == "NOT_RESERVED" or how == "hello"
+            while len(transport.workers()) < 2:
+                await asyncio.sleep(0.02)
+            again = replace(task, attempt=replace(task.attempt, attempt=1))
+            assert (await committed(transport, again, worker=1)).rows == 10
+
+        self.run(lambda _: FlightTransport(fleet), story)
+
     def test_rows_without_columns_are_counted(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
             running = await started(transport, result_task(Project((), numbers(1000))))
@@ -90,8 +137,8 @@ class TestFlightTransport(TransportContract):
             await transport.release(query_id())
             late = replace(task, attempt=replace(task.attempt, attempt=1))
             assert not await transport.reserve(transport.workers()[0].name, late.attempt)
-            with pytest.raises(QueryError):
-                await transport.start(transport.workers()[0].name, late)
+            failure = await (await transport.start(transport.workers()[0].name, late)).done()
+            assert isinstance(failure, TaskFailure)
 
         self.run(make_transport, story)
 
@@ -114,6 +161,66 @@ class TestFlightTransport(TransportContract):
             await running.cancel()
 
         self.run(lambda _: transport, story)
+
+
+class TestSharedFleets:
+    @pytest.fixture(autouse=True)
+    def _closed(self) -> Iterator[None]:
+        yield
+        close_fleets()
+
+    def test_a_fleet_stays_open_for_whoever_asked_for_it_and_has_not_begun(
+        self, cluster: LocalCluster
+    ) -> None:
+        ours = shared_fleet(cluster.addresses, cluster.security, TIMEOUT_SECONDS)
+        transport = FlightTransport(ours)
+        shared_fleet(cluster.addresses[:1], cluster.security, TIMEOUT_SECONDS).close()
+
+        async def story() -> None:
+            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            assert done.rows == 10
+            await transport.release(query_id())
+
+        run(story)
+
+    def test_a_fleet_that_nobody_uses_is_closed(self, cluster: LocalCluster) -> None:
+        ended = shared_fleet(cluster.addresses, cluster.security, TIMEOUT_SECONDS)
+        transport = FlightTransport(ended)
+        run(lambda: transport.release(query_id()))
+        dropped = shared_fleet(cluster.addresses[1:], cluster.security, TIMEOUT_SECONDS)
+        forgotten = dropped.fleet
+        del dropped
+        shared_fleet(cluster.addresses[:1], cluster.security, TIMEOUT_SECONDS)
+        assert not any(peer.up for peer in (*ended.fleet.peers, *forgotten.peers))
+
+
+class TestPeers:
+    def test_a_listener_that_fails_does_not_end_the_watch(self, cluster: LocalCluster, fleet: Fleet) -> None:
+        def fails(news: object) -> None:
+            raise KeyError("a defect")
+
+        async def story() -> None:
+            transport = FlightTransport(fleet)
+            task = stage_task(numbers(10), Output(Partitioning.SINGLE), 0)
+            peer = fleet[transport.workers()[0].name]
+            assert await transport.reserve(peer.address, task.attempt)
+            peer.listen(task.attempt, fails)
+            await transport.call(peer, "run", task)
+            # Its news comes in order: when this one is heard, the other was.
+            other = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 1))
+            assert other.rows == 10
+            assert peer.up
+            await transport.release(query_id())
+
+        run(story)
+
+    def test_an_address_that_is_none_is_said_at_once(self) -> None:
+        fleet = Fleet(["not an address"], Security(), timeout_seconds=30.0)
+        began = time.monotonic()
+        with pytest.raises(NoWorkers, match="cannot be connected to"):
+            fleet.wait()
+        assert time.monotonic() - began < 15
+        fleet.close()
 
 
 def run(story: Callable[[], Any]) -> Any:

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from volley.errors import ConfigError
+from volley.events import TaskMetrics
 from volley.ids import AttemptId
 from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
@@ -148,7 +149,7 @@ def test_an_attempt_that_is_over_is_refused_also_while_it_waits(driver: Driver) 
 
 
 def test_an_end_is_heard(driver: Driver) -> None:
-    done = TaskDone(THEIRS, (), 3, 24, 0.5, (), "127.0.0.1:4711")
+    done = TaskDone(THEIRS, (), TaskMetrics(3, 24, 0.5), "127.0.0.1:4711")
     assert driver.ask("ended", done) == Ack()
     assert driver.outcomes == [done]
 

@@ -25,6 +25,7 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.waiting import eventually
+from volley.batches import slices
 from volley.cli.main import cli
 from volley.cluster import health_of
 from volley.config import Config
@@ -54,7 +55,6 @@ from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, resu
 from volley.worker.budget import WorkerBudget
 from volley.worker.daemon import Daemon, DaemonSettings
 from volley.worker.drivers import Drivers, UnknownDriver
-from volley.worker.server import pieces
 from volley.worker.slots import Slots
 
 PLAIN = Security()
@@ -136,7 +136,7 @@ def test_the_only_task_of_a_wide_worker_has_the_memory_of_all_its_slots(tmp_path
         done = caller.outcome().end
         assert isinstance(done, TaskDone), done
         assert done.rows == 8_000_000
-        assert sum(dict(part.values).get("spilled_bytes", 0) for part in done.operators) == 0
+        assert done.metrics.operator_spilled_bytes == 0
     finally:
         daemon.close()
 
@@ -330,11 +330,11 @@ class TestSlots:
 class TestParts:
     def test_a_batch_is_cut_to_messages(self) -> None:
         batch = batch_of(*range(1000))
-        parts = list(pieces(batch, 1000))
+        parts = list(slices(batch, 1000))
         assert [value for part in parts for value in part.column(0).to_pylist()] == list(range(1000))
         assert max(part.nbytes for part in parts) <= 1000
-        assert list(pieces(batch, 1 << 20)) == [batch]
-        assert [part.num_rows for part in pieces(batch_of(1, 2), 1)] == [1, 1]
+        assert list(slices(batch, 1 << 20)) == [batch]
+        assert [part.num_rows for part in slices(batch_of(1, 2), 1)] == [1, 1]
 
     def test_the_budget_adds_up(self) -> None:
         for total in (64 << 20, 1 << 30, 100 << 30):

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from rich.table import Table
 
 import volley
-from volley.observe.report import FeedReport
+from volley.events import FeedStatus
 
 
 @dataclass(frozen=True)
@@ -182,5 +182,5 @@ def _by_task(spark: SparkSession) -> tuple[int, ...]:
     report = volley.last_query(spark)
     if report is None or not report.native:
         raise AssertionError(f"Volley did not run it: {report}")
-    feeds: list[FeedReport] = [feed for stage in report.stages for feed in stage.feeds]
+    feeds: list[FeedStatus] = [feed for stage in report.stages for feed in stage.feeds]
     return feeds[0].by_task

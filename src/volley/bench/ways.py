@@ -6,18 +6,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from volley.bench.writers import QUERY, Here, MapTask, There, Way, Writer, Written
 from volley.cluster import LocalCluster
+from volley.config import Config
 from volley.ids import QueryId
 from volley.shuffle.base import SharedStore, ShuffleStore
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy, ShuffleConfig
 from volley.shuffle.objectstore import ObjectStore
 from volley.shuffle.service.store import ServiceStore
 
 _STORE_MEMORY_BYTES = 256 * 2**20
-_STALL_SECONDS = 60.0
+_CONFIG = replace(ShuffleConfig.of(Config.read({})), retry=RetryPolicy(0, 0, 60.0))
 _SERVERS = 2
 HERE = "file://"
 """The medium of a folder of this machine."""
@@ -72,11 +74,9 @@ class _Folder(_Beside):
     """Files of this machine, as an object store has them, or the store that the way names."""
 
     def make_store(self, way: Way, directory: Path) -> SharedStore:
+        uri = f"file://{directory}" if way.medium == HERE else way.medium
         return ObjectStore(
-            f"file://{directory}" if way.medium == HERE else way.medium,
-            memory_limit_bytes=_STORE_MEMORY_BYTES,
-            compression=way.compression,
-            retry_policy=RetryPolicy(0, 0, _STALL_SECONDS),
+            replace(_CONFIG, store=uri, compression=way.compression), memory_limit_bytes=_STORE_MEMORY_BYTES
         )
 
 
@@ -88,11 +88,10 @@ class _Service(_Beside):
         self._cluster = cluster
 
     def make_store(self, way: Way, directory: Path) -> SharedStore:
-        return ServiceStore(
-            [server.address for server in self._cluster.servers],
+        config = replace(
+            _CONFIG,
+            servers=tuple(server.address for server in self._cluster.servers),
             replicas=int(way.medium.partition(" ")[0]),
-            security=self._cluster.security,
-            memory_limit_bytes=_STORE_MEMORY_BYTES,
             compression=way.compression,
-            retry_policy=RetryPolicy(0, 0, _STALL_SECONDS),
         )
+        return ServiceStore(config, self._cluster.security, memory_limit_bytes=_STORE_MEMORY_BYTES)

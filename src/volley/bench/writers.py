@@ -7,7 +7,7 @@ import asyncio
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 
+from volley.config import Config
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import Partitioning, StageInput
 from volley.plan.types import DATE, DOUBLE, LONG, STRING, DecimalType, to_arrow
 from volley.rpc.messages import InputBlocks, TaskSpec
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
+from volley.shuffle.config import RetryPolicy, ShuffleConfig
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
 from volley.shuffle.worker_store import WorkerStore
@@ -39,7 +41,6 @@ COLUMNS = (
 # As an operator gives them.
 _BATCH_ROWS = 8192
 QUERY = QueryId("bench")
-_MESSAGE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -180,17 +181,19 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _worker_store(location: Location, way: Way, directory: Path) -> WorkerStore:
+    config = replace(
+        ShuffleConfig.of(Config.read({})),
+        spill_threshold=1.0,
+        compression=way.compression,
+        retry=RetryPolicy(0, 0, 20.0),
+        map_same_host=way.distance != "TCP",
+    )
     return WorkerStore(
         location,
+        config,
         memory_limit_bytes=0 if way.medium == "disk" else 2**40,
-        spill_threshold=1.0,
         spill_directories=[directory],
-        compression=way.compression,
-        max_message_bytes=_MESSAGE_BYTES,
-        retry_attempts=0,
-        retry_delay_seconds=0,
         connect=lambda holder: flight.FlightClient(holder.address),
-        map_same_host=way.distance != "TCP",
     )
 
 

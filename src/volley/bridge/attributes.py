@@ -9,13 +9,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from volley.plan import own_ids
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.types import BOOLEAN, NULL, is_carried, parse_type
 
-# What rows without columns carry between the engines, so that their number does: a constant, under an id that no plan
-# of Spark's has.
-ROW = Attribute(2**60 - 1, "row", BOOLEAN, nullable=False)
+# What rows without columns carry between the engines, so that their number does: a constant.
+ROW = Attribute(own_ids.CROSSING_ROW, "row", BOOLEAN, nullable=False)
 
 
 def stands_for_a_query(spark: SparkSession, physical: Java) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from volley.errors import CommitError, DataError, QueryError
-from volley.worker.parquet import Written
+from volley.worker.files import Written
 
 _SUCCESS = "_SUCCESS"
 _STAGING = ".volley-"

@@ -132,9 +132,8 @@ class SparkPart:
         datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
         rows = datasets.ofRows(self._spark._jsparkSession, self.logical(boundary))
         frame: DataFrame = ClassicDataFrame(rows, self._spark)
-        if not self.output:
-            frame = frame.select(lit(True))
-        return frame.toDF(*column_names(self.carried))
+        carried = frame if self.output else frame.select(lit(True))
+        return carried.toDF(*column_names(self.carried))
 
     def batches(self, boundary: EngineBoundary) -> list[pa.RecordBatch]:
         """All its rows, in this process, in the types that the native side knows."""

@@ -82,7 +82,7 @@ def _pushed(
     attempt = AttemptId(TaskId(StageId(query, 0), context.taskAttemptId()), 0)
     security = access.security
     address = _address(security, ingest_endpoint, context.partitionId() + context.attemptNumber())
-    client = security.connect(address, hang_seconds=access.store.timeout_seconds)
+    client = security.connect(address, hang_seconds=access.store.retry.stall_seconds)
     rows = 0
     try:
         command = encode(Push(ingest_endpoint.driver, attempt, partitions))

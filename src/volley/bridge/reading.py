@@ -13,7 +13,7 @@ from volley.errors import CrossingError, VolleyError
 from volley.rpc.codec import decode, encode
 from volley.security import Security
 from volley.shuffle.base import Block
-from volley.shuffle.factory import StoreSettings, reading_store
+from volley.shuffle.factory import ShuffleConfig, reading_store
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Access:
 
     token: str | None = field(repr=False)
     files: tuple[str, str, str]
-    store: StoreSettings
+    store: ShuffleConfig
 
     @property
     def security(self) -> Security:

@@ -23,6 +23,7 @@ from volley.bridge.boundary import EngineBoundary
 from volley.bridge.native_to_spark import SparkPart, spark_part
 from volley.bridge.pushing import SCHEMA, pushed_of, pusher
 from volley.bridge.reading import Access
+from volley.events import TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema, distinct
 from volley.plan.capture import Origins
@@ -140,7 +141,7 @@ class SparkInputs:
         if not outputs:
             # A stage has an output, if only one without rows.
             nobody = AttemptId(TaskId(StageId(ingest_target.query, 0), 0), 0)
-            outputs = [TaskDone(nobody, (), 0, 0, 0.0, ())]
+            outputs = [TaskDone(nobody, (), TaskMetrics(0, 0, 0.0))]
         self.given[number] = outputs
         return MaterializedInput(number, len(outputs), ingest_target.partitions, item.output)
 
@@ -158,7 +159,7 @@ def _exactly(output: tuple[Attribute, ...], rows: Node) -> Node:
 def _output(said: Pushed) -> TaskDone:
     rows = sum(block.rows for block in said.blocks)
     size_bytes = sum(block.size_bytes for block in said.blocks)
-    return TaskDone(said.attempt, said.blocks, rows, size_bytes, 0.0, (), said.holder)
+    return TaskDone(said.attempt, said.blocks, TaskMetrics(rows, size_bytes, 0.0), said.holder)
 
 
 def number_inputs(plan: Node, items: tuple[SparkInput, ...]) -> Node:

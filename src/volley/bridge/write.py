@@ -11,13 +11,12 @@ import pyarrow as pa
 from volley.bridge.commit import Staging
 from volley.bridge.write_command import WriteCommand
 from volley.errors import CaptureError
+from volley.formats import format_of
+from volley.plan import own_ids
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Expression, Literal
 from volley.plan.nodes import Node, Project, WriteFiles
 from volley.plan.types import BOOLEAN, STRING
-from volley.worker.parquet import Written, file_schema, open_parquet
-
-# Ids that no plan of Spark's has, one for each partition column.
-_OWN_IDS = 2**62 + 100
+from volley.worker.files import Written, file_schema
 
 
 def laid_out(plan: Node, command: WriteCommand) -> Node:
@@ -28,7 +27,11 @@ def laid_out(plan: Node, command: WriteCommand) -> Node:
         return plan
     kept = [a for position, a in enumerate(plan.output) if position not in command.partition_positions]
     texts = [
-        Alias(_OWN_IDS + number, plan.output[position].name, _text(plan.output[position], command.ansi))
+        Alias(
+            own_ids.PARTITION_TEXT + number,
+            plan.output[position].name,
+            _text(plan.output[position], command.ansi),
+        )
         for number, position in enumerate(command.partition_positions)
     ]
     return Project((*kept, *texts), plan)
@@ -64,9 +67,9 @@ def files_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:
 
 
 def _empty(node: WriteFiles, staging: Staging) -> Written:
-    path = Path(staging.tasks) / "0-0-000.parquet"
-    schema = file_schema(node)
-    open_parquet(path, schema, node).close()
+    file_format = format_of(node.format)
+    path = Path(staging.tasks) / f"0-0-000{file_format.suffix}"
+    file_format.open_writer(path, file_schema(node), node).close()
     return Written(str(path), "", 0, path.stat().st_size)
 
 

@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 from volley.bridge.commit import can_be_replaced
 from volley.bridge.new_table import NewTable, makes_a_table, read_table, with_query
 from volley.bridge.partitions import CatalogPartitions
+from volley.formats.parquet import SPARK_VERSION
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.types import NULL, ArrayType, DataType, SimpleType, StructType, is_carried, parse_type
 from volley.support.reasons import Reason, Unsupported
-from volley.worker.parquet import SPARK_VERSION, folder
+from volley.worker.files import folder
 
 _COMMAND = "InsertIntoHadoopFsRelationCommand"
 _ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"

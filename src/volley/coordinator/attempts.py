@@ -15,6 +15,7 @@ class Attempts:
         self._task = task
         self._limit = limit
         self._made = 0
+        self._failures = 0
         self._lost_inputs = 0
 
     def next(self) -> AttemptId:
@@ -23,7 +24,7 @@ class Attempts:
         return attempt
 
     def may_retry(self, failure: TaskFailure) -> bool:
-        """Only what may pass is worth another attempt: bad data stays bad.
+        """Count a failure and say whether to try again. Only what may pass is worth it: bad data stays bad.
 
         Lost input can be computed again if it is known whose output it was.
         """
@@ -31,7 +32,8 @@ class Attempts:
             # Not this task's failure: counted apart, so that the loss of one worker does not use up its attempts.
             self._lost_inputs += 1
             return failure.lost is not None and self._lost_inputs < self._limit
-        return failure.failure.may_pass and self._made - self._lost_inputs < self._limit
+        self._failures += 1
+        return failure.failure.may_pass and self._failures < self._limit
 
 
 def error_of(failure: TaskFailure) -> QueryError:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from volley.errors import VolleyError
-from volley.events import SplitCounts
+from volley.events import FeedStatus, SplitCounts
 from volley.plan.fed_scans import fed_scan, over_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
 from volley.rpc.messages import SplitBatch, SplitRequest
-from volley.splits.feed import Feed, FeedStatus
+from volley.splits.feed import Feed
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits
@@ -105,27 +104,42 @@ class Feeding:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def serve(self, running: RunningTask, worker: str, tasks: Callable[[], int]) -> None:
-        """Answer everything that an attempt wants, until it ends."""
+        """Answer everything that an attempt wants, until it ends. Raises as soon as one answer fails."""
+        if not self._feeds:
+            return
         answers: set[asyncio.Task[None]] = set()
-        try:
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended(answer: asyncio.Task[None]) -> None:
+            answers.discard(answer)
+            error = None if answer.cancelled() else answer.exception()
+            if error is not None and not failed.done():
+                failed.set_exception(error)
+
+        async def listen() -> None:
             async for want in running.split_requests():
                 # Each by itself: a feed that has nothing now must not hold up another.
                 answer = asyncio.create_task(self._answer(running, want, worker, tasks()))
                 answers.add(answer)
-                answer.add_done_callback(answers.discard)
+                answer.add_done_callback(ended)
+
+        listening = asyncio.create_task(listen())
+        try:
+            done, _ = await asyncio.wait({listening, failed}, return_when=asyncio.FIRST_COMPLETED)
+            for ready in done:
+                ready.result()
         finally:
-            for answer in list(answers):
-                answer.cancel()
-            await asyncio.gather(*answers, return_exceptions=True)
+            failed.cancel()
+            everything = [listening, *answers]
+            for task in everything:
+                task.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
 
     async def _answer(self, running: RunningTask, want: SplitRequest, worker: str, tasks: int) -> None:
         host = want.host or worker.rpartition(":")[0]
-        try:
-            feed = self._feeds[want.feed]
-            feed.has_read(want.attempt.task.task, want.read)
-            share = await feed.take(want.attempt.task.task, want.after, want.credits, host, tasks)
-        except VolleyError:
-            return  # `watch` has raised it, and the attempt will be stopped
+        feed = self._feeds[want.feed]
+        feed.has_read(want.attempt.task.task, want.read)
+        share = await feed.take(want.attempt.task.task, want.after, want.credits, host, tasks)
         await running.give(
             SplitBatch(want.attempt, want.feed, want.after, share.splits, share.after, share.over)
         )
@@ -141,7 +155,7 @@ class Feeding:
 
     def counts(self) -> SplitCounts:
         """Where the splits of all its scans are."""
-        found = [status for _, status in self.status()]
+        found = self.status()
         return SplitCounts(
             sum(status.found for status in found),
             sum(status.queued for status in found),
@@ -162,8 +176,13 @@ class Feeding:
         for feed in self._feeds:
             feed.forget()
 
-    def status(self) -> list[tuple[str, FeedStatus]]:
-        return [(scan.name, scan.status()) for scan in self._scans()]
+    @property
+    def is_final(self) -> bool:
+        """Whether everything that there is to read has been found."""
+        return all(status.final for status in self.status())
+
+    def status(self) -> list[FeedStatus]:
+        return [scan.status() for scan in self._scans()]
 
     def _scans(self) -> list[Feed | _Dealt]:
         return [*self._feeds, *self._dealt.values()]
@@ -186,7 +205,7 @@ class _Dealt:
         done = sum(by_task[task] for task in self._committed)
         found = sum(by_task)
         return FeedStatus(
-            found, 0, found - done, done, by_task, bytes_by_task, sum(bytes_by_task), final=True
+            self.name, found, 0, found - done, done, by_task, bytes_by_task, sum(bytes_by_task), final=True
         )
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from volley.coordinator.placement import Placement
 from volley.coordinator.result import ResultQueue
+from volley.errors import TaskError, VolleyError
 from volley.events import EventLog, TaskFinished, TaskStarted
+from volley.ids import AttemptId
 from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
 from volley.transport.base import RunningTask, Transport
 
@@ -20,11 +22,10 @@ Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True)
 class Launched:
-    """How an attempt ended, and where. `gave_rows`: some of its rows are with the client, who keeps them."""
+    """How an attempt ended, and where."""
 
     outcome: TaskDone | TaskFailure
     worker: str
-    gave_rows: bool
 
 
 class Launcher:
@@ -38,9 +39,9 @@ class Launcher:
         self._events = events
         self._batches = batches
 
-    def present(self) -> frozenset[str]:
-        """The workers that can be reached now."""
-        return frozenset(worker.name for worker in self._transport.workers())
+    def present(self) -> Set[str]:
+        """Those whose blocks can be read now."""
+        return self._transport.holders()
 
     @property
     def worker_count(self) -> int:
@@ -51,38 +52,55 @@ class Launcher:
         """Whether none of those that can be reached has more cores than another."""
         return len({worker.cores for worker in self._transport.workers()}) <= 1
 
-    async def launch(self, task: TaskSpec, avoid: Set[str], serve: Serve) -> Launched:
-        """Run an attempt to its end; `serve` answers what it wants meanwhile."""
+    async def launch(
+        self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], None]
+    ) -> Launched:
+        """Run an attempt to its end. `serve` answers what it wants meanwhile: if that fails, so does the query.
+        `deliver` is called when the client is given the first of its rows.
+        """
         attempt = task.attempt
         worker = await self._placement.place(attempt, avoid)
-        gave_rows = False
         try:
             running = await self._transport.start(worker, task)
             self._events.record(TaskStarted(attempt, worker))
             serving = asyncio.create_task(serve(running, worker))
+            working = asyncio.create_task(self._outcome(task, running, deliver))
             try:
-                if task.output is None:
-                    async for batch in running.batches():
-                        await self._batches.put(batch)
-                        gave_rows = True
-                outcome = await running.done()
+                await asyncio.wait({working, serving}, return_when=asyncio.FIRST_COMPLETED)
+                if not working.done():
+                    _check(attempt, serving)
+                outcome = await working
             finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
+                for part in (working, serving):
+                    part.cancel()
+                await asyncio.gather(working, serving, return_exceptions=True)
                 await running.cancel()
         finally:
             self._placement.ended(worker)
         if isinstance(outcome, TaskDone):
-            self._events.record(
-                TaskFinished(
-                    attempt,
-                    outcome.rows,
-                    outcome.size_bytes,
-                    outcome.seconds,
-                    outcome.operators,
-                    outcome.operator_spilled_bytes,
-                    outcome.shuffle_spilled_bytes,
-                )
-            )
+            self._events.record(TaskFinished(attempt, outcome.metrics))
             worker = outcome.made_by or worker
-        return Launched(outcome, worker, gave_rows)
+        return Launched(outcome, worker)
+
+    async def _outcome(
+        self, task: TaskSpec, running: RunningTask, deliver: Callable[[], None]
+    ) -> TaskDone | TaskFailure:
+        if task.output is None:
+            has_delivered = False
+            async for batch in running.batches():
+                await self._batches.put(batch)
+                if not has_delivered:
+                    has_delivered = True
+                    deliver()
+        return await running.done()
+
+
+def _check(attempt: AttemptId, serving: asyncio.Task[None]) -> None:
+    """Raise what ended the serving of an attempt that still runs: it would wait for ever."""
+    error = serving.exception()
+    if isinstance(error, VolleyError):
+        raise error
+    if error is not None:
+        raise TaskError(
+            attempt, f"its splits could not be served: {type(error).__name__}: {error}"
+        ) from error

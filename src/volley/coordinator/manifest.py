@@ -63,6 +63,10 @@ class Election:
         self._winners[task.task] = done
         return True
 
+    def adopt(self, outputs: Sequence[TaskDone]) -> None:
+        """Let outputs count, one for each task, that were made elsewhere."""
+        self._winners = list(outputs)
+
     def winner(self, task: int) -> TaskDone | None:
         return self._winners[task]
 
@@ -105,11 +109,3 @@ class Election:
     def manifest(self) -> Manifest:
         outputs = tuple(None if winner is None else winner.blocks for winner in self._winners)
         return Manifest(self._stage, outputs, self._unneeded)
-
-
-class Given(Election):
-    """The outputs of a stage that nobody here has run; they are there from the beginning."""
-
-    def __init__(self, stage: StageId, outputs: Sequence[TaskDone]) -> None:
-        super().__init__(stage, len(outputs))
-        self._winners = list(outputs)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run of a query, top to bottom.
 
-each stage, when the stages that it reads are finished:
-    each task: place an attempt, start it, wait for its end, try again where that may help
-    the first committed attempt of every task counts, until its output is lost
-the result stage streams to the client instead, or is kept in the stores until the client has had it read
-whatever happens: release everything, tell the client
+    driver     carries out what is decided: attempts on workers, feeds, events
+    schedule   decides: which task runs, which attempt counts, what a loss means
+    adaptive   plans: what the sizes of finished stages change about the next ones
+
+The rows of the last stage stream to the client, or stay in the stores until the client has had them read. Whatever
+happens, everything is released and the client is told.
 """
 
 from __future__ import annotations
@@ -13,126 +14,108 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from volley.cancellation import CancellationToken
-from volley.coordinator.answers import Answers
+from volley.coordinator.driver import Driver
 from volley.coordinator.launch import Launcher
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.coordinator.materialized_stage import MaterializedStage
 from volley.coordinator.result import ResultQueue, ResultStream
-from volley.coordinator.stage import StageRun, until
 from volley.errors import DeadlineExceeded, QueryError
 from volley.events import EventLog, QueryFinished, QueryStarted
-from volley.ids import QueryId, StageId
-from volley.loop import LoopThread, shared_loop
+from volley.ids import QueryId
+from volley.loop import shared_loop
 from volley.plan.nodes import MaterializedInput
 from volley.rpc.messages import TaskDone
-from volley.stages.deferral import awaited
+from volley.stages.deferral import defer
 from volley.stages.graph import StageGraph
-from volley.stages.limits import PlannerLimits
+from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.transport.base import Transport
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}
 
 
-def execute(
-    graph: StageGraph,
-    transport: Transport,
-    *,
-    query: QueryId,
-    token: CancellationToken,
-    timeout_seconds: float,
-    attempts: int,
-    events: EventLog,
-    limits: PlannerLimits,
-    result_buffer_bytes: int = RESULT_BUFFER_BYTES,
-    absence_seconds: float = 0.0,
-    given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
-) -> ResultStream:
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Who runs a query, and how.
+
+    `limits` decide how stages adapt to the sizes of their inputs. A task is given up after `attempts` failures. When no
+    worker is left the query waits `absence_seconds` for one, which only makes sense where its data outlives workers.
+    `given` are the outputs of stages that have run elsewhere, by the numbers of their `MaterializedInput`. `deferred`
+    are the stages that wait for others, if that is not to be planned here.
+    """
+
+    timeout_seconds: float
+    attempts: int
+    limits: PlannerLimits = DEFAULT_LIMITS
+    query: QueryId = field(default_factory=QueryId.new)
+    token: CancellationToken = field(default_factory=CancellationToken)
+    events: EventLog = field(default_factory=EventLog)
+    result_buffer_bytes: int = RESULT_BUFFER_BYTES
+    absence_seconds: float = 0.0
+    given: Mapping[int, Sequence[TaskDone]] = field(default_factory=dict)
+    deferred: Mapping[int, frozenset[int]] | None = None
+
+
+def execute(graph: StageGraph, transport: Transport, options: RunOptions) -> ResultStream:
     """Start a query; its rows come from the stream that is returned, its failure is raised there.
 
-    `given` are the outputs of stages that have run elsewhere, by the numbers of their `MaterializedInput`.
-    When no worker is left it waits `absence_seconds` for one, which only makes sense where its data outlives workers.
-    `limits` decide how stages adapt to the sizes of their inputs.
     Failures are `DataError` (the data is at fault: Spark can say how), `TaskError`, `BlockMissing`,
-    `DeadlineExceeded` or `QueryCancelled`.
+    `ResultInterrupted`, `DeadlineExceeded` or `QueryCancelled`.
     """
-    loop = shared_loop()
-    batches = ResultQueue(loop, result_buffer_bytes)
-    run = _Run(
-        graph, transport, query, timeout_seconds, attempts, events, limits, batches, absence_seconds, given
+    run = _Run(graph, transport, options)
+    return ResultStream(
+        options.query,
+        graph.result.plan.output,
+        run.batches,
+        run.start(),
+        options.token,
+        run.deadline,
+        options.events,
     )
-    finished = loop.submit(run.run(token, loop))
-    deadline = time.monotonic() + timeout_seconds
-    return ResultStream(query, graph.result.plan.output, batches, finished, token, deadline, events)
 
 
-def keep(
-    graph: StageGraph,
-    transport: Transport,
-    *,
-    query: QueryId,
-    token: CancellationToken,
-    timeout_seconds: float,
-    attempts: int,
-    events: EventLog,
-    limits: PlannerLimits,
-    absence_seconds: float = 0.0,
-    given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
-) -> MaterializedResult:
+def materialize(graph: StageGraph, transport: Transport, options: RunOptions) -> MaterializedResult:
     """Start a query whose last stage has an output as the others do: its blocks stay in the stores for others to read.
 
     The same as `execute` otherwise. The deadline counts until the end, when nobody reads them any more.
     """
-    loop = shared_loop()
-    batches = ResultQueue(loop, 0)
-    run = _Run(
-        graph, transport, query, timeout_seconds, attempts, events, limits, batches, absence_seconds, given
+    run = _Run(graph, transport, options)
+    return MaterializedResult(
+        options.query, run.batches, run.start(), options.token, run.deadline, options.events
     )
-    finished = loop.submit(run.run(token, loop))
-    deadline = time.monotonic() + timeout_seconds
-    return MaterializedResult(query, batches, finished, token, deadline, events)
 
 
 class _Run:
-    def __init__(
-        self,
-        graph: StageGraph,
-        transport: Transport,
-        query: QueryId,
-        timeout_seconds: float,
-        attempts: int,
-        events: EventLog,
-        limits: PlannerLimits,
-        batches: ResultQueue,
-        absence_seconds: float,
-        given: Mapping[int, Sequence[TaskDone]],
-    ) -> None:
+    def __init__(self, graph: StageGraph, transport: Transport, options: RunOptions) -> None:
         self._graph = graph
         self._transport = transport
-        self._query = query
-        self._timeout_seconds = timeout_seconds
-        self._attempts = attempts
-        self._events = events
-        self._limits = limits
-        self._batches = batches
-        self._absence_seconds = absence_seconds
-        self._given = given
+        self._options = options
+        self._query = options.query
+        self._events = options.events
+        self._loop = shared_loop()
         self._kept = False
+        self.deadline = time.monotonic() + options.timeout_seconds
+        self.batches = ResultQueue(self._loop, options.result_buffer_bytes)
 
-    async def run(self, token: CancellationToken, loop: LoopThread) -> None:
+    def start(self) -> Future[None]:
+        return self._loop.submit(self._run())
+
+    async def _run(self) -> None:
         """All of it. Never raises: the client is told through the result queue."""
+        token, timeout_seconds = self._options.token, self._options.timeout_seconds
         started = time.monotonic()
         error: QueryError | None = None
         stages = asyncio.create_task(self._run_stages())
-        token.on_fire(lambda: loop.call(stages.cancel))
+        token.on_fire(lambda: self._loop.call(stages.cancel))
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(timeout_seconds):
                 await stages
         except TimeoutError:
             error = DeadlineExceeded(
-                f"query {self._query} took longer than {self._timeout_seconds:g} s.",
+                f"query {self._query} took longer than {timeout_seconds:g} s.",
                 hint="Raise spark.volley.timeoutSeconds if that is what it needs.",
             )
         except asyncio.CancelledError:
@@ -148,35 +131,29 @@ class _Run:
             await self._transport.release(self._query)
             seconds = time.monotonic() - started
             self._events.record(QueryFinished(self._query, seconds, error.code if error else None))
-            self._batches.end(error)
+            self.batches.end(error)
 
     async def _run_stages(self) -> None:
-        tasks = sum(
-            stage.tasks for stage in self._graph.stages if not isinstance(stage.plan, MaterializedInput)
+        graph, options = self._graph, self._options
+        tasks = sum(stage.tasks for stage in graph.stages if not isinstance(stage.plan, MaterializedInput))
+        self._events.record(QueryStarted(self._query, len(graph.stages), tasks))
+        launcher = Launcher(self._transport, self._events, self.batches, options.absence_seconds)
+        driver = Driver(
+            graph,
+            defer(graph, options.limits) if options.deferred is None else options.deferred,
+            options.limits,
+            options.given,
+            self._query,
+            options.attempts,
+            self._transport,
+            launcher,
+            self._events,
         )
-        self._events.record(QueryStarted(self._query, len(self._graph.stages), tasks))
-        launcher = Launcher(self._transport, self._events, self._batches, self._absence_seconds)
-        runs: list[StageRun] = []
-        for stage in self._graph.stages:
-            producers = {node.stage: runs[node.stage] for node in stage.inputs}
-            id = StageId(self._query, stage.id)
-            if isinstance(stage.plan, MaterializedInput):
-                outputs = self._given[stage.plan.number]
-                runs.append(MaterializedStage(stage, id, outputs, launcher, self._events, self._limits))
-                continue
-            runs.append(StageRun(stage, id, producers, launcher, self._events, self._attempts, self._limits))
-        for number, others in awaited(self._graph, self._limits).items():
-            runs[number].awaits = [runs[other] for other in others]
-        subqueries = {number: runs[number] for number in self._graph.subqueries}
-        answers = Answers(subqueries, self._transport, self._attempts)
-        for run in runs:
-            run.answers = answers
         try:
-            await until(run.run() for run in runs)
-            if self._graph.result.output is not None:
-                self._batches.keep(await runs[-1].whole())
+            await driver.run()
+            if graph.result.output is not None:
+                self.batches.keep(await driver.whole(graph.result.id))
                 self._kept = True
                 await asyncio.Event().wait()
         finally:
-            for run in runs:
-                await run.close()
+            await driver.close()

@@ -17,9 +17,9 @@ from volley.ids import QueryId
 from volley.loop import shared_loop
 from volley.security import Security
 from volley.shuffle.base import SharedStore
-from volley.shuffle.factory import StoreSettings, driver_store
+from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.factory import driver_store
 from volley.transport.base import Transport
-from volley.transport.ingest import IngestEndpoint
 
 # A call to every worker and to the shared store, some of whose servers may be gone.
 _BEGIN_SECONDS = 60.0
@@ -55,33 +55,21 @@ class Deployment(Protocol):
         """Where Spark's tasks push the rows that a native plan reads; None where the worker is this process."""
 
 
-class IngestingTransport(Transport, Protocol):
-    """A transport whose workers are given rows by others."""
-
-    async def take_in(self, query: QueryId) -> IngestEndpoint:
-        """Workers will be given rows until `release` of the query."""
-
-
-def count_workers(transport: Transport) -> int:
-    """How many workers there are for tasks; others only hold data."""
-    return sum(worker.slots > 0 for worker in transport.workers())
-
-
-def open_ingest(transport: IngestingTransport, access: Access) -> IngestTarget:
+def open_ingest(transport: Transport, access: Access) -> IngestTarget:
     """Let the workers take rows of Spark's tasks, under a query id of their own."""
     query = QueryId.new()
     loop = shared_loop()
     endpoint = loop.submit(transport.take_in(query)).result(_BEGIN_SECONDS)
-    return IngestTarget(
-        query, count_workers(transport), access, endpoint, lambda: loop.submit(transport.release(query))
-    )
+    assert endpoint is not None, "its workers are other processes"
+    partitions = len(transport.workers())
+    return IngestTarget(query, partitions, access, endpoint, lambda: loop.submit(transport.release(query)))
 
 
 def shared_store(config: Config) -> SharedStore | None:
     """The store beside the workers; None when exchanged data lives with them."""
     if config.shuffle_store == "memory":
         return None
-    return driver_store(StoreSettings.of(config), read_security(config))
+    return driver_store(ShuffleConfig.of(config), read_security(config))
 
 
 def absence_seconds(config: Config) -> float:

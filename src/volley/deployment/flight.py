@@ -10,7 +10,7 @@ from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.deployment.base import absence_seconds, open_ingest, read_security, shared_store, tls_files
 from volley.errors import ConfigError
-from volley.shuffle.factory import StoreSettings
+from volley.shuffle.config import ShuffleConfig
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 
@@ -50,4 +50,4 @@ class FlightDeployment:
 
     def _access(self) -> Access:
         config = self._config
-        return Access(read_security(config).token, tls_files(config), StoreSettings.of(config))
+        return Access(read_security(config).token, tls_files(config), ShuffleConfig.of(config))

@@ -15,7 +15,8 @@ from volley.config import Config
 from volley.deployment.base import absence_seconds, read_security, shared_store, tls_files
 from volley.machine import available_cores
 from volley.security import is_loopback
-from volley.shuffle.factory import StoreSettings, serving_store
+from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.factory import serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.transport.base import Transport
 from volley.transport.local import LocalTransport
@@ -81,7 +82,7 @@ class LocalDeployment:
         )
 
     def _access(self) -> Access:
-        store = StoreSettings.of(self._config)
+        store = ShuffleConfig.of(self._config)
         if not self._serves_itself:
             return Access(read_security(self._config).token, tls_files(self._config), store)
         # A token for this query alone. On this machine nobody else can listen, so TLS would protect nothing.

@@ -12,7 +12,7 @@ from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.deployment.base import absence_seconds, open_ingest, shared_store, tls_files
 from volley.settings import settings
-from volley.shuffle.factory import StoreSettings
+from volley.shuffle.config import ShuffleConfig
 from volley.transport.base import Transport
 from volley.transport.spark import Application, SparkTransport, application
 
@@ -45,7 +45,7 @@ class SparkDeployment:
 
     def _access(self) -> Access:
         token = self._application().security.token
-        return Access(token, tls_files(self._config), StoreSettings.of(self._config))
+        return Access(token, tls_files(self._config), ShuffleConfig.of(self._config))
 
     def _application(self) -> Application:
         return application(self._spark.sparkContext, self._config, settings(self._spark))

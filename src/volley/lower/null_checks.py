@@ -8,12 +8,13 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 
-from volley.plan.expressions import Alias, Attribute, Call, Expression, Literal
-from volley.plan.nodes import Aggregate, Exchange, Filter, Join, JoinKind, Node, Project, Sort, with_children
+from volley.plan.expressions import Attribute, Call, Expression, Literal, conjuncts
+from volley.plan.nodes import Filter, Join, JoinKind, Node, with_children
+from volley.plan.traits import traits_of
 from volley.plan.types import BOOLEAN
 
 # Comparisons of a column that are never true for NULL.
@@ -26,8 +27,8 @@ _REJECTING = frozenset(
 def without_implied_null_checks(node: Node, rejected: frozenset[int] = frozenset()) -> Node:
     """The same plan. A row in which a column of `rejected` is NULL does not survive what stands above `node`."""
     match node:
-        case Filter(condition, child):
-            return _filter(node, list(_conjuncts(condition)), rejected)
+        case Filter(condition, _):
+            return _filter(node, list(conjuncts(condition)), rejected)
         case Join(kind, left_keys, right_keys, _, _, left, right, _, _):
             from_left = from_right = frozenset[int]()
             if kind in (JoinKind.INNER, JoinKind.SEMI, JoinKind.RIGHT):
@@ -43,34 +44,22 @@ def without_implied_null_checks(node: Node, rejected: frozenset[int] = frozenset
                 left=without_implied_null_checks(left, from_left),
                 right=without_implied_null_checks(right, from_right),
             )
-        case Project(expressions, child):
-            return replace(node, child=without_implied_null_checks(child, _below(expressions, rejected)))
-        case Aggregate(grouping, _, _, _, child) if grouping:
-            # The NULLs of a key make a group of their own, which is then rejected as a whole.
-            return replace(node, child=without_implied_null_checks(child, _below(grouping, rejected)))
-        case Exchange() | Sort():
-            return replace(node, child=without_implied_null_checks(node.child, rejected))
         case _:
-            return with_children(node, tuple(without_implied_null_checks(child) for child in node.children))
+            # The NULLs of a grouping key make a group of their own, which is then rejected as a whole.
+            below = _below(traits_of(node).carries(), rejected) if rejected else rejected
+            return with_children(
+                node, tuple(without_implied_null_checks(child, below) for child in node.children)
+            )
 
 
-def _filter(node: Filter, conjuncts: list[Expression], rejected: frozenset[int]) -> Node:
-    compared = frozenset(column for part in conjuncts for column in _rejects(part))
-    kept = [part for part in conjuncts if _checked(part) not in rejected | compared]
-    checked = frozenset(column for part in conjuncts if (column := _checked(part)) is not None)
+def _filter(node: Filter, parts: list[Expression], rejected: frozenset[int]) -> Node:
+    compared = frozenset(column for part in parts for column in _rejects(part))
+    kept = [part for part in parts if _checked(part) not in rejected | compared]
+    checked = frozenset(column for part in parts if (column := _checked(part)) is not None)
     child = without_implied_null_checks(node.child, rejected | compared | checked)
     if not kept:
         return child
     return Filter(reduce(_and, kept), child)
-
-
-def _conjuncts(condition: Expression) -> Iterator[Expression]:
-    match condition:
-        case Call("And", (left, right), _, _, _):
-            yield from _conjuncts(left)
-            yield from _conjuncts(right)
-        case _:
-            yield condition
 
 
 def _and(left: Expression, right: Expression) -> Expression:
@@ -102,13 +91,7 @@ def _columns(keys: tuple[Expression, ...]) -> frozenset[int]:
     return frozenset(key.id for key in keys if isinstance(key, Attribute))
 
 
-def _below(expressions: tuple[Expression, ...], rejected: frozenset[int]) -> frozenset[int]:
+def _below(carried: Mapping[int, Expression], rejected: frozenset[int]) -> frozenset[int]:
     """The columns below that the rejected ones above are copies of."""
-    below = set()
-    for expression in expressions:
-        match expression:
-            case Attribute(id, _, _, _) if id in rejected:
-                below.add(id)
-            case Alias(id, _, Attribute(source, _, _, _)) if id in rejected:
-                below.add(source)
-    return frozenset(below)
+    below = (carried.get(id) for id in rejected)
+    return frozenset(column.id for column in below if isinstance(column, Attribute))

@@ -10,9 +10,10 @@ import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 
 from volley.errors import DataError
+from volley.formats import format_of
+from volley.formats.base import FileFormat, Footer
 from volley.lower import symlink_tables
 from volley.lower.expressions import column_name
-from volley.lower.parquet import Footer, footer_of
 from volley.lower.scope import Scope, arrow_schema, distinct, read_type
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan
@@ -25,17 +26,17 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
         return scope.arrow(arrow_schema(node.output).empty_table())
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
-    fields = _fields(node.files, columns)
+    file_format = format_of(node.format)
+    fields = _fields(file_format, node.files, columns)
     partitions = symlink_tables.partitions_of(node.files)
     try:
-        directory = scope.resources.enter_context(symlink_tables.shared_directories().linked(node.files))
+        directory = scope.resources.enter_context(
+            symlink_tables.shared_directories().linked(node.files, file_format.suffix)
+        )
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
-    frame = scope.context.read_parquet(
-        directory,
-        schema=pa.schema(fields),
-        table_partition_cols=[(symlink_tables.PART, pa.int32())] if len(partitions) > 1 else None,
-    )
+    folders = [(symlink_tables.PART, pa.int32())] if len(partitions) > 1 else []
+    frame = file_format.read(scope.context, directory, pa.schema(fields), folders)
     data = [
         _quoted(field.name).alias(column_name(column.id))
         for field, column in zip(fields, columns, strict=True)
@@ -49,9 +50,11 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     ).select(*(col(column_name(attribute.id)) for attribute in distinct(node.output)))
 
 
-def _fields(files: Sequence[DataFile], columns: list[Attribute]) -> tuple[pa.Field, ...]:
+def _fields(
+    file_format: FileFormat, files: Sequence[DataFile], columns: list[Attribute]
+) -> tuple[pa.Field, ...]:
     """The columns as the files have them: by one name in every file, and without NULL if no file can have one."""
-    footers = tuple([footer_of(file) for file in files])
+    footers = tuple([file_format.footer(file) for file in files])
     return _common_fields(footers, tuple([(column.name, column.type) for column in columns]))
 
 

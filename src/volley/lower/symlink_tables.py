@@ -30,7 +30,7 @@ PART = "part"
 # More links than this are not kept beyond their use.
 MAX_KEPT_LINKS = 20_000
 
-_Key = tuple[tuple[str, int, int, tuple[Scalar, ...]], ...]
+_Key = tuple[str, tuple[tuple[str, int, int, tuple[Scalar, ...]], ...]]
 
 
 @dataclass
@@ -52,9 +52,9 @@ class LinkDirectories:
         self._directories: OrderedDict[_Key, _Directory] = OrderedDict()
 
     @contextmanager
-    def linked(self, files: Sequence[DataFile]) -> Iterator[str]:
-        """A directory with these files. It stays as it is for as long as the context is open."""
-        key = tuple(_identity(file) for file in files)
+    def linked(self, files: Sequence[DataFile], suffix: str = ".parquet") -> Iterator[str]:
+        """A directory with these files, all with this suffix. It stays as it is for as long as the context is open."""
+        key = (suffix, tuple(_identity(file) for file in files))
         with self._lock:
             directory = self._directories.get(key) or self._make(key, files)
             self._directories.move_to_end(key)
@@ -79,7 +79,7 @@ class LinkDirectories:
             self._home = Path(tempfile.mkdtemp(prefix="volley-scan-"))
         path = self._home / str(self._made)
         self._made += 1
-        _link(path, files)
+        _link(path, files, key[0])
         self._directories[key] = directory = _Directory(path, len(files))
         return directory
 
@@ -104,7 +104,7 @@ def _identity(file: DataFile) -> tuple[str, int, int, tuple[Scalar, ...]]:
     return (file.path, status.st_size, status.st_mtime_ns, file.partition)
 
 
-def _link(directory: Path, files: Sequence[DataFile]) -> None:
+def _link(directory: Path, files: Sequence[DataFile], suffix: str) -> None:
     directory.mkdir()
     partitions = partitions_of(files)
     folders = dict.fromkeys(partitions, directory)
@@ -113,7 +113,7 @@ def _link(directory: Path, files: Sequence[DataFile]) -> None:
             folders[values] = directory / f"{PART}={number}"
             folders[values].mkdir()
     for number, file in enumerate(files):
-        (folders[file.partition] / f"{number:06}.parquet").symlink_to(Path(file.path).absolute())
+        (folders[file.partition] / f"{number:06}{suffix}").symlink_to(Path(file.path).absolute())
 
 
 _shared: Shared[None, LinkDirectories] = Shared(Phase.FILES, close=LinkDirectories.close)

@@ -18,6 +18,7 @@ from volley.lower.aggregate_functions import AGGREGATES
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.scope import column, distinct
 from volley.lower.semantics import sort_operand
+from volley.plan import own_ids
 from volley.plan.expressions import (
     AggregateCall,
     Attribute,
@@ -42,10 +43,6 @@ _RANKING = {
 }
 
 
-# Window calls stand inside larger expressions; there each is a column of an id that Catalyst never gives.
-_OWN_IDS = 2**61
-
-
 def lower_window(node: Window, child: DataFrame) -> DataFrame:
     kept = [column(attribute) for attribute in distinct(node.child.output)]
     operands, windows = _Columns("operand"), _Columns("window")
@@ -56,7 +53,7 @@ def lower_window(node: Window, child: DataFrame) -> DataFrame:
         if not isinstance(part, WindowCall):
             return part
         if part not in results:
-            results[part] = Attribute(_OWN_IDS + len(results), "window", part.type)
+            results[part] = Attribute(own_ids.WINDOW_RESULT + len(results), "window", part.type)
             value = _lower_call(part, operands, windows).cast(to_arrow(part.type))
             values.append(value.alias(column_name(results[part].id)))
         return results[part]

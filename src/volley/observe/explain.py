@@ -170,7 +170,7 @@ def _describe(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:
 def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
     """One line for an operator, in Spark's own words."""
     match node:
-        case FileScan(format, files, output, _, _, _, _):
+        case FileScan(format, files, output):
             size = sum(file.size_bytes for file in files)
             splits = _splits(node, workers, limits)
             return f"FileScan {format}, {len(files)} files, {size:,} bytes{splits} [{_names(output)}]"

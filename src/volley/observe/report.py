@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Literal
 
+from volley.events import FeedStatus
 from volley.support.reasons import Engine, Unsupported
 
 Outcome = Literal["answered", "failed", "cancelled"]
@@ -18,33 +19,6 @@ class OperatorReport:
 
     name: str
     metrics: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class FeedReport:
-    """The splits of one scan: found, still queued, given to tasks that have not read them, and read to their end.
-
-    `by_task` and `bytes_by_task` are what each task was given, in splits and in bytes as far as the source knows them.
-    `final` is False when discovery was stopped before its end.
-    """
-
-    source: str
-    found: int
-    queued: int
-    running: int
-    done: int
-    by_task: tuple[int, ...]
-    bytes_by_task: tuple[int, ...]
-    size_bytes: int
-    final: bool
-
-    def __str__(self) -> str:
-        more = "" if self.final else " so far"
-        sizes = f" ({_listed(self.bytes_by_task)} bytes)" if any(self.bytes_by_task) else ""
-        return (
-            f"{self.source}: {self.found:,} splits found{more}, {self.queued:,} queued, {self.running:,} running, "
-            f"{self.done:,} done; by task {_listed(self.by_task)}{sizes}"
-        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +39,7 @@ class StageReport:
     bytes: int
     seconds: float
     operators: tuple[OperatorReport, ...] = ()
-    feeds: tuple[FeedReport, ...] = ()
+    feeds: tuple[FeedStatus, ...] = ()
     operator_spilled_bytes: int = 0
     shuffle_spilled_bytes: int = 0
     decisions: tuple[str, ...] = ()
@@ -182,10 +156,6 @@ class QueryReport:
             + "<table><tr><th>stage</th><th>tasks</th><th>rows</th><th>bytes</th><th>spilled</th>"
             + f"<th>seconds</th><th>decided while it ran</th></tr>{rows}</table>"
         )
-
-
-def _listed(counts: tuple[int, ...]) -> str:
-    return ", ".join(f"{count:,}" for count in counts)
 
 
 def _spilled(stage: StageReport) -> str:

@@ -6,8 +6,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from volley.events import Event, FeedFinished, StageFinished, StageStarted, TaskFinished, TaskStarted
-from volley.observe.report import FeedReport, OperatorReport, StageReport
+from volley.events import (
+    Event,
+    FeedFinished,
+    FeedStatus,
+    StageFinished,
+    StageStarted,
+    TaskFinished,
+    TaskMetrics,
+    TaskStarted,
+)
+from volley.observe.report import OperatorReport, StageReport
 
 
 def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
@@ -15,7 +24,7 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     started: dict[int, StageStarted] = {}
     attempts: dict[int, int] = {}
     last_task: dict[int, int] = {}
-    feeds: dict[int, list[FeedReport]] = {}
+    feeds: dict[int, list[FeedStatus]] = {}
     operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
     operators_spilled: Counter[int] = Counter()
     shuffle_spilled: Counter[int] = Counter()
@@ -29,12 +38,12 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                 attempts[stage] = attempts.get(stage, 0) + 1
                 last_task[stage] = max(last_task.get(stage, 0), event.attempt.task.task)
             case FeedFinished():
-                feeds.setdefault(event.stage.stage, []).append(_feed(event))
+                feeds.setdefault(event.stage.stage, []).append(event.status)
             case TaskFinished():
                 stage = event.attempt.task.stage.stage
-                _add(operators.setdefault(stage, {}), event)
-                operators_spilled[stage] += event.operator_spilled_bytes
-                shuffle_spilled[stage] += event.shuffle_spilled_bytes
+                _add(operators.setdefault(stage, {}), event.metrics)
+                operators_spilled[stage] += event.metrics.operator_spilled_bytes
+                shuffle_spilled[stage] += event.metrics.shuffle_spilled_bytes
             case StageFinished():
                 stage = event.stage.stage
                 reports[stage] = StageReport(
@@ -59,21 +68,7 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     return tuple(reports[stage] for stage in sorted(reports))
 
 
-def _feed(event: FeedFinished) -> FeedReport:
-    return FeedReport(
-        event.source,
-        event.found,
-        event.queued,
-        event.running,
-        event.done,
-        event.by_task,
-        event.bytes_by_task,
-        event.size_bytes,
-        event.final,
-    )
-
-
-def _add(sums: dict[tuple[int, str], dict[str, int]], task: TaskFinished) -> None:
+def _add(sums: dict[tuple[int, str], dict[str, int]], task: TaskMetrics) -> None:
     for position, operator in enumerate(task.operators):
         # Tasks of a stage run the same plan, so the same position is the same operator.
         values = sums.setdefault((position, operator.name), {})

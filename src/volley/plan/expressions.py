@@ -230,6 +230,15 @@ def _with_children(expression: Expression, parts: list[Any]) -> Expression:
             return replace(expression, value=parts[0])
 
 
+def conjuncts(condition: Expression) -> Iterator[Expression]:
+    """The parts of a condition that must all hold."""
+    if isinstance(condition, Call) and condition.function == "And":
+        for part in condition.arguments:
+            yield from conjuncts(part)
+    else:
+        yield condition
+
+
 def references(expression: Expression) -> frozenset[int]:
     """The ids of the columns that the expression reads."""
     return frozenset(part.id for part in walk(expression) if isinstance(part, Attribute))

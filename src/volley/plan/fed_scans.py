@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceScan, with_children
+from volley.plan.nodes import DataFile, FileScan, Node, SourceScan, with_children
+from volley.plan.traits import below_row_by_row
 
 
 def fed_scan(node: Node) -> FileScan | SourceScan | None:
@@ -16,8 +17,7 @@ def fed_scan(node: Node) -> FileScan | SourceScan | None:
     """
     if isinstance(node, SourceScan):
         return node
-    while isinstance(node, Filter | Project):
-        node = node.child
+    node = below_row_by_row(node)
     return node if isinstance(node, FileScan) and not node.whole else None
 
 

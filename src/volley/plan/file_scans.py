@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -18,10 +19,12 @@ from volley.plan.types import TIMESTAMP, TIMESTAMP_NTZ, DataType
 # Files with dates of the old calendar are refused when they are met, so both ways not to convert them are allowed.
 _FALSE = frozenset({"false"})
 _NO_REBASE = frozenset({"corrected", "exception"})
-_ALLOWED_SETTINGS = {
+_OF_ALL_FORMATS = {
     "spark.sql.caseSensitive": _FALSE,
     "spark.sql.files.ignoreCorruptFiles": _FALSE,
     "spark.sql.files.ignoreMissingFiles": _FALSE,
+}
+_OF_PARQUET = {
     "spark.sql.parquet.fieldId.read.enabled": _FALSE,
     "spark.sql.parquet.binaryAsString": _FALSE,
     "spark.sql.parquet.int96TimestampConversion": _FALSE,
@@ -29,8 +32,21 @@ _ALLOWED_SETTINGS = {
     "spark.sql.parquet.int96RebaseModeInRead": _NO_REBASE,
     "spark.sql.legacy.parquet.nanosAsLong": _FALSE,
 }
-SETTINGS = tuple(_ALLOWED_SETTINGS)
 _HARMLESS_READ_OPTIONS = frozenset({"path", "paths", "serialization.format", "inferschema", "basepath"})
+
+
+@dataclass(frozen=True)
+class ReadRules:
+    """When a format (`formats`) reads a scan as Spark does: settings with the values that are allowed, and read options
+    that change nothing. They are known here because capture asks Spark for them.
+    """
+
+    settings: Mapping[str, frozenset[str]]
+    options: frozenset[str] = _HARMLESS_READ_OPTIONS
+
+
+READ_RULES = {"parquet": ReadRules({**_OF_ALL_FORMATS, **_OF_PARQUET})}
+SETTINGS = tuple(dict.fromkeys(key for rules in READ_RULES.values() for key in rules.settings))
 
 
 @dataclass(frozen=True)
@@ -50,19 +66,25 @@ class ScanFacts:
     files: list[tuple[str, int, int, int]]
     partitions: list[list[str | bool | None]]
 
+    @property
+    def format_name(self) -> str:
+        """As `formats` calls it; Spark names the class."""
+        return self.format.removesuffix("FileFormat").lower()
+
     def problem(self) -> str | None:
         """What about this scan Volley would not read as Spark does, if anything."""
-        if self.format != "ParquetFileFormat":
-            return f"format {self.format.removesuffix('FileFormat').lower()}"
+        rules = READ_RULES.get(self.format_name)
+        if rules is None:
+            return f"format {self.format_name}"
         if self.bucketed:
             return "bucketed table"
         if self.metadata_columns:
             return "file metadata columns"
-        for key, value in self.settings.items():
-            if value.lower() not in _ALLOWED_SETTINGS[key]:
-                return f"{key}={value}"
+        for key, allowed in rules.settings.items():
+            if self.settings[key].lower() not in allowed:
+                return f"{key}={self.settings[key]}"
         for key, value in self.options.items():
-            if key.lower() not in _HARMLESS_READ_OPTIONS:
+            if key.lower() not in rules.options:
                 return f"read option {key}={value}"
         return None
 
@@ -78,7 +100,7 @@ def file_scan(operator: Operator, described: dict[str, Any] | None) -> Node:
     columns = [(index, by_name[name]) for index, name in enumerate(names) if name in by_name]
     problem = facts.problem()
     return FileScan(
-        format=facts.format.removesuffix("FileFormat").lower(),
+        format=facts.format_name,
         files=() if problem else _files(facts, [(index, column.type) for index, column in columns]),
         output=output,
         partition_columns=tuple(column for _, column in columns),

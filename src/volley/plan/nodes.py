@@ -14,6 +14,7 @@ from functools import cached_property
 from operator import is_not
 from typing import Any
 
+from volley.plan import own_ids
 from volley.plan.expressions import (
     AggregateCall,
     Alias,
@@ -51,7 +52,6 @@ class FileScan:
     output: tuple[Attribute, ...]
     partition_columns: tuple[Attribute, ...]
     filters: tuple[Expression, ...]
-    options: tuple[tuple[str, str], ...] = ()
     unsupported: str | None = None
     share: float = 1.0
     whole: bool = False
@@ -325,16 +325,16 @@ class Exchange:
 
 # What a written file is known by: where it lies, the folder it belongs to, and what it holds.
 WRITTEN = (
-    Attribute(2**62 + 1, "file", STRING, False),
-    Attribute(2**62 + 2, "partition", STRING, False),
-    Attribute(2**62 + 3, "rows", LONG, False),
-    Attribute(2**62 + 4, "size_bytes", LONG, False),
+    Attribute(own_ids.WRITTEN_FILE, "file", STRING, False),
+    Attribute(own_ids.WRITTEN_FILE + 1, "partition", STRING, False),
+    Attribute(own_ids.WRITTEN_FILE + 2, "rows", LONG, False),
+    Attribute(own_ids.WRITTEN_FILE + 3, "size_bytes", LONG, False),
 )
 
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Writes the child's rows as Parquet files into `directory` and gives one row for each file.
+    """Writes the child's rows as files of `format` into `directory` and gives one row for each file.
 
     Nobody sees the files there: whoever commits the write moves those of the attempts that counted. The child's
     columns are `columns`, as they stand in the files, then a text for each of `partition_names`; rows of equal texts
@@ -350,6 +350,7 @@ class WriteFiles:
     rows_a_file: int | None
     metadata: tuple[tuple[str, str], ...]
     child: Node
+    format: str = "parquet"
 
     output = WRITTEN
 
@@ -468,17 +469,18 @@ def walk(node: Node) -> Iterator[Node]:
 
 def with_children(node: Node, children: tuple[Node, ...]) -> Node:
     """The same node over other children."""
+    if not node.children:
+        return node
     match node:
-        case FileScan() | SourceScan() | FeedInput() | StageInput():
-            return node
-        case LocalRows() | MaterializedInput() | Range() | OneRow():
-            return node
         case Join():
             return replace(node, left=children[0], right=children[1])
         case Union() | Unknown():
             return replace(node, inputs=children)
         case _:
-            return replace(node, child=children[0])
+            # The type of a node does not say that only leaves have no `child`.
+            unary: Any = node
+            over: Node = replace(unary, child=children[0])
+            return over
 
 
 def transform(node: Node, change: Callable[[Node], Node]) -> Node:

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from volley.plan import own_ids
 from volley.plan.expressions import (
-    AggregateCall,
     Alias,
     Attribute,
     Call,
@@ -35,7 +35,6 @@ from volley.plan.expressions import (
     attribute_of,
     plain,
     references,
-    walk,
 )
 from volley.plan.expressions import transform as transform_expression
 from volley.plan.nodes import (
@@ -61,6 +60,7 @@ from volley.plan.nodes import (
     WriteFiles,
     transform,
 )
+from volley.plan.traits import NUMBERING, depends_on_order, function_of, traits_of, window_calls
 from volley.plan.types import (
     BOOLEAN,
     DATE,
@@ -130,44 +130,14 @@ def order_of(node: Node) -> Order:
 
 def is_ordered(node: Node) -> bool:
     """Whether the rows of a native plan come in an order that was asked for."""
-    while isinstance(node, Project | Filter | Limit):
-        node = node.child
+    while traits_of(node).keeps_order:
+        (node,) = node.children
     return isinstance(node, TopN) or (isinstance(node, Sort) and node.whole)
 
 
 def needs_input_order(node: Node) -> bool:
     """Whether the rows of the node, and not only their order, depend on the order of its input."""
-    match node:
-        case Window(calls, _):
-            return any(depends_on_order(call) for call in window_calls(calls))
-        case Limit():
-            return True
-        case Aggregate(_, calls, _, _, _):
-            return any(call.function.function in _BY_POSITION for call in calls)
-        case _:
-            return False
-
-
-def window_calls(calls: Iterable[Expression]) -> Iterator[WindowCall]:
-    """The window calls in the columns of a Window."""
-    for call in calls:
-        for part in walk(call):
-            if isinstance(part, WindowCall):
-                yield part
-
-
-# Their result is a row's place, or the value of a row at some place.
-_NUMBERING = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
-_BY_POSITION = frozenset({"First", "Last", "NthValue", "CollectList"})
-
-
-def depends_on_order(call: WindowCall) -> bool:
-    """Whether it tells apart rows that its own ORDER BY leaves equal."""
-    name = _name(call)
-    if name in _NUMBERING or name in _BY_POSITION:
-        return True
-    is_whole = call.frame.lower is None and call.frame.upper is None
-    return isinstance(call.function, AggregateCall) and call.frame.rows and not is_whole
+    return traits_of(node).needs_order
 
 
 def missing_order(node: Node) -> str:
@@ -244,11 +214,11 @@ def _ordered_call(call: WindowCall, order: Order) -> tuple[WindowCall, str]:
 def _frame_over_rows(call: WindowCall) -> Frame | None:
     """The frame in terms of rows, not of their values; None where that is another one."""
     frame = call.frame
-    if frame.rows or _name(call) in _NUMBERING:
+    if frame.rows or _name(call) in NUMBERING:
         return frame
     if frame.lower is None and frame.upper is None:
         return replace(frame, rows=True)
-    keeps_nulls = not (isinstance(_function(call), Call) and _function(call).option("ignoreNulls"))
+    keeps_nulls = not (isinstance(function_of(call), Call) and function_of(call).option("ignoreNulls"))
     up_to_peers = isinstance(frame.upper, Literal) and frame.upper.value == 0
     if _name(call) == "First" and keeps_nulls and frame.lower is None and up_to_peers:
         # The partition's first row is in the frame of every row.
@@ -282,12 +252,8 @@ def _ordered_sort(node: Sort, carrying: _Carrying) -> Node:
     return Project(node.output, Sort((*node.keys, *keys), True, child))
 
 
-def _function(call: WindowCall) -> Call:
-    return call.function.function if isinstance(call.function, AggregateCall) else call.function
-
-
 def _name(call: WindowCall) -> str:
-    return _function(call).function
+    return function_of(call).function
 
 
 # --------------------------------------------------------------------------------------------- carrying
@@ -296,15 +262,12 @@ def _name(call: WindowCall) -> str:
 MAX_FILES = 16
 MAX_BYTES = 4 * 2**20
 
-# Ids of columns that no plan of Spark's has.
-_OWN_IDS = 2**60
-
 
 @dataclass
 class _Carrying:
     """Brings the columns that say an order up to where it is needed."""
 
-    _ids: Iterator[int] = field(default_factory=lambda: count(_OWN_IDS))
+    _ids: Iterator[int] = field(default_factory=lambda: count(own_ids.PLACE))
 
     def carry(self, node: Node) -> tuple[Node, Order]:
         """The node, with the columns of its order's keys added to its own, and that order."""

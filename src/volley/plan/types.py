@@ -126,6 +126,10 @@ def parse_type(value: Any) -> DataType:
     return OtherType(str(value.get("type", value)))
 
 
+def is_number(data_type: DataType) -> bool:
+    return isinstance(data_type, DecimalType) or data_type in INTEGRAL or data_type in FRACTIONAL
+
+
 def is_carried(data_type: DataType) -> bool:
     """Whether values of this type can cross into the native engine unchanged."""
     match data_type:

@@ -47,8 +47,11 @@ class Client:
         """`timeout_seconds` is the deadline of a call that names none; for `hang_seconds` see `Security.connect`."""
         self.address = address
         self.name = f"{role} {address}"
-        self.flight = security.connect(address, hang_seconds)
-        """For rows, which are streamed and not called for."""
+        try:
+            self.flight = security.connect(address, hang_seconds)
+            """For rows, which are streamed and not called for."""
+        except (flight.FlightError, pa.ArrowException, OSError, ValueError) as error:
+            raise PeerLost(f"{self.name} cannot be connected to: {first_line(error)}.") from None
         self._timeout_seconds = timeout_seconds
 
     @overload

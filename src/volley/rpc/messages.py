@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from volley.events import OperatorMetrics
-from volley.fields import Count, Name, Seconds
+from volley.events import TaskMetrics
+from volley.fields import Count, Name
 from volley.ids import AttemptId
 from volley.plan.nodes import Node
 from volley.rpc.blocks import Block
@@ -90,19 +90,16 @@ class TaskDone:
 
     attempt: AttemptId
     blocks: tuple[Block, ...]
-    rows: Count
-    size_bytes: Count
-    seconds: Seconds
-    operators: tuple[OperatorMetrics, ...]
+    metrics: TaskMetrics
     made_by: Name = ""
 
     @property
-    def operator_spilled_bytes(self) -> int:
-        return sum(dict(operator.values).get("spilled_bytes", 0) for operator in self.operators)
+    def rows(self) -> int:
+        return self.metrics.rows
 
     @property
-    def shuffle_spilled_bytes(self) -> int:
-        return sum(block.spilled_bytes for block in self.blocks)
+    def size_bytes(self) -> int:
+        return self.metrics.size_bytes
 
 
 class Failure(StrEnum):

@@ -22,7 +22,7 @@ import pyarrow.flight as flight
 
 from volley.errors import ConfigError, QueryError, VolleyError
 from volley.rpc.codec import encode
-from volley.rpc.control import INTERNAL, STOPPING, Refused
+from volley.rpc.control import INTERNAL, NOT_OFFERED, STOPPING, Refused
 from volley.security import Security
 
 _log = logging.getLogger(__name__)
@@ -98,6 +98,13 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
             self.receive(descriptor.command or b"", reader, writer)
         except Exception as error:
             _raise_flight_error(error, "do_put")
+
+    def _refuse(self, *arguments: Any) -> NoReturn:
+        """Flight's own answer to these would be a traceback."""
+        raise flight.FlightServerError(f"[{NOT_OFFERED}] a {self.offers} does not do this.")
+
+    # `get_schema` is left to pyarrow, whose own refusal names no file of ours; it shows the traceback of any error.
+    list_flights = get_flight_info = do_exchange = list_actions = _refuse
 
     def _require_open(self) -> None:
         if not self._is_open:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from volley.batches import slices
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunks import compact, slices
+from volley.shuffle.chunks import compact, without_views
 
 # Readers are twice as fast on batches of this size as on those of an operator (8,192 rows).
 CHUNK_ROWS = 128 * 1024
@@ -81,7 +82,9 @@ class Gathering:
         self.waiting_bytes -= waiting.size_bytes
         self._budget.free(waiting.size_bytes)
         self._partitions[partition] = _Waiting()
-        return [(partition, batch) for batch in slices(whole, self._chunk_bytes)]
+        parts = list(slices(whole, self._chunk_bytes))
+        # A slice of views still points to the bytes of the whole.
+        return [(partition, part if len(parts) == 1 else without_views(part)) for part in parts]
 
     def _limit(self) -> int:
         if self._budget.is_full:

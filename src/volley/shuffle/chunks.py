@@ -11,7 +11,6 @@ batch, before it is used, whether it is what was written.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -148,20 +147,9 @@ def check_totals(block: Block, index: Index) -> None:
         raise BlockDamaged(f"{block} has {rows} rows instead of {block.rows}.", attempt=block.attempt)
 
 
-def slices(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of about `limit_bytes`; a single row may have more."""
-    pieces = -(-batch.nbytes // limit_bytes)
-    rows = max(1, -(-batch.num_rows // max(1, pieces)))
-    if rows >= batch.num_rows:
-        yield batch
-        return
-    for start in range(0, batch.num_rows, rows):
-        yield _without_views(batch.slice(start, rows))
-
-
 def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch without what its buffers hold of other rows; itself when that is little."""
-    batch = _without_views(batch)
+    batch = without_views(batch)
     if batch.get_total_buffer_size() <= 2 * batch.nbytes + _SMALL_BYTES:
         return batch
     return pa.concat_batches([batch])
@@ -170,7 +158,7 @@ def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
-def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Views that point to nothing but their own bytes: Arrow copies them with all that they could point to."""
     if not any(column.type in _PLAIN for column in batch.columns):
         return batch

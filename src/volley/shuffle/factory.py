@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +15,8 @@ from volley.machine import available_memory_bytes
 from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
 from volley.shuffle.base import SharedStore, ShuffleStore
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy
+from volley.shuffle.config import ShuffleConfig as ShuffleConfig
 from volley.shuffle.location import Location
 from volley.shuffle.objectstore import ObjectStore
 from volley.shuffle.service.store import ServiceStore
@@ -24,74 +25,26 @@ from volley.shuffle.worker_store import WorkerStore
 
 # A driver only reads, and tasks that run inside of it are few.
 _DRIVER_MEMORY_BYTES = 256 * 2**20
-_MESSAGE_BYTES = 64 * 2**20
+# Whoever is lost is found out soon: what it held is computed again.
+_DRIVER_RETRY = RetryPolicy(0, 0.0, 20.0)
 
 
-@dataclass(frozen=True)
-class StoreSettings:
-    """`store` is worker (none), service, or the URI of a folder."""
-
-    store: str
-    servers: tuple[str, ...]
-    replicas: int
-    compression: str
-    retry_attempts: int
-    retry_delay_seconds: float
-    timeout_seconds: float
-
-    @classmethod
-    def of(cls, config: Config) -> StoreSettings:
-        return cls(
-            config.shuffle_store,
-            config.shuffle_service,
-            config.shuffle_replicas,
-            config.shuffle_compression,
-            config.shuffle_retry_attempts,
-            config.shuffle_retry_delay_ms / 1000,
-            config.shuffle_timeout_seconds,
-        )
-
-
-def new_store(choice: StoreSettings, security: Security, memory_limit_bytes: int) -> SharedStore | None:
+def new_store(config: ShuffleConfig, security: Security, memory_limit_bytes: int) -> SharedStore | None:
     """The store that was chosen; None when exchanged data lives with the workers."""
-    retry_policy = RetryPolicy(choice.retry_attempts, choice.retry_delay_seconds, choice.timeout_seconds)
-    if choice.store == "memory":
+    if config.store == "memory":
         return None
-    if choice.store == "service":
-        return ServiceStore(
-            choice.servers,
-            replicas=choice.replicas,
-            security=security,
-            memory_limit_bytes=memory_limit_bytes,
-            compression=choice.compression,
-            retry_policy=retry_policy,
-        )
-    return ObjectStore(
-        choice.store,
-        memory_limit_bytes=memory_limit_bytes,
-        compression=choice.compression,
-        retry_policy=retry_policy,
-    )
+    if config.store == "service":
+        return ServiceStore(config, security, memory_limit_bytes=memory_limit_bytes)
+    return ObjectStore(config, memory_limit_bytes=memory_limit_bytes)
 
 
 @contextmanager
-def reading_store(choice: StoreSettings, security: Security) -> Iterator[ShuffleStore]:
+def reading_store(config: ShuffleConfig, security: Security) -> Iterator[ShuffleStore]:
     """For a process that only reads what the workers, or the store beside them, keep. Keeps nothing itself."""
-    shared = new_store(choice, security, 0)
+    shared = new_store(config, security, 0)
     if shared is None:
-        clients = Clients(security)
-        yield WorkerStore(
-            Location.here("reader:0"),
-            memory_limit_bytes=0,
-            spill_threshold=0,
-            spill_directories=(),
-            compression=choice.compression,
-            max_message_bytes=_MESSAGE_BYTES,
-            retry_attempts=choice.retry_attempts,
-            retry_delay_seconds=choice.retry_delay_seconds,
-            stall_seconds=choice.timeout_seconds,
-            connect=lambda location: clients[location.address],
-        )
+        with Clients(security) as clients:
+            yield _reader(config, clients)
         return
     try:
         yield shared
@@ -99,19 +52,24 @@ def reading_store(choice: StoreSettings, security: Security) -> Iterator[Shuffle
         shared.close()
 
 
+def _reader(config: ShuffleConfig, clients: Clients) -> WorkerStore:
+    return WorkerStore(
+        Location.here("reader:0"),
+        config,
+        memory_limit_bytes=0,
+        spill_directories=(),
+        connect=lambda location: clients[location.address],
+    )
+
+
 def serving_store(config: Config, location: Location) -> WorkerStore:
     """For a driver that is its own worker: what it keeps for other processes is in files that they can open."""
-    memory_bytes = available_memory_bytes() // 4
+    shuffle = ShuffleConfig.of(config)
     return WorkerStore(
         location,
-        memory_limit_bytes=int(memory_bytes * config.shuffle_memory_fraction),
-        spill_threshold=config.shuffle_spill_threshold,
+        shuffle,
+        memory_limit_bytes=int(available_memory_bytes() // 4 * shuffle.memory_fraction),
         spill_directories=(Path(tempfile.gettempdir()),),
-        compression=config.shuffle_compression,
-        max_message_bytes=config.shuffle_max_message_size,
-        retry_attempts=config.shuffle_retry_attempts,
-        retry_delay_seconds=config.shuffle_retry_delay_ms / 1000,
-        stall_seconds=config.shuffle_timeout_seconds,
         connect=_nobody,
     )
 
@@ -125,29 +83,21 @@ def _nobody(location: Location) -> NoReturn:
 
 @dataclass(frozen=True)
 class ShuffleSettings:
-    """What a worker daemon is told about exchanged data."""
+    """What a worker daemon is told about exchanged data, and how it opens its stores."""
 
-    memory_fraction: float
-    spill_threshold: float
-    max_message_bytes: int
-    compression: str
-    retry_attempts: int
-    retry_delay_seconds: float
-    timeout_seconds: float
-    store: StoreSettings
+    config: ShuffleConfig
 
     @classmethod
     def of(cls, config: Config) -> ShuffleSettings:
-        return cls(
-            config.shuffle_memory_fraction,
-            config.shuffle_spill_threshold,
-            config.shuffle_max_message_size,
-            config.shuffle_compression,
-            config.shuffle_retry_attempts,
-            config.shuffle_retry_delay_ms / 1000,
-            config.shuffle_timeout_seconds,
-            StoreSettings.of(config),
-        )
+        return cls(ShuffleConfig.of(config))
+
+    @property
+    def memory_fraction(self) -> float:
+        return self.config.memory_fraction
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self.config.max_message_bytes
 
     def open_stores(
         self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
@@ -156,17 +106,12 @@ class ShuffleSettings:
         clients = Clients(security)
         own = WorkerStore(
             Location.here(address),
+            self.config,
             memory_limit_bytes=memory_limit_bytes,
-            spill_threshold=self.spill_threshold,
             spill_directories=directories,
-            compression=self.compression,
-            max_message_bytes=self.max_message_bytes,
-            retry_attempts=self.retry_attempts,
-            retry_delay_seconds=self.retry_delay_seconds,
-            stall_seconds=self.timeout_seconds,
             connect=lambda location: clients[location.address],
         )
-        return WorkerStores(own, new_store(self.store, security, memory_limit_bytes))
+        return WorkerStores(own, new_store(self.config, security, memory_limit_bytes))
 
 
 class WorkerStores:
@@ -187,22 +132,29 @@ class WorkerStores:
 
 # ------------------------------------------------------------------------------------------- stores of this process
 
-_stores: Shared[tuple[StoreSettings, Security], SharedStore] = Shared(
+_stores: Shared[tuple[ShuffleConfig, Security], SharedStore] = Shared(
     Phase.STORES, close=lambda store: store.close()
 )
+_clients: Shared[Security, Clients] = Shared(Phase.CONNECTIONS, close=Clients.close)
 
 
-def driver_store(choice: StoreSettings, security: Security) -> SharedStore | None:
+def driver_store(config: ShuffleConfig, security: Security) -> SharedStore | None:
     """The store of this process for its own queries: it outlives them, and ends with the process."""
-    if choice.store == "memory":
+    if config.store == "memory":
         return None
 
     def create() -> SharedStore:
-        store = new_store(choice, security, _DRIVER_MEMORY_BYTES)
+        store = new_store(config, security, _DRIVER_MEMORY_BYTES)
         assert store is not None, "only memory has no store beside the workers"
         return store
 
-    return _stores.get((choice, security), create)
+    return _stores.get((config, security), create)
+
+
+def driver_reader(security: Security) -> WorkerStore:
+    """A store that keeps nothing itself, to read what workers keep. All readers of this process share connections."""
+    config = replace(ShuffleConfig.of(Config.read({})), retry=_DRIVER_RETRY)
+    return _reader(config, _clients.get(security, lambda: Clients(security)))
 
 
 def close_stores() -> None:

@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.errors import BlockDamaged, BlockMissing, VolleyError
+from volley.rpc.client import first_line
 from volley.rpc.codec import encode
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, Unsealer, check_totals
+from volley.shuffle.config import RetryPolicy
 from volley.shuffle.frames import Header, Kind, unframe
 
 
@@ -35,24 +35,8 @@ Place = TypeVar("Place", bound=Holder)
 Connect = Callable[[Place], flight.FlightClient]
 """A client of the holder there, which may be asked for again after a failure."""
 
-_LONGEST_DELAY_SECONDS = 30.0
 # Asking again does not make a peer trust us.
 FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long to try: `attempts` more times after a failure, waiting longer each time and never exactly as long as
-    others do. A call ends after `stall_seconds`; one that gave nothing in that time has failed, any other goes on in
-    the next call."""
-
-    attempts: int
-    delay_seconds: float
-    stall_seconds: float
-
-    def delay(self, failures: int) -> float:
-        longest = min(_LONGEST_DELAY_SECONDS, self.delay_seconds * 2.0 ** (failures - 1))
-        return longest * random.uniform(0.5, 1.0)
 
 
 class Fetch(Generic[Place]):
@@ -98,11 +82,6 @@ class Fetch(Generic[Place]):
         """The batches of block `number`, as they come."""
         while (batch := self._next(number)) is not None:
             yield batch
-
-    @property
-    def ready_bytes(self) -> int:
-        """What has been read ahead."""
-        return self._ready_bytes
 
     def fail(self, error: VolleyError) -> None:
         """End it; who waits for a batch gets `error`."""
@@ -264,7 +243,7 @@ class Fetch(Generic[Place]):
         rounds, others = divmod(failures, len(self._holders))
         last = rounds + (others > 0) > self._retry_policy.attempts + (len(self._holders) > 1)
         if last or (len(self._holders) == 1 and isinstance(error, FINAL)):
-            self._end(self._unreadable(progress, f"{failures} tries failed, {_first_line(error)}", error))
+            self._end(self._unreadable(progress, f"{failures} tries failed, {first_line(error)}", error))
             return False
         self._ask_another()
         if not others:
@@ -342,7 +321,3 @@ class _Progress:
 def _whole(parts: list[pa.Buffer], header: Header) -> pa.Buffer:
     data = parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
     return data if header.codec == "none" else pa.Codec(header.codec).decompress(data, header.size_bytes)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

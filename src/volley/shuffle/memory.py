@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from volley.ended_queries import EndedQueries
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, ShuffleSink
-from volley.shuffle.released import Released
 
 
 class MemoryStore:
@@ -25,7 +25,7 @@ class MemoryStore:
         self._open: dict[AttemptId, MemorySink] = {}
         self._committed: dict[tuple[AttemptId, int], tuple[pa.RecordBatch, ...]] = {}
         self._bytes: dict[AttemptId, int] = {}
-        self._released = Released()
+        self._released = EndedQueries()
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
         with self._lock:

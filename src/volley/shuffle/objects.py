@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from volley.errors import ConfigError
 from volley.shuffle.conditional_put import WriteOnce, once_in
 
 _WITHOUT_FOLDERS = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,3 @@ class Folder:
         except OSError as error:
             if self.files.get_file_info(path).type != fs.FileType.NotFound:
                 raise error from None
-
-
-def is_full(error: OSError) -> bool:
-    return error.errno in _FULL

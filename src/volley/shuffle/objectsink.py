@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
-from volley.errors import BlockMissing, ShuffleRefused
+from volley.errors import ShuffleRefused
 from volley.ids import AttemptId
 from volley.shuffle.base import Block
-from volley.shuffle.chunk_builder import Gathering
-from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.chunked_sink import ChunkedSink
+from volley.shuffle.chunks import Chunk, seal
 from volley.shuffle.conditional_put import AlreadyThere
-from volley.shuffle.objects import Folder, is_full
+from volley.shuffle.disk import is_full
+from volley.shuffle.objects import Folder
 
 COMMITTED = "committed"
 
 
-class ObjectSink:
+class ObjectSink(ChunkedSink):
     """A `ShuffleSink` whose chunks go into one object as they are sealed."""
 
     def __init__(
@@ -31,23 +32,18 @@ class ObjectSink:
         partitions: int,
         *,
         folder: Folder,
-        gathering: Gathering,
+        budget: MemoryBudget,
         codec: str,
         check: Callable[[], None],
     ) -> None:
-        self._attempt = attempt
+        super().__init__(attempt, partitions, budget)
         self._folder = folder
         self._path = folder.path(*parts_of(attempt))
         self._name = secrets.token_hex(8)
-        self._gathering = gathering
         self._codec = codec
         self._check = check
-        self._lock = threading.Lock()
-        self._chunks: list[list[Chunk]] = [[] for _ in range(partitions)]
         self._stream: pa.NativeFile | None = None
         self._written_bytes = 0
-        self._committed = False
-        self._closed = False
 
     @property
     def held_bytes(self) -> int:
@@ -77,12 +73,12 @@ class ObjectSink:
                 raise ShuffleRefused(
                     "SHUFFLE_COMMIT_LOST", f"{self._attempt} has been committed by another process."
                 ) from None
-            self._committed = True
+            self._is_committed = True
             return tuple(self._blocks(packed))
 
     def abort(self) -> None:
         with self._lock:
-            if self._committed or self._closed:
+            if self._is_committed or self._closed.is_set():
                 return
             self._free()
             if self._stream is not None:
@@ -95,10 +91,6 @@ class ObjectSink:
         """Its query is over: whoever still writes is refused, and who has committed need not know."""
         with self._lock:
             self._free()
-
-    def _check_open(self) -> None:
-        if self._closed or self._committed:
-            raise BlockMissing(f"{self._attempt}: its output is closed.")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -123,27 +115,15 @@ class ObjectSink:
         self._written_bytes += sealed.data.size
         self._chunks[partition].append(chunk)
 
-    def _index(self, partition: int) -> bytes:
-        chunks = tuple(self._chunks[partition])
-        return Index((), chunks, self._gathering.schema if chunks else None).pack()
-
     def _blocks(self, packed: Sequence[bytes]) -> Iterator[Block]:
         start = len(self._name)
         for number, index in enumerate(packed):
-            yield Block(
-                self._attempt,
-                number,
-                self._folder.uri,
-                sum(chunk.rows for chunk in self._chunks[number]),
-                self._gathering.written_bytes[number],
-                checksum_of(index),
-                f"{self._name}:{start}:{len(index)}",
-                outlives_worker=True,
-            )
+            handle = f"{self._name}:{start}:{len(index)}"
+            yield self._block(number, self._folder.uri, index, handle, outlives_worker=True)
             start += len(index)
 
     def _free(self) -> None:
-        self._closed = True
+        self._closed.set()
         self._gathering.clear()
         if self._stream is not None:
             with suppress(OSError, pa.ArrowException):

@@ -13,7 +13,6 @@ chunk. An attempt without `committed` can be read by nobody.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,14 +26,14 @@ from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunk_builder import Gathering
 from volley.shuffle.chunks import Chunk, Index, Unsealer, check_totals
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy, ShuffleConfig
+from volley.shuffle.fetch import Holder
 from volley.shuffle.leases import Leases
 from volley.shuffle.objects import Folder
 from volley.shuffle.objectsink import COMMITTED, ObjectSink, is_object, parts_of
 from volley.shuffle.prefetch import ahead
-from volley.shuffle.released import Released
+from volley.shuffle.under_way import UnderWay
 
 Value = TypeVar("Value")
 
@@ -45,27 +44,18 @@ _CHUNKS_AHEAD = 4
 
 
 class ObjectStore:
-    """A `SharedStore` in the folder `uri`."""
+    """A `SharedStore` in the folder that `config.store` names."""
 
     is_blocking = True
 
     def __init__(
-        self,
-        uri: str,
-        *,
-        memory_limit_bytes: int,
-        compression: str,
-        retry_policy: RetryPolicy,
-        lease_seconds: float = LEASE_SECONDS,
+        self, config: ShuffleConfig, *, memory_limit_bytes: int, lease_seconds: float = LEASE_SECONDS
     ) -> None:
-        self._folder = Folder.open(uri)
+        self._config = config
+        self._folder = Folder.open(config.store)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
-        self._codec = "lz4" if compression == "auto" else compression
-        self._retry_policy = retry_policy
         self._leases = Leases(self._folder, lease_seconds, is_object)
-        self._lock = threading.Lock()
-        self._sinks: dict[AttemptId, ObjectSink] = {}
-        self._over = Released()
+        self._under_way: UnderWay[ObjectSink, Holder] = UnderWay()
 
     # --------------------------------------------------------------------------------------------------- queries
 
@@ -73,11 +63,7 @@ class ObjectStore:
         self._leases.begin(query)
 
     def leave(self, query: QueryId) -> None:
-        with self._lock:
-            self._over.add(query)
-            mine = [attempt for attempt in self._sinks if attempt.query == query]
-            sinks = [self._sinks.pop(attempt) for attempt in mine]
-        for sink in sinks:
+        for sink in self._under_way.end(query):
             sink.stop()
 
     def release(self, query: QueryId) -> None:
@@ -86,9 +72,7 @@ class ObjectStore:
         self._folder.remove(self._folder.path(query.value))
 
     def close(self) -> None:
-        with self._lock:
-            queries = {attempt.query for attempt in self._sinks}
-        for query in queries:
+        for query in self._under_way.queries:
             self.leave(query)
         for query in self._leases.queries:
             self.release(query)
@@ -96,29 +80,27 @@ class ObjectStore:
     @property
     def held_bytes(self) -> int:
         """What this process has written."""
-        with self._lock:
-            return sum(sink.held_bytes for sink in self._sinks.values())
+        return sum(sink.held_bytes for sink in self._under_way.sinks())
 
     # --------------------------------------------------------------------------------------------------- writing
 
     def sink(self, attempt: AttemptId, partitions: int) -> ObjectSink:
-        with self._lock:
-            if attempt.query in self._over:
-                raise BlockMissing(f"{attempt}: its query is over.")
-            if attempt in self._sinks:
-                raise ValueError(f"{attempt} has begun its output already")
-        self._leases.check(attempt.query)
-        sink = ObjectSink(
+        sink = self._under_way.open_sink(
             attempt,
-            partitions,
-            folder=self._folder,
-            gathering=Gathering(partitions, self._budget),
-            codec=self._codec,
-            check=lambda: self._leases.check(attempt.query),
+            lambda: ObjectSink(
+                attempt,
+                partitions,
+                folder=self._folder,
+                budget=self._budget,
+                codec=self._config.codec,
+                check=lambda: self._leases.check(attempt.query),
+            ),
         )
-        with self._lock:
-            if self._sinks.setdefault(attempt, sink) is not sink:
-                raise ValueError(f"{attempt} has begun its output already")
+        try:
+            self._leases.check(attempt.query)
+        except BaseException:
+            self._under_way.forget_sink(attempt)
+            raise
         return sink
 
     # --------------------------------------------------------------------------------------------------- reading
@@ -160,13 +142,13 @@ class ObjectStore:
         start, _, size_bytes = rest.partition(":")
         if block.location != self._folder.uri or not size_bytes.isdecimal():
             raise BlockMissing(f"{block} is not in {self._folder.uri}.", attempt=block.attempt)
-        if block.attempt.query in self._over:
+        if self._under_way.is_over(block.attempt.query):
             raise BlockMissing(f"{block}: its query is over.", attempt=block.attempt)
         return self._folder.path(*parts_of(block.attempt)), name, int(start), int(size_bytes)
 
     def _read(self, block: Block, path: str, start: int, size_bytes: int) -> pa.Buffer:
         try:
-            data = patiently(self._retry_policy, partial(self._folder.read, path, start, size_bytes))
+            data = patiently(self._config.retry, partial(self._folder.read, path, start, size_bytes))
         except OSError as error:
             raise BlockMissing(
                 f"{block} cannot be read from {self._folder.uri}: {error}.", attempt=block.attempt

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from volley.errors import SpillDiskFull
 from volley.ids import AttemptId
+from volley.shuffle.disk import free_bytes, is_full, write_at
 
 ALIGNMENT_BYTES = 64
-# A reader that maps memory which its owner could still cut short would die of it.
+# Unsealed, the owner could truncate it and readers would get SIGBUS.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,7 @@ class Segment:
     def append(self, data: pa.Buffer, align_at: int = 0) -> int:
         """Where `data` begins in the file; its byte `align_at` falls on a multiple of ALIGNMENT_BYTES."""
         start = self.size_bytes + -(self.size_bytes + align_at) % ALIGNMENT_BYTES
-        rest = memoryview(data)
-        position = start
-        while rest:
-            written = os.pwrite(self.name.descriptor, rest, position)
-            rest = rest[written:]
-            position += written
-        self.size_bytes = position
+        self.size_bytes = write_at(self.name.descriptor, data, start)
         return start
 
     def seal(self) -> None:
@@ -112,7 +106,7 @@ class SpillFiles:
             try:
                 start = segment.append(data, align_at)
             except OSError as error:
-                if error.errno not in _FULL:
+                if not is_full(error):
                     raise
                 cause = error
                 # A file with something in it belongs to the attempt; an empty one to nobody.
@@ -123,14 +117,6 @@ class SpillFiles:
                 self._current = segment
                 return segment, start
         raise SpillDiskFull(self._attempt, self._directories, data.size) from cause
-
-
-def free_bytes(directory: Path) -> int:
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize
 
 
 def _unnamed(directory: Path) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from volley.errors import BlockMissing
 from volley.ids import AttemptId
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunk_builder import Gathering
-from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.chunked_sink import ChunkedSink
+from volley.shuffle.chunks import Chunk, Index, seal
 from volley.shuffle.local_blocks import Handle
 from volley.shuffle.segments import Segment, SpillFiles, memory_segment
 
@@ -28,7 +27,7 @@ class Committed:
     index: bytes
 
 
-class WorkerSink:
+class WorkerSink(ChunkedSink):
     """A `ShuffleSink`, and after its commit the owner of the attempt's files until `close`.
 
     Chunks go to memory while the budget admits them; from the first that it does not admit on, to disk.
@@ -46,21 +45,17 @@ class WorkerSink:
         chunk_bytes: int,
         on_abort: Callable[[AttemptId], None],
     ) -> None:
-        self._attempt = attempt
+        super().__init__(attempt, partitions, budget, chunk_bytes)
         self._location = location
         self._budget = budget
         self._disk_codec = disk_codec
         self._on_abort = on_abort
-        self._lock = threading.Lock()
-        self._gathering = Gathering(partitions, budget, chunk_bytes)
-        self._chunks: list[list[Chunk]] = [[] for _ in range(partitions)]
         self._memory: Segment | None = None
         self._memory_bytes = 0
         self._to_disk = False
         self._spill = SpillFiles(attempt, directories)
         self._segments: list[Segment] = []
-        self._committed: tuple[Committed, ...] | None = None
-        self._closed = False
+        self._committed: tuple[Committed, ...] = ()
 
     # ------------------------------------------------------------------------------------- as the writer sees it
 
@@ -76,13 +71,14 @@ class WorkerSink:
             for number, ready in self._gathering.rest():
                 self._chunks[number].append(self._place(ready))
             self._committed = tuple(self._finished(number) for number in range(len(self._chunks)))
+            self._is_committed = True
             for segment in self._segments:
                 segment.seal()
             return tuple(item.block for item in self._committed)
 
     def abort(self) -> None:
         with self._lock:
-            if self._committed is not None or self._closed:
+            if self._is_committed or self._closed.is_set():
                 return
             self._free()
         self._on_abort(self._attempt)
@@ -100,7 +96,7 @@ class WorkerSink:
     def committed(self, block: Block) -> Committed:
         """What was committed under the block's name; BlockMissing when that is nothing, or something else."""
         with self._lock:
-            if self._committed is None or self._closed or not 0 <= block.partition < len(self._committed):
+            if not 0 <= block.partition < len(self._committed):
                 raise BlockMissing(f"{block} is not on {self._location}.", attempt=block.attempt)
             found = self._committed[block.partition]
             if found.block != block:
@@ -114,7 +110,7 @@ class WorkerSink:
     def open(self, index: Index) -> list[pa.NativeFile]:
         """The files of one of its blocks, open for one reader."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise BlockMissing(
                     f"{self._attempt} is not on {self._location} any more.", attempt=self._attempt
                 )
@@ -126,10 +122,6 @@ class WorkerSink:
             self._free()
 
     # -------------------------------------------------------------------------------------------------- helpers
-
-    def _check_open(self) -> None:
-        if self._closed or self._committed is not None:
-            raise BlockMissing(f"{self._attempt}: its output is closed.", attempt=self._attempt)
 
     def _place(self, batch: pa.RecordBatch) -> Chunk:
         size_bytes = pa.ipc.get_record_batch_size(batch)
@@ -153,23 +145,18 @@ class WorkerSink:
         return segment, start
 
     def _finished(self, number: int) -> Committed:
-        chunks = tuple(self._chunks[number])
         # Small beside the rows, which are what is counted.
-        names = tuple(segment.name for segment in self._segments)
-        packed = Index(names, chunks, self._gathering.schema if chunks else None).pack()
+        names = [segment.name for segment in self._segments]
+        packed = self._index(number, names)
         segment, start = self._append(pa.py_buffer(packed), 0)
         handle = str(Handle(segment.name, start, len(packed)))
-        rows = sum(chunk.rows for chunk in chunks)
-        size_bytes = self._gathering.written_bytes[number]
-        checksum = checksum_of(packed)
-        spilled = sum(chunk.size_bytes for chunk in chunks if not names[chunk.file].in_memory)
-        block = Block(self._attempt, number, self._location, rows, size_bytes, checksum, handle, spilled)
-        return Committed(block, packed)
+        spilled = sum(c.size_bytes for c in self._chunks[number] if not names[c.file].in_memory)
+        return Committed(self._block(number, self._location, packed, handle, spilled_bytes=spilled), packed)
 
     def _free(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             return
-        self._closed = True
+        self._closed.set()
         for segment in self._segments:
             segment.close()
         self._gathering.clear()
@@ -177,4 +164,4 @@ class WorkerSink:
         self._memory_bytes = 0
         self._segments = []
         self._chunks = []
-        self._committed = None
+        self._committed = ()

@@ -26,14 +26,11 @@ Partitions travel accordingly: pickled where they do not leave the process, as p
 
 from __future__ import annotations
 
-import base64
-import datetime
 import importlib
 import json
 import pickle
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,6 +41,8 @@ from volley.plan.local_registry import held
 from volley.plan.nodes import HERE, Node, SourceScan, transform
 from volley.plan.subqueries import with_subqueries
 from volley.splits.conditions import tell
+from volley.splits.declared import declares
+from volley.splits.plain import from_plain, to_plain
 from volley.splits.source import Estimate, Split
 
 if TYPE_CHECKING:
@@ -66,12 +65,14 @@ def portable(reference: str) -> str:
     """The reference for other processes; NotPortable, with the reason, where there is none."""
     if not reference.startswith(HERE):
         return reference
+    from pyspark.sql.datasource import DataSource
+
     source, schema = _opened(reference)
     kind = type(source)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
         raise NotPortable(f"class {kind.__qualname__} is not in a module that workers can import")
     try:
-        found = _imported(f"{kind.__module__}:{kind.__qualname__}")
+        found = _imported(f"{kind.__module__}:{kind.__qualname__}", DataSource)
     except NotPortable:
         raise
     except Exception as error:
@@ -93,6 +94,7 @@ def portable_plan(plan: Node) -> Node:
 
 
 def _opened(reference: str) -> tuple[DataSource, StructType]:
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
     if reference.startswith(HERE):
@@ -103,20 +105,21 @@ def _opened(reference: str) -> tuple[DataSource, StructType]:
         # What the driver's own program pickled for the driver: Spark's planner does the same with it.
         return pickle.loads(pickled), StructType.fromJson(json.loads(schema))
     words = json.loads(reference)
-    kind = _imported(words["class"])
+    kind = _imported(words["class"], DataSource)
     return kind(words["options"]), StructType.fromJson(json.loads(words["schema"]))
 
 
-def _imported(name: str) -> Any:
-    """A `DataSource` class by its name. Nothing else can be named, so no word of a peer calls anything else."""
-    from pyspark.sql.datasource import DataSource
-
+def _imported(name: str, base: type) -> Any:
+    """A class by its name, of the kind `base`. Nothing else can be named, so no word of a peer calls anything else, and
+    no module is imported that does not declare such a class."""
     module, _, qualname = name.partition(":")
+    if not declares(module, qualname, base):
+        raise NotPortable(f"{name} is not a class statement of a {base.__name__}")
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, DataSource)):
-        raise NotPortable(f"{name} is not a DataSource")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise NotPortable(f"{name} is not a {base.__name__}")
     return found
 
 
@@ -184,7 +187,6 @@ class DataSourceSplits:
         return Split(
             encode(partition, self._reference.startswith(HERE)),
             size_bytes,
-            getattr(partition, "rows", None),
             tuple(getattr(partition, "hosts", ())),
         )
 
@@ -260,10 +262,17 @@ def encode(partition: InputPartition, here: bool) -> bytes:
 
         pickled: bytes = cloudpickle.dumps(partition)  # type: ignore[no-untyped-call]  # it has no types
         return pickled
+    from pyspark.sql.datasource import InputPartition
+
     kind = type(partition)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
         raise NotPortable(f"partitions of {kind.__qualname__} are not of a class that workers can import")
-    fields = {name: _plain(value) for name, value in vars(partition).items()}
+    if not declares(kind.__module__, kind.__qualname__, InputPartition):
+        raise NotPortable(f"partitions of {kind.__qualname__} have no class statement that workers can find")
+    try:
+        fields = {name: to_plain(value) for name, value in vars(partition).items()}
+    except TypeError as error:
+        raise NotPortable(f"a partition holds {error}, which has no plain form") from error
     return json.dumps({"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}).encode()
 
 
@@ -274,54 +283,7 @@ def decode(payload: bytes, here: bool) -> InputPartition:
         partition: InputPartition = pickle.loads(payload)
         return partition
     words = json.loads(payload)
-    module, _, qualname = words["class"].partition(":")
-    kind: Any = importlib.import_module(module)
-    for part in qualname.split("."):
-        kind = getattr(kind, part)
-    if not (isinstance(kind, type) and issubclass(kind, InputPartition)):
-        raise NotPortable(f"{words['class']} is not an InputPartition")
+    kind = _imported(words["class"], InputPartition)
     made: InputPartition = object.__new__(kind)
-    vars(made).update({name: _value(value) for name, value in words["fields"].items()})
+    vars(made).update({name: from_plain(value) for name, value in words["fields"].items()})
     return made
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case bytes():
-            return {"bytes": base64.b64encode(value).decode()}
-        case Decimal():
-            return {"decimal": str(value)}
-        case datetime.datetime():
-            return {"datetime": value.isoformat()}
-        case datetime.date():
-            return {"date": value.isoformat()}
-        case list():
-            return [_plain(item) for item in value]
-        case tuple():
-            return {"tuple": [_plain(item) for item in value]}
-        case dict() if all(isinstance(key, str) for key in value):
-            return {"dict": {key: _plain(item) for key, item in value.items()}}
-        case _:
-            raise NotPortable(f"a partition holds {type(value).__name__}, which has no plain form")
-
-
-def _value(value: Any) -> Any:
-    match value:
-        case list():
-            return [_value(item) for item in value]
-        case {"bytes": text}:
-            return base64.b64decode(text)
-        case {"decimal": text}:
-            return Decimal(text)
-        case {"datetime": text}:
-            return datetime.datetime.fromisoformat(text)
-        case {"date": text}:
-            return datetime.date.fromisoformat(text)
-        case {"tuple": items}:
-            return tuple(_value(item) for item in items)
-        case {"dict": items}:
-            return {key: _value(item) for key, item in items.items()}
-        case _:
-            return value

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volley.errors import SourceError, VolleyError
+from volley.events import FeedStatus
 from volley.splits.ledger import Ledger
 from volley.splits.source import Estimate, Split, SplitSource
 
@@ -29,25 +30,6 @@ MAX_SPLIT_BYTES = 8 * 2**20
 _ANSWER_BYTES = 2**20
 # A source that has been told to stop is given this long; then the query goes on without it.
 _STOP_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class FeedStatus:
-    """Where the splits of a feed are. `by_task` counts those that each task was given, `bytes_by_task` what their hints
-    say of their sizes.
-
-    `done` are those that were read to their end, as far as the tasks have said so; all of a task that has committed.
-    """
-
-    found: int
-    queued: int
-    running: int
-    done: int
-    by_task: tuple[int, ...]
-    bytes_by_task: tuple[int, ...]
-    size_bytes: int
-    final: bool
-    """Whether discovery is over, so that no more will be found."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +182,7 @@ class Feed:
             for task, splits in enumerate(by_task)
         )
         return FeedStatus(
+            source=self.name,
             found=self._window.found,
             queued=self._window.queued,
             running=sum(by_task) - done,

@@ -8,18 +8,17 @@ split   b.parquet, c.parquet         must be read to cut a file
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from volley.plan.expressions import Scalar
+from volley.formats import format_of
 from volley.plan.nodes import DataFile, FileScan
 from volley.plan.types import to_arrow
+from volley.splits.plain import from_plain, to_plain
 from volley.splits.source import Estimate, Split
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import split_bytes
@@ -39,6 +38,7 @@ class FileSource:
 
     def __init__(self, scan: FileScan, tasks: int, limits: PlannerLimits) -> None:
         self._scan = scan
+        self._splittable = format_of(scan.format).splittable
         self._files_per_split = limits.files_per_split
         self._split_bytes = split_bytes(scan, tasks, limits)
         # Small files are put together only as far as every task still gets some.
@@ -52,7 +52,7 @@ class FileSource:
     def splits(self) -> Iterator[Split]:
         waiting: list[DataFile] = []
         for file in self._scan.files:
-            if file.size_bytes > self._split_bytes:
+            if self._splittable and file.size_bytes > self._split_bytes:
                 parts = -(-file.size_bytes // self._split_bytes)
                 yield from (_split(Piece((file,), part, parts)) for part in range(parts))
                 continue
@@ -90,29 +90,9 @@ def _split(piece: Piece) -> Split:
 
 
 def _encode_file(file: DataFile) -> list[Any]:
-    values = [_encode_scalar(value) for value in file.partition]
+    values = [to_plain(value) for value in file.partition]
     return [file.path, file.size_bytes, file.modified_ms, values]
 
 
 def _decode_file(path: str, size_bytes: int, modified_ms: int, values: list[Any]) -> DataFile:
-    return DataFile(path, size_bytes, modified_ms, tuple(_decode_scalar(value) for value in values))
-
-
-def _encode_scalar(value: Scalar) -> Any:
-    match value:
-        case bytes():
-            return {"bytes": base64.b64encode(value).decode()}
-        case Decimal():
-            return {"decimal": str(value)}
-        case _:
-            return value
-
-
-def _decode_scalar(value: Any) -> Scalar:
-    match value:
-        case {"bytes": text}:
-            return base64.b64decode(text)
-        case {"decimal": text}:
-            return Decimal(text)
-        case _:
-            return value  # type: ignore[no-any-return]
+    return DataFile(path, size_bytes, modified_ms, tuple(from_plain(value) for value in values))

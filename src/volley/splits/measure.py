@@ -6,14 +6,11 @@ A few columns of a wide table are little. One footer of each scan tells, that of
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from volley.errors import DataError
+from volley.formats import format_of
 from volley.plan.nodes import (
     FileScan,
     Join,
@@ -71,28 +68,13 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
 
 
 def _share(scan: FileScan) -> float:
-    """By the first row group of one file; all of it if that cannot be seen from here."""
+    """By what its largest file says of itself; all of it if that cannot be seen from here."""
     largest = max(scan.files, key=lambda file: file.size_bytes)
     try:
-        modified_ns = os.stat(largest.path).st_mtime_ns  # noqa: PTH116  # a Path costs more than the call
-        sizes = _column_bytes(largest.path, modified_ns)
-    except (OSError, pa.ArrowException):
+        sizes = format_of(scan.format).footer(largest).column_bytes
+    except DataError:
         return 1.0
     from_path = {column.id for column in scan.partition_columns}
     names = {column.name.lower() for column in scan.output if column.id not in from_path}
     total = sum(sizes.values())
     return sum(sizes.get(name, 0) for name in names) / total if total else 0.0
-
-
-@lru_cache(maxsize=4096)
-def _column_bytes(path: str, modified_ns: int) -> dict[str, int]:
-    # The time is only there to make the entry of a rewritten file another one.
-    metadata = pq.read_metadata(path)
-    found: dict[str, int] = {}
-    if metadata.num_row_groups:
-        group = metadata.row_group(0)
-        for number in range(group.num_columns):
-            column = group.column(number)
-            name = column.path_in_schema.split(".")[0].lower()
-            found[name] = found.get(name, 0) + column.total_compressed_size
-    return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from volley.plan.expressions import Attribute, Call, Expression, Literal
+from volley.plan.expressions import Attribute, Call, Expression, Literal, conjuncts
 from volley.plan.types import DATE, INTEGRAL, STRING
 
 _EPOCH = datetime.date(1970, 1, 1)
@@ -53,17 +53,9 @@ def holds(value: Any, function: str, values: Sequence[Any]) -> bool:
 def comparisons(filters: Sequence[Expression]) -> Iterator[tuple[Attribute, str, list[Any]]]:
     """What must hold of single columns where all `filters` do: that one of the values is equal, less, and so on."""
     for part in filters:
-        for condition in _conjuncts(part):
+        for condition in conjuncts(part):
             if (comparison := _comparison(condition)) is not None:
                 yield comparison
-
-
-def _conjuncts(condition: Expression) -> Iterator[Expression]:
-    if isinstance(condition, Call) and condition.function == "And":
-        for part in condition.arguments:
-            yield from _conjuncts(part)
-    else:
-        yield condition
 
 
 def _comparison(condition: Expression) -> tuple[Attribute, str, list[Any]] | None:

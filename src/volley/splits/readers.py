@@ -6,7 +6,7 @@ from __future__ import annotations
 from volley.plan.nodes import FileScan, Node, SourceScan
 from volley.splits.datasource import DataSourceRows, DataSourceSplits
 from volley.splits.files import FileSource
-from volley.splits.parquet import PlannedReader
+from volley.splits.planned import PlannedReader
 from volley.splits.source import SplitReader, SplitSource
 from volley.stages.limits import PlannerLimits
 

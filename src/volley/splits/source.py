@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from volley.plan.expressions import Expression, Scalar
+from volley.plan.expressions import Expression
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,12 @@ class Split:
     """A piece of work. `payload` is the source's own; the hints may be missing and may be wrong.
 
     Of the splits that wait, those with more bytes are given out first, and those with one of their `hosts` in reach
-    are given to a worker there. `partition` are values that all rows of the split share.
+    are given to a worker there.
     """
 
     payload: bytes
     size_bytes: int | None = None
-    rows: int | None = None
     hosts: tuple[str, ...] = ()
-    partition: tuple[tuple[str, Scalar], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from volley.plan.expressions import Alias, Attribute, Expression, plain, references, transform
-from volley.plan.nodes import Aggregate, Expand, Project
+from volley.plan.nodes import Aggregate, Expand, Node, Project
 
 Keys = tuple[Expression, ...]
 
@@ -40,16 +40,30 @@ class Distribution:
         return Distribution(self.tasks)
 
 
-def through_project(distribution: Distribution, node: Project) -> Distribution:
+def through(distribution: Distribution, node: Node) -> Distribution:
+    """How the rows of an operator lie that works on those of its only child where they are."""
+    match node:
+        case Project():
+            return _through_project(distribution, node)
+        case Aggregate():
+            return _through_aggregate(distribution, node)
+        case Expand():
+            return _through_expand(distribution, node)
+        case _:
+            # Columns of other ids are new: keys that are not among the columns are forgotten.
+            return _renamed(distribution, {plain(column): plain(column) for column in node.output})
+
+
+def _through_project(distribution: Distribution, node: Project) -> Distribution:
     return _renamed(distribution, _names(node.expressions))
 
 
-def through_aggregate(distribution: Distribution, node: Aggregate) -> Distribution:
+def _through_aggregate(distribution: Distribution, node: Aggregate) -> Distribution:
     by_group = {plain(key): plain(_attribute(key)) for key in node.grouping}
     return _renamed(_renamed(distribution, by_group), _names(node.results))
 
 
-def through_expand(distribution: Distribution, node: Expand) -> Distribution:
+def _through_expand(distribution: Distribution, node: Expand) -> Distribution:
     """Only columns that every projection passes on unchanged still tell where a row is."""
     kept = {
         plain(attribute): plain(attribute)

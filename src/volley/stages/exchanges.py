@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import AggregateMode, Alias, Attribute, Expression, WindowCall, plain
-from volley.plan.expressions import walk as walk_expression
+from volley.plan.expressions import Alias, Attribute, Expression, plain
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
     Exchange,
-    Expand,
     FileScan,
-    Filter,
     Join,
     JoinKind,
     Limit,
@@ -28,23 +25,20 @@ from volley.plan.nodes import (
     Node,
     OneRow,
     Partitioning,
-    Project,
     Range,
     Sort,
     SourceScan,
     TopN,
     Union,
-    Window,
-    WriteFiles,
     transform,
     walk,
+    with_children,
 )
+from volley.plan.traits import TRAITS, below_row_by_row, traits_of
 from volley.stages.distribution import (
     Distribution,
     Keys,
-    through_aggregate,
-    through_expand,
-    through_project,
+    through,
 )
 from volley.stages.limits import PlannerLimits, within
 from volley.stages.repeatable import gives_same_rows
@@ -54,11 +48,6 @@ from volley.stages.selectivity import is_selective
 Placed = tuple[Node, Distribution]
 
 SINGLE = Distribution(1)
-
-# A broadcast side is seen whole by every task, so a join that also gives that side's unmatched rows would give them
-# once a task.
-MAY_BROADCAST_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
-MAY_BROADCAST_LEFT = {JoinKind.INNER, JoinKind.RIGHT}
 
 
 def place_exchanges(plan: Node, workers: int, limits: PlannerLimits) -> Node:
@@ -83,20 +72,6 @@ class _Placement:
                 return node, Distribution(node.partitions)
             case Exchange():
                 return self._exchange(node)
-            case Project():
-                child, at = self.place(node.child)
-                return replace(node, child=child), through_project(at, node)
-            case Expand():
-                child, at = self.place(node.child)
-                return replace(node, child=child), through_expand(at, node)
-            case Filter():
-                child, at = self.place(node.child)
-                return replace(node, child=child), at
-            case Aggregate():
-                return self._aggregate(node)
-            case Window():
-                child, at = self._clustered(self.place(node.child), _partition_by(node))
-                return replace(node, child=child), at
             case Sort():
                 return self._sort(node)
             case Limit():
@@ -107,12 +82,19 @@ class _Placement:
                 return self._join(node)
             case Union():
                 return self._union(node)
-            case WriteFiles():
-                placed = self.place(node.child)
-                child, at = self._gathered(placed) if node.single else placed
-                return replace(node, child=child), at
+            case _ if type(node) in TRAITS and len(node.children) == 1:
+                return self._over_one_child(node)
             case _:
                 raise TypeError(f"{type(node).__name__} cannot be in a plan that runs natively")
+
+    def _over_one_child(self, node: Node) -> Placed:
+        """Any operator that needs no more than certain rows in one task."""
+        placed = self.place(node.children[0])
+        together = traits_of(node).together
+        if together is not None and id(node) not in self._first_halves:
+            placed = self._clustered(placed, together)
+        child, at = placed
+        return with_children(node, (child,)), through(at, node)
 
     def _exchange(self, node: Exchange) -> Placed:
         child, at = self.place(node.child)
@@ -128,13 +110,6 @@ class _Placement:
                 return even, Distribution(self._workers)
             case _:
                 return child, at
-
-    def _aggregate(self, node: Aggregate) -> Placed:
-        placed = self.place(node.child)
-        if not takes_any_share(node) and id(node) not in self._first_halves:
-            placed = self._clustered(placed, node.grouping)
-        child, at = placed
-        return replace(node, child=child), through_aggregate(at, node)
 
     def _sort(self, node: Sort) -> Placed:
         if not node.whole:
@@ -198,9 +173,10 @@ class _Placement:
     def _broadcast_side(self, node: Join) -> BuildSide | None:
         """The side that every task may see whole: the one Spark chose, or any for a join without keys."""
         without_keys = not node.left_keys or node.null_aware
-        if (_is_broadcast(node.right) or without_keys) and node.kind in MAY_BROADCAST_RIGHT:
+        divisible = traits_of(node).divisible
+        if (_is_broadcast(node.right) or without_keys) and 0 in divisible:
             return BuildSide.RIGHT
-        if (_is_broadcast(node.left) or without_keys) and node.kind in MAY_BROADCAST_LEFT:
+        if (_is_broadcast(node.left) or without_keys) and 1 in divisible:
             return BuildSide.LEFT
         return None
 
@@ -227,15 +203,12 @@ class _Placement:
         """
         node, at = placed
         below = node
-        while isinstance(below, Filter | Project):
-            if (
-                is_selective(below)
-                and isinstance(below.child, Aggregate)
-                and not takes_any_share(below.child)
-            ):
+        while traits_of(below).row_by_row:
+            (child,) = below.children
+            if is_selective(below) and isinstance(child, Aggregate) and not takes_any_share(child):
                 keys = min(at.hashed_by, key=len)
                 return Exchange(Partitioning.HASH, self._workers, keys, (), node), at
-            below = below.child
+            below = child
         return placed
 
     # ------------------------------------------------------------------------------------ exchanges
@@ -324,7 +297,7 @@ def _key_types_differ(node: Join) -> bool:
 
 def takes_any_share(node: Aggregate) -> bool:
     """Whether the node only reduces rows to state, which a later aggregate merges."""
-    return any(call.mode is AggregateMode.PARTIAL for call in node.calls)
+    return traits_of(node).together is None
 
 
 def _first_halves(plan: Node) -> frozenset[int]:
@@ -344,18 +317,7 @@ def _first_halves(plan: Node) -> frozenset[int]:
 
 def _can_be_shared(node: Node) -> bool:
     """Whether several tasks could run it over shares of its splits and together give its rows once."""
-    while isinstance(node, Project | Filter):
-        node = node.child
-    return isinstance(node, FileScan | SourceScan)
-
-
-def _partition_by(node: Window) -> Keys:
-    """All calls of one node have the same partitions; a call may stand inside a larger expression.
-
-    None may be left: Spark replaces `count(NULL) OVER (...)` with a constant.
-    """
-    parts = (part for call in node.calls for part in walk_expression(call))
-    return next((part.partition_by for part in parts if isinstance(part, WindowCall)), ())
+    return isinstance(below_row_by_row(node), FileScan | SourceScan)
 
 
 def _value(expression: Expression) -> Expression:

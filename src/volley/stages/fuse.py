@@ -25,7 +25,6 @@ from volley.plan.nodes import (
     Aggregate,
     Exchange,
     Filter,
-    Join,
     Node,
     Project,
     Sort,
@@ -33,6 +32,7 @@ from volley.plan.nodes import (
     transform,
     with_children,
 )
+from volley.plan.traits import traits_of
 
 
 def drop_idle_sorts(plan: Node) -> Node:
@@ -42,9 +42,11 @@ def drop_idle_sorts(plan: Node) -> Node:
     """
 
     def change(node: Node) -> Node:
-        if isinstance(node, Join | Aggregate):
+        if isinstance(node, Window):
+            return replace(node, child=_unsorted(node.child))
+        if traits_of(node).sorts_input:
             return with_children(node, tuple(_locally_unsorted(child) for child in node.children))
-        return replace(node, child=_unsorted(node.child)) if isinstance(node, Window) else node
+        return node
 
     return transform(plan, change)
 

@@ -22,7 +22,7 @@ therefore always dealt alike: equal keys meet in one task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -68,6 +68,13 @@ class Layout:
         share = self.shares[task]
         some = share.producers if number == self.sliced else None
         return _reads(share.partitions, range(producers) if some is None else some)
+
+    def is_same_for_all(self, inputs: Mapping[int, Output]) -> bool:
+        """Whether what a task reads of these inputs does not depend on how many tasks there are."""
+        alike = (Partitioning.BROADCAST, Partitioning.SINGLE)
+        return not self.shares and all(
+            number in self.whole or output.partitioning in alike for number, output in inputs.items()
+        )
 
 
 def reads(output: Output, producers: int, task: int, tasks: int) -> tuple[Read, ...]:

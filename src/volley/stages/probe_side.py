@@ -17,23 +17,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from volley.plan.nodes import (
-    Aggregate,
-    BuildSide,
-    Expand,
-    Filter,
-    Join,
-    Limit,
-    Node,
-    Partitioning,
-    Project,
-    Sort,
-    StageInput,
-    TopN,
-    walk,
-    with_children,
-)
-from volley.stages.exchanges import MAY_BROADCAST_LEFT, MAY_BROADCAST_RIGHT, takes_any_share
+from volley.plan.nodes import BuildSide, Join, Node, Partitioning, StageInput, walk, with_children
+from volley.plan.traits import traits_of
 from volley.stages.graph import Output, Stage
 from volley.stages.repeatable import gives_same_rows
 from volley.stages.scans import scans_of
@@ -68,24 +53,15 @@ def _streamed(node: Node) -> frozenset[int]:
     match node:
         case StageInput():
             return frozenset({node.stage})
-        case Project() | Filter() | Expand():
-            return _streamed(node.child)
-        case Limit() | Sort() if not node.whole:
-            return _streamed(node.child)
-        case TopN():
-            # In a stage of several tasks it takes the first of each share; another takes the first of those.
-            return _streamed(node.child)
-        case Aggregate() if takes_any_share(node):
-            return _streamed(node.child)
-        case Join():
-            # Several tasks compute the other side: they must not come to different rows.
-            left = node.kind in MAY_BROADCAST_RIGHT and gives_same_rows(node.right)
-            right = node.kind in MAY_BROADCAST_LEFT and gives_same_rows(node.left)
-            return (_streamed(node.left) if left else frozenset()) | (
-                _streamed(node.right) if right else frozenset()
-            )
         case _:
-            return frozenset()
+            # Several tasks compute the other children: they must not come to different rows.
+            found = (
+                _streamed(child)
+                for place, child in enumerate(node.children)
+                if place in traits_of(node).divisible
+                and all(gives_same_rows(other) for other in node.children if other is not child)
+            )
+            return frozenset[int]().union(*found)
 
 
 def with_build_sides(plan: Node, streamed: int) -> Node:

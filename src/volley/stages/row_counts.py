@@ -21,19 +21,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
+from volley.plan import own_ids
 from volley.plan.expressions import Alias, Literal, attribute_of
 from volley.plan.nodes import Aggregate, Expand, Node, Project, TopN, Union, with_children
 from volley.plan.types import BOOLEAN
-
-# Ids of columns that no plan of Spark's has: Catalyst counts its own up from zero.
-_OWN_IDS = 2**60
 
 
 class RowCounts:
     """Adds the columns. Each has an id of its own, throughout a query: joins tell columns apart by their ids."""
 
     def __init__(self) -> None:
-        self._ids: Iterator[int] = count(_OWN_IDS)
+        self._ids: Iterator[int] = count(own_ids.ROW)
 
     def keep(self, node: Node) -> Node:
         """The plan with the same output; with one constant column if it had none."""

@@ -18,12 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from volley.plan.expressions import Alias, Attribute, Expression, attribute_of, references, transform
+from volley.plan.expressions import Attribute, Expression, references, transform
 from volley.plan.nodes import (
-    Aggregate,
     BuildSide,
     FileScan,
-    Filter,
     Join,
     JoinKind,
     Node,
@@ -33,6 +31,7 @@ from volley.plan.nodes import (
     walk,
     with_children,
 )
+from volley.plan.traits import below_row_by_row, traits_of
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits, within
 from volley.stages.repeatable import gives_same_rows
@@ -42,9 +41,6 @@ from volley.stages.subqueries import asked
 
 _DROPS_LEFT = {JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI}
 _DROPS_RIGHT = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
-# Without a row of that side, the join gives just the rows less that it was part of.
-_KEEPS_LEFT_APART = {JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE}
-_KEEPS_RIGHT_APART = {JoinKind.INNER, JoinKind.RIGHT}
 
 # What the columns of an operator are in terms of those further down, as far as they can be said so.
 _Columns = Mapping[int, Expression]
@@ -80,7 +76,7 @@ PlanOf = Callable[[int], Node | None]
 """The work of a stage, to look into; None where its output is to be taken as it is."""
 
 
-def partners(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -> list[FilterSource]:
+def filter_sources(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -> list[FilterSource]:
     """What the rows of a stage must find a partner in, to be of use to `reader`, which need not read it itself."""
     search = _Search(number, plan_of)
     found = search.above(reader.plan)[1]
@@ -88,7 +84,7 @@ def partners(reader: Stage, number: int, plan_of: PlanOf = lambda stage: None) -
     return [partner for partner, _ in found] if search.places == 1 else []
 
 
-def reduced(
+def apply_runtime_filter(
     stage: Stage,
     reader: Stage,
     finished: Mapping[int, Finished],
@@ -98,13 +94,13 @@ def reduced(
     """The stage without rows that `reader` has no use for, and the inputs that tell which.
 
     `reader` is the only one to read it, or to read what only its reader reads, and so on; then `plan_of` gives the work
-    of these. None where those that are `finished` are of no help.
+    of these. None if no finished stage can filter it.
     """
     read = {node.stage for node in stage.inputs}
     limit, ids = limit_bytes(stage, limits), _ids(stage.plan)
     useful = [
         partner
-        for partner in partners(reader, stage.id, plan_of)
+        for partner in filter_sources(reader, stage.id, plan_of)
         if partner.inputs <= finished.keys() and not partner.inputs & read and not partner.asks
         if not ids & _ids(partner.plan)
         if within(_size_bytes(partner, finished, limits), limit)
@@ -160,10 +156,10 @@ class _Search:
         if isinstance(node, Join):
             (left, on_left), (right, _) = below
             if left or on_left:
-                drops, keeps_apart = node.kind in _DROPS_LEFT, node.kind in _KEEPS_LEFT_APART
+                drops, keeps_apart = node.kind in _DROPS_LEFT, 0 in traits_of(node).divisible
                 side = _Side(node.left_keys, left, found, node.right, node.right_keys)
             else:
-                drops, keeps_apart = node.kind in _DROPS_RIGHT, node.kind in _KEEPS_RIGHT_APART
+                drops, keeps_apart = node.kind in _DROPS_RIGHT, 1 in traits_of(node).divisible
                 side = _Side(node.right_keys, right, found, node.left, node.left_keys)
             if drops and node.left_keys and not node.null_aware:
                 found += self._new(node, side)
@@ -298,9 +294,7 @@ def _with_partner(node: Node, keys: tuple[Expression, ...], partner: FilterSourc
 
 def _is_read_only(node: Node) -> bool:
     """Whether it is a scan, or an input, with nothing over it but filters and projections."""
-    while isinstance(node, Project | Filter):
-        node = node.child
-    return not node.children
+    return not below_row_by_row(node).children
 
 
 def _columns_of(node: Node, place: int) -> _Columns:
@@ -308,32 +302,18 @@ def _columns_of(node: Node, place: int) -> _Columns:
     columns = {attribute.id: attribute for attribute in node.children[place].output}
     if not isinstance(node, Join):
         return _columns(node, columns) if len(node.children) == 1 else {}
-    return columns if node.kind in (_KEEPS_RIGHT_APART if place else _KEEPS_LEFT_APART) else {}
+    return columns if place in traits_of(node).divisible else {}
 
 
 def _columns(node: Node, columns: _Columns) -> _Columns:
     """The columns of an operator, from those of its only child. Empty where rows with different keys meet in it."""
-    match node:
-        case Filter():
-            return columns
-        case Sort() if not node.whole:
-            return columns
-        case Project():
-            return _named(node.expressions, columns)
-        case Aggregate():
-            return _named(node.results, _named(node.grouping, columns))
-        case _:
-            return {}
-
-
-def _named(expressions: Iterable[Expression], columns: _Columns) -> _Columns:
-    found = {}
-    for expression in expressions:
-        value = expression.child if isinstance(expression, Alias) else expression
-        said = _substitute((value,), columns)
-        if said is not None:
-            found[attribute_of(expression).id] = said[0]
-    return found
+    if isinstance(node, Sort) and node.whole:
+        # Its reader merges what tasks sorted: leave it as it is.
+        return {}
+    carried = traits_of(node).carries()
+    return {
+        id: said[0] for id, value in carried.items() if (said := _substitute((value,), columns)) is not None
+    }
 
 
 def _substitute(expressions: Iterable[Expression], columns: _Columns) -> tuple[Expression, ...] | None:

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
+from volley.formats import format_of
 from volley.plan.expressions import Expression, references
 from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceScan, transform, walk
 from volley.stages.limits import PlannerLimits
@@ -22,7 +23,9 @@ def scan_tasks(scan: FileScan | SourceScan, workers: int, limits: PlannerLimits)
     """How many tasks can share a scan. What a source will find is not known yet, so it may be enough for all."""
     if isinstance(scan, SourceScan):
         return workers
-    pieces = sum(max(1, file.size_bytes // limits.min_split_bytes) for file in scan.files)
+    pieces = len(scan.files)
+    if format_of(scan.format).splittable:
+        pieces = sum(max(1, file.size_bytes // limits.min_split_bytes) for file in scan.files)
     return max(1, min(workers, pieces, cost_bytes(scan, limits) // limits.scan_task_bytes))
 
 

@@ -35,13 +35,13 @@ def asked(plan: Node) -> frozenset[int]:
 
 
 def with_results(plan: Node, results: Mapping[int, pa.Table]) -> Node:
-    """The plan with the results of stages in place of the subqueries that are these stages."""
+    """The plan with results in place of the subqueries that are these stages; others stay."""
 
     def replaced(part: Expression) -> Expression:
         match part:
-            case ScalarSubquery(_, StageInput(stage), data_type):
+            case ScalarSubquery(_, StageInput(stage), data_type) if stage in results:
                 return _scalar(results[stage], data_type)
-            case InSubquery(_, value, StageInput(stage), _):
+            case InSubquery(_, value, StageInput(stage), _) if stage in results:
                 return _membership(value, results[stage])
             case _:
                 return part

@@ -15,7 +15,7 @@ from volley.plan.expressions import (
     attribute_of,
 )
 from volley.plan.nodes import Aggregate, Exchange, Expand, Node, walk
-from volley.plan.types import FRACTIONAL, INTEGRAL, NULL, DataType, DecimalType, SimpleType
+from volley.plan.types import NULL, DataType, DecimalType, SimpleType, is_number
 from volley.support.operators import AGGREGATES, UNSPLITTABLE
 from volley.support.reasons import Reason, Unsupported
 
@@ -43,7 +43,7 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
         return
     match call.function:
         case "Sum" | "Average":
-            allowed = _is_number(call.arguments[0].type)
+            allowed = is_number(call.arguments[0].type)
         case "Min" | "Max":
             allowed = is_ordered(call.arguments[0].type)
         case _:
@@ -59,10 +59,6 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
 
 def is_ordered(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or (isinstance(data_type, SimpleType) and data_type != NULL)
-
-
-def _is_number(data_type: DataType) -> bool:
-    return isinstance(data_type, DecimalType) or data_type in INTEGRAL or data_type in FRACTIONAL
 
 
 def _is_deterministic(node: Aggregate, call: AggregateCall) -> bool:

@@ -9,7 +9,6 @@ from volley.plan.types import (
     BOOLEAN,
     DATE,
     FRACTIONAL,
-    INTEGRAL,
     LONG,
     NULL,
     STRING,
@@ -17,6 +16,7 @@ from volley.plan.types import (
     TIMESTAMP_NTZ,
     DataType,
     DecimalType,
+    is_number,
 )
 from volley.support.reasons import Reason, Unsupported
 
@@ -44,12 +44,12 @@ def check_cast(call: Call) -> Unsupported | None:
 
 
 def _is_exact(source: DataType, target: DataType, mode: EvalMode) -> bool:
-    if _is_number(source) or source == BOOLEAN:
+    if is_number(source) or source == BOOLEAN:
         if target == STRING:
             return _prints_plainly(source, mode)
-        return _is_number(target) or target == BOOLEAN
+        return is_number(target) or target == BOOLEAN
     if source == STRING:
-        return _is_number(target) or target in (BOOLEAN, DATE, BINARY)
+        return is_number(target) or target in (BOOLEAN, DATE, BINARY)
     if source == DATE:
         return target in (STRING, TIMESTAMP_NTZ)
     return (source, target) in ((TIMESTAMP_NTZ, DATE), (TIMESTAMP, LONG))
@@ -59,7 +59,3 @@ def _prints_plainly(source: DataType, mode: EvalMode) -> bool:
     if isinstance(source, DecimalType):
         return mode is EvalMode.ANSI or source.scale <= _PLAIN_SCALE
     return source not in FRACTIONAL
-
-
-def _is_number(data_type: DataType) -> bool:
-    return isinstance(data_type, DecimalType) or data_type in INTEGRAL or data_type in FRACTIONAL

@@ -6,19 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from volley.formats import FORMATS
 from volley.plan.expressions import Attribute, Expression, InSubquery, ScalarSubquery
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
     Exchange,
-    Expand,
     FileScan,
-    Filter,
     Join,
     Limit,
     LocalRows,
     Node,
-    Project,
     Range,
     Sort,
     SourceScan,
@@ -29,6 +27,7 @@ from volley.plan.nodes import (
     Window,
 )
 from volley.plan.order import missing_order
+from volley.plan.traits import traits_of
 from volley.plan.types import ArrayType, DataType, OtherType, StructType, is_carried
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
@@ -79,7 +78,7 @@ def check(plan: Node) -> Verdict:
 def reasons_of(node: Node) -> tuple[Unsupported, ...]:
     """What about the node itself, or the subqueries in its expressions, is not native."""
     found = list(_own_reasons(node))
-    for expression in expressions_of(node):
+    for expression in traits_of(node).evaluates:
         for part in walk_expression(expression):
             if isinstance(part, ScalarSubquery | InSubquery):
                 found += check(part.plan).reasons
@@ -89,7 +88,7 @@ def reasons_of(node: Node) -> tuple[Unsupported, ...]:
 def _judge(node: Node, depth: int, in_subquery: bool) -> Iterator[NodeVerdict]:
     reasons = tuple(dict.fromkeys(_own_reasons(node)))
     yield NodeVerdict(node, depth, reasons, in_subquery)
-    for expression in expressions_of(node):
+    for expression in traits_of(node).evaluates:
         for part in walk_expression(expression):
             if isinstance(part, ScalarSubquery | InSubquery):
                 yield from _judge(part.plan, depth + 1, True)
@@ -97,33 +96,8 @@ def _judge(node: Node, depth: int, in_subquery: bool) -> Iterator[NodeVerdict]:
         yield from _judge(child, depth + 1, in_subquery)
 
 
-def expressions_of(node: Node) -> tuple[Expression, ...]:
-    """What a node evaluates. The filters of a scan are not among them: they only prune."""
-    match node:
-        case Project(expressions, _):
-            return expressions
-        case Filter(condition, _):
-            return (condition,)
-        case Aggregate(grouping, calls, _, results, _):
-            return (*grouping, *calls, *results)
-        case Sort(keys, _, _):
-            return keys
-        case TopN(_, _, keys, expressions, _):
-            return (*keys, *expressions)
-        case Expand(projections, _, _):
-            return tuple(expression for projection in projections for expression in projection)
-        case Window(calls, _):
-            return calls
-        case Exchange(_, _, keys, order, _):
-            return (*keys, *order)
-        case Join(_, left_keys, right_keys, condition, _, _, _, _, _):
-            return (*left_keys, *right_keys, *(() if condition is None else (condition,)))
-        case _:
-            return ()
-
-
 def _own_reasons(node: Node) -> Iterator[Unsupported]:
-    for expression in expressions_of(node):
+    for expression in traits_of(node).evaluates:
         yield from check_expression(expression)
     match node:
         case FileScan():
@@ -177,7 +151,7 @@ def _check_order(node: Window | Limit) -> Iterator[Unsupported]:
 
 
 def _check_scan(node: FileScan) -> Iterator[Unsupported]:
-    if node.format != "parquet":
+    if node.format not in FORMATS:
         yield Unsupported(Reason.FILE_FORMAT, "FileScan", node.format)
     elif node.unsupported is not None:
         yield Unsupported(Reason.FILE_OPTION, "FileScan", node.unsupported)

@@ -24,14 +24,12 @@ class Reason(StrEnum):
     WINDOW = "WINDOW_NOT_SUPPORTED"
     FILE_FORMAT = "FILE_FORMAT_NOT_SUPPORTED"
     FILE_SYSTEM = "FILE_SYSTEM_NOT_SUPPORTED"
-    FILE_SCHEMA = "FILE_SCHEMA_DIFFERS"
     FILE_OPTION = "FILE_OPTION_NOT_SUPPORTED"
     DATA_SOURCE = "DATA_SOURCE_NOT_SUPPORTED"
     TIME_ZONE = "SESSION_TIME_ZONE"
     NONDETERMINISTIC = "DEPENDS_ON_SPARK_PARTITIONS"
     ORDER = "DEPENDS_ON_INPUT_ORDER"
     CAPTURE = "PLAN_NOT_READABLE"
-    PLAN_SIZE = "PLAN_TOO_LARGE"
     ACTION = "ACTION_NOT_SUPPORTED"
     DISABLED = "DISABLED"
     MIXED = "NOT_WORTH_A_HAND_OVER"
@@ -61,14 +59,12 @@ MEANINGS: dict[Reason, str] = {
     Reason.WINDOW: "This window function or frame has no native form.",
     Reason.FILE_FORMAT: "Files of this format are read by Spark.",
     Reason.FILE_SYSTEM: "Files on this file system are read by Spark.",
-    Reason.FILE_SCHEMA: "A file's own schema is not the one that Spark planned with.",
     Reason.FILE_OPTION: "A reader option or file setting has no native form.",
     Reason.DATA_SOURCE: "A data source, or this use of it, has no native form.",
     Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
     Reason.NONDETERMINISTIC: "The result depends on how Spark spreads rows over its partitions.",
     Reason.ORDER: "The rows depend on the order of an ORDER BY below, which does not reach this operator natively.",
     Reason.CAPTURE: "A part of Spark's plan could not be read without guessing.",
-    Reason.PLAN_SIZE: "The plan is too large to read.",
     Reason.ACTION: "This action is answered by Spark.",
     Reason.DISABLED: "Volley is off on this session, so Spark runs everything.",
     Reason.MIXED: "What is native of the query is too little to be worth a hand-over: Spark runs all of it.",

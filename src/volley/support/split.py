@@ -19,17 +19,13 @@ from collections.abc import Callable
 from volley.plan.expressions import AggregateCall
 from volley.plan.nodes import (
     Aggregate,
-    Expand,
     FileScan,
-    Join,
     Node,
-    Sort,
-    TopN,
     Unknown,
-    Window,
     walk,
 )
 from volley.plan.order import order_of
+from volley.plan.traits import traits_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
 
@@ -95,7 +91,7 @@ def _takes_any_spread(node: Node) -> bool:
 
 
 def _too_small(subplan: list[Node]) -> Unsupported | None:
-    work = sum(isinstance(node, Join | Aggregate | Window | Sort | TopN | Expand) for node in subplan)
+    work = sum(traits_of(node).is_work for node in subplan)
     reads = any(isinstance(node, FileScan) for node in subplan)
     if work >= (1 if reads else _ENOUGH_WORK):
         return None

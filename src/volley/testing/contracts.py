@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from volley.batches import rows_without_columns
-from volley.errors import BlockMissing, QueryError
+from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.nodes import (
@@ -41,6 +41,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.types import BOOLEAN, LONG
 from volley.rpc.codec import decode, encode
+from volley.rpc.control import Push, Pushed
 from volley.rpc.messages import (
     PROTOCOL_VERSION,
     Failure,
@@ -56,6 +57,7 @@ from volley.splits.source import Split, SplitSource
 from volley.stages.graph import Output
 from volley.testing.limits import DISTRIBUTED
 from volley.transport.base import RunningTask, Transport
+from volley.transport.ingest import IngestEndpoint
 
 Value = TypeVar("Value")
 
@@ -257,8 +259,16 @@ def splits_of(source: SplitSource, limit: int | None = None) -> list[Split]:
 class TransportContract:
     """What every `Transport` does. Subclasses give `make_transport(workers)`.
 
-    Every message passes through the codec on its way, so that no transport can come to rely on anything else.
+    Every message passes through the codec on its way, so that no transport can come to rely on anything else. One whose
+    workers are other processes overrides `put`, which is how others give them rows.
     """
+
+    streams_results = True
+    """Whether rows of a result task come while it runs, or all of them when it has ended."""
+
+    def put(self, endpoint: IngestEndpoint, push: Push, batch: pa.RecordBatch) -> Pushed:
+        """Give a batch to a worker that `endpoint` names."""
+        raise NotImplementedError
 
     def run(
         self,
@@ -286,10 +296,61 @@ class TransportContract:
 
         self.run(make_transport, story)
 
-    def test_a_task_needs_a_reservation(self, make_transport: Callable[[int], Transport]) -> None:
+    def test_whoever_runs_attempts_can_run_one_and_whoever_made_a_block_holds_it(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
         async def story(transport: Transport) -> None:
-            with pytest.raises(QueryError):
-                await transport.start(transport.workers()[0].name, result_task(numbers(1)))
+            before = transport.workers()
+            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            assert (done.made_by or before[0].name) in transport.holders()
+            assert list(transport.workers()) == list(before)
+            assert all(worker.cores > 0 and worker.slots > 0 for worker in before)
+
+        self.run(make_transport, story)
+
+    def test_a_task_without_a_reservation_fails_and_may_be_tried_elsewhere(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            running = await transport.start(transport.workers()[0].name, result_task(numbers(1)))
+            assert await _rows(running) == []
+            assert [want async for want in running.split_requests()] == []
+            failure = await running.done()
+            assert isinstance(failure, TaskFailure)
+            assert (failure.attempt, failure.failure) == (running.attempt, Failure.WORKER)
+            await running.cancel()
+            assert await transport.reserve(transport.workers()[1].name, failure.attempt)
+
+        self.run(make_transport, story)
+
+    def test_rows_that_somebody_else_computes_are_read_until_the_release(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport) -> None:
+            endpoint = await transport.take_in(query_id())
+            if endpoint is None:
+                # The workers are in this process.
+                return
+            push = Push(endpoint.driver, attempt_id(task=7), 2)
+            pushed = await asyncio.to_thread(self.put, endpoint, push, batch_of(1, 2, 3))
+            assert sorted(value for block in pushed.blocks for value in _column(transport, block)) == [
+                1,
+                2,
+                3,
+            ]
+            assert pushed.holder in transport.holders()
+            reader = TaskSpec(
+                attempt_id(stage=1),
+                StageInput(0, (NUMBER,)),
+                None,
+                False,
+                (InputBlocks(0, pushed.blocks),),
+            )
+            assert sorted(await _rows(await started(transport, reader, worker=1))) == [1, 2, 3]
+            await transport.release(query_id())
+            for block in pushed.blocks:
+                with pytest.raises(BlockMissing):
+                    _column(transport, block)
 
         self.run(make_transport, story)
 
@@ -315,7 +376,9 @@ class TransportContract:
             assert isinstance(done, TaskDone)
             assert sorted(rows) == list(range(100_000))
             assert (done.rows, done.blocks) == (100_000, ())
-            assert any(name == "output_rows" for operator in done.operators for name, _ in operator.values)
+            assert any(
+                name == "output_rows" for operator in done.metrics.operators for name, _ in operator.values
+            )
 
         self.run(make_transport, story)
 
@@ -371,7 +434,7 @@ class TransportContract:
             assert await _rows(running) == []
             failure = await running.done()
             assert isinstance(failure, TaskFailure)
-            assert failure.attempt == attempt_id()
+            assert failure.attempt.task == attempt_id().task
             assert failure.failure is Failure.DATA
             assert "/nowhere/at/all.parquet" in failure.message
 
@@ -407,7 +470,7 @@ class TransportContract:
             place, asked = 0, 0
             async for want in running.split_requests():
                 want = decode(encode(want))
-                assert (want.attempt, want.feed, want.after) == (running.attempt, 0, place)
+                assert (want.attempt.task, want.feed, want.after) == (running.attempt.task, 0, place)
                 assert want.credits > 0
                 asked += 1
                 given = tuple(splits[place : place + 1])
@@ -446,8 +509,8 @@ class TransportContract:
     ) -> None:
         async def story(transport: Transport) -> None:
             running = await started(transport, result_task(numbers(10**15)))
-            batches = running.batches()
-            assert (await anext(batches)).num_rows
+            if self.streams_results:
+                assert (await anext(running.batches())).num_rows
             await running.cancel()
             failure = await running.done()
             assert isinstance(failure, TaskFailure)
@@ -462,7 +525,8 @@ class TransportContract:
             # Beside the one row it looks through more than anybody can wait for, and gives none of them.
             none = Filter(Call("LessThan", (NUMBER, Literal(0, LONG)), BOOLEAN), numbers(10**15))
             running = await started(transport, result_task(Union((NUMBER,), (numbers(1), none))))
-            assert (await anext(running.batches())).num_rows == 1
+            if self.streams_results:
+                assert (await anext(running.batches())).num_rows == 1
             await running.cancel()
             failure = await running.done()
             assert isinstance(failure, TaskFailure)

@@ -22,6 +22,7 @@ from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.frames import SCHEMA
 from volley.shuffle.location import Location
 from volley.shuffle.worker_store import WorkerStore
+from volley.testing.shuffle_configs import shuffle_config
 
 MEMORY_BYTES = 256 * 2**20
 
@@ -51,19 +52,10 @@ def connect(holder: Location) -> flight.FlightClient:
 
 
 def new_store(location: Location, directories: Sequence[Path], **options: Any) -> WorkerStore:
-    """A store with room for everything that a test writes; `options` are those of `WorkerStore`."""
-    chosen: dict[str, Any] = {
-        "memory_limit_bytes": MEMORY_BYTES,
-        "spill_threshold": 0.8,
-        "spill_directories": directories,
-        "compression": "auto",
-        "max_message_bytes": 64 * 2**20,
-        "retry_attempts": 1,
-        "retry_delay_seconds": 0.01,
-        "connect": connect,
-        **options,
-    }
-    return WorkerStore(location, **chosen)
+    """A store with room for everything that a test writes; `options` are those of `WorkerStore` and `ShuffleConfig`."""
+    own: dict[str, Any] = {"memory_limit_bytes": MEMORY_BYTES, "connect": connect}
+    own |= {name: options.pop(name) for name in set(own) & set(options)}
+    return WorkerStore(location, shuffle_config(**options), spill_directories=directories, **own)
 
 
 @contextmanager

@@ -10,13 +10,12 @@ from typing import Any
 
 from volley.ids import QueryId
 from volley.security import Security
-from volley.shuffle.fetch import RetryPolicy
 from volley.shuffle.service.server import ShuffleServer
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
+from volley.testing.shuffle_configs import shuffle_config
 
 MEMORY_BYTES = 64 * 2**20
-PATIENCE = RetryPolicy(1, 0.01, 10.0)
 
 
 class Served:
@@ -48,14 +47,13 @@ def service_store(
     addresses: Sequence[str],
     *queries: str,
     replicas: int = 1,
-    retry_policy: RetryPolicy = PATIENCE,
+    memory_limit_bytes: int = MEMORY_BYTES,
+    application: str = "",
     **options: Any,
 ) -> ServiceStore:
     """A store of this process in which these queries have begun."""
-    chosen: dict[str, Any] = {"memory_limit_bytes": MEMORY_BYTES, "compression": "auto", **options}
-    store = ServiceStore(
-        addresses, replicas=replicas, security=Security(), retry_policy=retry_policy, **chosen
-    )
+    config = shuffle_config(servers=tuple(addresses), replicas=replicas, **options)
+    store = ServiceStore(config, Security(), memory_limit_bytes=memory_limit_bytes, application=application)
     for query in queries:
         store.begin(QueryId(query))
     return store

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from volley.errors import QueryError
@@ -41,7 +41,7 @@ class SidecarSettings:
     the paths of TLS files: CA, certificate, key.
     """
 
-    token: str
+    token: str = field(repr=False)
     files: tuple[str, str, str]
     insecure: bool
     memory_bytes: int

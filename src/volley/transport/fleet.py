@@ -11,7 +11,9 @@ address does, work can go there again. A fleet outlives queries: connections and
 
 from __future__ import annotations
 
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +28,8 @@ from volley.rpc.control import Ack, Bye, News, Watch
 from volley.rpc.handshake import Hello, Identity, process_name
 from volley.rpc.messages import Failure, SplitRequest, TaskDone, TaskFailure, WorkerInfo
 from volley.security import Security
+
+_log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2
@@ -134,6 +138,10 @@ class Peer:
                 self._watch()
             except QueryError as error:
                 self._drop(error.message)
+            except Exception as error:
+                # Whatever it was, this thread is the only one that can meet the worker again.
+                _log.exception("watching worker %s failed", self.address)
+                self._drop(f"{type(error).__name__}: {error}")
             self.tried.set()
             self._closed.wait(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LAST_PROBE_SECONDS)
@@ -163,13 +171,13 @@ class Peer:
                 with self._lock:
                     asked = self._listeners.get(want.attempt)
                 if asked:
-                    asked(want)
+                    _tell(asked, want)
             for outcome in news.outcomes:
                 last = outcome.number
                 with self._lock:
                     listener = self._listeners.pop(outcome.end.attempt, None)
                 if listener:
-                    listener(outcome.end)
+                    _tell(listener, outcome.end)
 
     def _drop(self, reason: str) -> None:
         with self._lock:
@@ -178,10 +186,18 @@ class Peer:
             self.problem = reason
             listeners, self._listeners = self._listeners, {}
         for attempt, listener in listeners.items():
-            listener(self._lost(attempt, reason))
+            _tell(listener, self._lost(attempt, reason))
 
     def _lost(self, attempt: AttemptId, reason: str) -> TaskFailure:
         return TaskFailure(attempt, Failure.WORKER, WORKER_LOST, f"worker {self.address} was lost: {reason}")
+
+
+def _tell(listener: Listener, news: TaskDone | TaskFailure | SplitRequest) -> None:
+    """A listener that fails is its own concern, and not that of the others on this worker."""
+    try:
+        listener(news)
+    except Exception:
+        _log.exception("what %s says was not heard", news.attempt)
 
 
 class Fleet:
@@ -193,6 +209,7 @@ class Fleet:
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-call")
         self._lock = threading.Lock()
         self._queries: set[QueryId] = set()
+        self._leases: weakref.WeakSet[FleetLease] = weakref.WeakSet()
         self.driver = f"{process_name('driver')}, {QueryId.new()}"
         self._peers = {
             address: Peer(address, security, self.driver, timeout_seconds, self.live_queries)
@@ -229,6 +246,20 @@ class Fleet:
         with self._lock:
             self._queries.discard(query)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a query runs on it, or somebody has leased it."""
+        with self._lock:
+            return bool(self._queries or self._leases)
+
+    def lease(self, lease: FleetLease) -> None:
+        with self._lock:
+            self._leases.add(lease)
+
+    def give_up(self, lease: FleetLease) -> None:
+        with self._lock:
+            self._leases.discard(lease)
+
     def close(self) -> None:
         closing = [threading.Thread(target=peer.close) for peer in self.peers]
         for thread in closing:
@@ -236,3 +267,14 @@ class Fleet:
         for thread in closing:
             thread.join()
         self.threads.shutdown(wait=False)
+
+
+class FleetLease:
+    """Keeps a shared fleet open until `close`, or until nobody has the lease any more."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        fleet.lease(self)
+
+    def close(self) -> None:
+        self.fleet.give_up(self)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.byte_semaphore import ByteSemaphore
-from volley.errors import PeerLost, QueryError
+from volley.errors import PeerLost, PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import encode
-from volley.rpc.control import RESULT_TICKET, Ack, Reserve
+from volley.rpc.control import NOT_RESERVED, RESULT_TICKET, STOPPING, UNKNOWN_DRIVER, Ack, Reserve
 from volley.rpc.messages import (
     Failure,
     SplitBatch,
@@ -36,33 +36,38 @@ from volley.rpc.messages import (
     WorkerInfo,
 )
 from volley.runtime import Phase, Shared
-from volley.security import Clients, Security
+from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
-from volley.shuffle.location import Location
+from volley.shuffle.factory import driver_reader
 from volley.shuffle.shared import QueryLease
-from volley.shuffle.worker_store import WorkerStore
-from volley.transport.fleet import WORKER_LOST, Fleet, Peer
+from volley.transport.fleet import WORKER_LOST, Fleet, FleetLease, Peer
 from volley.transport.ingest import IngestEndpoint
 
 RESULT_BUFFER_BYTES = 64 * 2**20
-_MESSAGE_BYTES = 64 * 2**20
 
 
 class FlightTransport:
-    """A `Transport` over a fleet. One for each query. `shared` is the store that the workers use beside their own."""
+    """A `Transport` over a fleet, which stays open until `release`, if it is leased. One for each query.
+
+    `shared` is the store that the workers use beside their own.
+    """
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Fleet | FleetLease,
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         shared: SharedStore | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._lease = fleet if isinstance(fleet, FleetLease) else None
+        self._fleet = fleet.fleet if isinstance(fleet, FleetLease) else fleet
         self._data = QueryLease(shared) if shared else None
         self._result_buffer_bytes = result_buffer_bytes
 
     def workers(self) -> Sequence[WorkerInfo]:
         return [info for peer in self._fleet.peers if (info := peer.info)]
+
+    def holders(self) -> Set[str]:
+        return {peer.address for peer in self._fleet.peers if peer.up}
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
@@ -84,6 +89,12 @@ class FlightTransport:
             await self.call(peer, "run", task)
         except PeerLost as error:
             running.fail(TaskFailure(task.attempt, Failure.WORKER, WORKER_LOST, error.message))
+        except PeerRefused as error:
+            # It was restarted, or greeted again, since it reserved room: there is nothing wrong with the task.
+            passing = error.code in (UNKNOWN_DRIVER, NOT_RESERVED, STOPPING)
+            kind = Failure.WORKER if passing else Failure.INTERNAL
+            running.fail(TaskFailure(task.attempt, kind, error.code, error.message))
+            peer.forget(task.attempt)
         except BaseException:
             peer.forget(task.attempt)
             raise
@@ -99,7 +110,7 @@ class FlightTransport:
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
             return self._data.store.read(block)
-        return store_reader(self._fleet.security).read(block)
+        return driver_reader(self._fleet.security).read(block)
 
     async def release(self, query: QueryId) -> None:
         self._fleet.end(query)
@@ -108,27 +119,13 @@ class FlightTransport:
         await asyncio.gather(*(self.call(peer, "release", query) for peer in there), return_exceptions=True)
         if self._data:
             await self._data.release(query)
+        if self._lease:
+            self._lease.close()
 
     async def call(self, peer: Peer, action: str, message: Any) -> Any:
         """What the worker answers, without holding up the loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._fleet.threads, peer.call, action, message)
-
-
-def store_reader(security: Security) -> WorkerStore:
-    """A store that keeps nothing itself, to read what the workers keep."""
-    clients = Clients(security)
-    return WorkerStore(
-        Location.here("driver:0"),
-        memory_limit_bytes=0,
-        spill_threshold=0,
-        spill_directories=(),
-        compression="auto",
-        max_message_bytes=_MESSAGE_BYTES,
-        retry_attempts=0,
-        retry_delay_seconds=0,
-        connect=lambda location: clients[location.address],
-    )
 
 
 class FlightTask:
@@ -295,17 +292,20 @@ def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *argum
 _fleets: Shared[tuple[Any, ...], Fleet] = Shared(Phase.CONNECTIONS, close=Fleet.close)
 
 
-def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> Fleet:
-    """The fleet of this process for these workers, all of them asked; others that run nothing are let go."""
+def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> FleetLease:
+    """The fleet of this process for these workers, all of them asked; others that nobody uses are let go.
+
+    It stays open at least until the lease ends: whoever has asked for it may still have to plan.
+    """
     key = (tuple(addresses), security, timeout_seconds)
     with _fleets.locked() as fleets:
-        idle = [other for other, fleet in fleets.items() if other != key and not fleet.live_queries()]
+        idle = [other for other, fleet in fleets.items() if other != key and not fleet.in_use]
         unused = [fleets.pop(other) for other in idle]
-        fleet = _fleets.get(key, lambda: Fleet(addresses, security, timeout_seconds))
+        lease = FleetLease(_fleets.get(key, lambda: Fleet(addresses, security, timeout_seconds)))
     for other in unused:
         other.close()
-    fleet.wait()
-    return fleet
+    lease.fleet.wait()
+    return lease
 
 
 def close_fleets() -> None:

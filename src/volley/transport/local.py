@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import datafusion
 import pyarrow as pa
 
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
-from volley.rpc.messages import TaskSpec, WorkerInfo
+from volley.rpc.messages import Failure, TaskFailure, TaskSpec, WorkerInfo
 from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
 from volley.shuffle.shared import QueryLease, WorkerView
-from volley.worker.slots import RESULT_BUFFER_BYTES, Attempt, Slots
+from volley.transport.base import RunningTask
+from volley.transport.failed import FailedTask
+from volley.worker.slots import RESULT_BUFFER_BYTES, NotReserved, Slots
 
 
 class LocalTransport:
@@ -41,13 +43,22 @@ class LocalTransport:
     def workers(self) -> Sequence[WorkerInfo]:
         return [worker.info for worker in self._workers.values()]
 
+    def holders(self) -> Set[str]:
+        return self._workers.keys()
+
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         return self._workers[worker].slots.reserve(attempt)
 
-    async def start(self, worker: str, task: TaskSpec) -> Attempt:
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         if self._data and task.output is not None:
             await self._data.begin(task.attempt.task.stage.query)
-        return self._workers[worker].slots.start(task)
+        try:
+            return self._workers[worker].slots.start(task)
+        except NotReserved as error:
+            return FailedTask(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
+
+    async def take_in(self, query: QueryId) -> None:
+        return None
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._common:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +34,7 @@ from volley.errors import PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId, StageId
 from volley.rpc.client import Client
 from volley.rpc.codec import decode, encode
+from volley.rpc.control import NOT_RESERVED
 from volley.rpc.handshake import Identity, process_name
 from volley.rpc.messages import (
     Failure,
@@ -47,12 +48,14 @@ from volley.rpc.messages import (
 from volley.runtime import Phase, Shared
 from volley.security import Security
 from volley.shuffle.base import Block, SharedStore
+from volley.shuffle.factory import driver_reader
 from volley.shuffle.shared import QueryLease
+from volley.transport.base import RunningTask
 from volley.transport.executor import SidecarSettings
-from volley.transport.flight import store_reader
+from volley.transport.failed import FailedTask
 from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_control import Channel, Control, driver_hosts
-from volley.transport.spark_task import perform
+from volley.transport.spark_task import ours, perform
 
 # Attempts that start within so long of each other are one job; a stage starts all of its own at once.
 _GATHER_SECONDS = 0.005
@@ -170,25 +173,41 @@ class SparkTransport:
         }
         self._places = [f"spark-{number}" for number in range(max(1, self._context.defaultParallelism))]
         self._taken: dict[AttemptId, str] = {}
+        self._begun: set[AttemptId] = set()
+        self._released: set[QueryId] = set()
         self._gathering: dict[StageId, _Job] = {}
         self._gatherings: set[asyncio.Task[None]] = set()
         self._jobs: set[_Job] = set()
         self._made_by: dict[AttemptId, str] = {}
 
     def workers(self) -> Sequence[WorkerInfo]:
-        """Places to run in, and after them the sidecars, which only hold data: they have no slots."""
-        version = datafusion.__version__
-        places = [WorkerInfo(name, 1, 1, version) for name in self._places]
-        return [*places, *(WorkerInfo(name, 0, 0, version) for name in self._application.holders)]
+        """Places to run in, of one core each."""
+        return [WorkerInfo(name, 1, 1, datafusion.__version__) for name in self._places]
+
+    def holders(self) -> Set[str]:
+        """The sidecars that have answered: which of them runs an attempt is known when it has ended."""
+        return frozenset(self._application.holders)
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
-        if worker not in self._places or worker in self._taken.values():
+        seen = attempt in self._taken or attempt in self._begun or attempt.query in self._released
+        if worker not in self._places or worker in self._taken.values() or seen:
             return False
         self._taken[attempt] = worker
         return True
 
-    async def start(self, worker: str, task: TaskSpec) -> SparkTask:
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         stage = task.attempt.task.stage
+        if self._taken.get(task.attempt) != worker or task.attempt in self._begun:
+            message = f"{task.attempt} has no room reserved on {worker}."
+            return FailedTask(TaskFailure(task.attempt, Failure.WORKER, NOT_RESERVED, message))
+        # Encoded here, where whoever starts the attempt sees what goes wrong.
+        task = replace(task, driver=self._application.control.address)
+        try:
+            payload = encode(task)
+        except BaseException:
+            del self._taken[task.attempt]
+            raise
+        self._begun.add(task.attempt)
         if self._data and task.output is not None:
             await self._data.begin(stage.query)
         job = self._gathering.get(stage)
@@ -197,7 +216,7 @@ class SparkTransport:
             gathering = asyncio.create_task(self._gathered(job))
             self._gatherings.add(gathering)
             gathering.add_done_callback(self._gatherings.discard)
-        running = SparkTask(replace(task, driver=self._application.control.address), job, self)
+        running = SparkTask(task, payload, job, self)
         job.tasks.append(running)
         return running
 
@@ -216,11 +235,14 @@ class SparkTransport:
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
             return self._data.store.read(block)
-        return store_reader(self._application.security).read(block)
+        return driver_reader(self._application.security).read(block)
 
     async def release(self, query: QueryId) -> None:
-        for job in list(self._jobs):
-            await self.cancel_job(job)
+        self._released.add(query)
+        unsent = [job for job in self._gathering.values() if job.stage.query == query]
+        for job in [*unsent, *(job for job in self._jobs if job.stage.query == query)]:
+            for task in job.tasks:
+                await task.cancel()
         loop = asyncio.get_running_loop()
         threads = self._application.threads
         calls = (
@@ -265,7 +287,7 @@ class SparkTransport:
         job.submitted = True
         self._jobs.add(job)
         loop = asyncio.get_running_loop()
-        payloads = [encode(task.spec) for task in waiting]
+        payloads = [task.payload for task in waiting]
         running = loop.run_in_executor(self._application.jobs, self._run, job, payloads)
         running.add_done_callback(lambda ended: self._finished(job, waiting, ended))
 
@@ -289,15 +311,32 @@ class SparkTransport:
         job.over = True
         self._jobs.discard(job)
         error = ended.exception() if not ended.cancelled() else RuntimeError("the driver is stopping")
+        kind = Failure.WORKER
         if error is None:
-            for task, (outcome, rows) in zip(tasks, ended.result(), strict=True):
-                task.end(decode(outcome), rows)
-            return
-        known = isinstance(error, PySparkException | Py4JError)
-        cancelled = known and "SPARK_JOB_CANCELLED" in str(error)
-        kind = Failure.CANCELLED if cancelled else Failure.WORKER
+            try:
+                outcomes = [
+                    (_outcome(outcome, task.attempt), rows)
+                    for task, (outcome, rows) in zip(tasks, ended.result(), strict=True)
+                ]
+            except Exception as unreadable:
+                # Nobody looks at what this callback raises: every attempt has to hear of it.
+                error, kind = unreadable, Failure.INTERNAL
+            else:
+                for task, (outcome, rows) in zip(tasks, outcomes, strict=True):
+                    task.end(outcome, rows)
+                return
+        if isinstance(error, PySparkException | Py4JError) and "SPARK_JOB_CANCELLED" in str(error):
+            kind = Failure.CANCELLED
         for task in tasks:
             task.end(TaskFailure(task.attempt, kind, type(error).__name__, _cause(error)), b"")
+
+
+def _outcome(payload: bytes, attempt: AttemptId) -> TaskDone | TaskFailure:
+    """How a Spark task says that an attempt ended; QueryError when it says anything else."""
+    outcome = decode(payload)
+    if not isinstance(outcome, TaskDone | TaskFailure) or ours(outcome.attempt) != attempt:
+        raise QueryError(f"a Spark task answered for {attempt} with {type(outcome).__name__}.")
+    return outcome
 
 
 class _Job:
@@ -314,8 +353,10 @@ class _Job:
 class SparkTask:
     """A `RunningTask` that is one task of a Spark job. Lives on the loop that made it."""
 
-    def __init__(self, spec: TaskSpec, job: _Job, transport: SparkTransport) -> None:
+    def __init__(self, spec: TaskSpec, payload: bytes, job: _Job, transport: SparkTransport) -> None:
+        """`payload` is the encoded `spec`."""
         self.spec = spec
+        self.payload = payload
         self._job = job
         self._transport = transport
         self._end: asyncio.Future[tuple[TaskDone | TaskFailure, bytes]] = (

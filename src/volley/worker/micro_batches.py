@@ -20,18 +20,17 @@ from volley.lower.operators import lower, root
 from volley.lower.scope import arrow_schema
 from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import Batches, StreamTable
-from volley.plan.nodes import FeedInput, Filter, Node, Project, StageInput
+from volley.plan.nodes import FeedInput, Filter, Node, StageInput, walk
+from volley.plan.traits import below_row_by_row
 from volley.worker.fragment import Fragment, Give
 from volley.worker.scan import Scans
 
 
 def held_back(plan: Node) -> FeedInput | None:
     """The scan below a plan of filters and projections, where a filter would hold its rows back."""
-    filtered = False
-    while isinstance(plan, Project | Filter):
-        filtered |= isinstance(plan, Filter)
-        plan = plan.child
-    return plan if filtered and isinstance(plan, FeedInput) else None
+    scan = below_row_by_row(plan)
+    filtered = any(isinstance(node, Filter) for node in walk(plan))
+    return scan if filtered and isinstance(scan, FeedInput) else None
 
 
 class MicroBatches:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from volley.batches import slices
 from volley.errors import HandshakeRefused, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.loop import LoopThread
@@ -171,7 +172,7 @@ async def _find(slots: Slots, attempt: AttemptId) -> Attempt:
 def _pulled(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches of an attempt, on a thread of Flight, which waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
-        yield from pieces(batch, worker.max_message_bytes)
+        yield from slices(batch, worker.max_message_bytes)
 
 
 def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.RecordBatch | None]:
@@ -179,11 +180,3 @@ def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.Reco
         return await anext(batches, None)
 
     return pull()
-
-
-def pieces(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch in slices of about `limit_bytes` at most, a row at least."""
-    count = -(-batch.nbytes // limit_bytes) or 1
-    rows = -(-batch.num_rows // count) or 1
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)

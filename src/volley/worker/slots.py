@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 
 import pyarrow as pa
 
 from volley.byte_semaphore import ByteSemaphore
+from volley.ended_queries import EndedQueries
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
+from volley.rpc.control import NOT_RESERVED
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
@@ -29,8 +30,10 @@ from volley.worker.task import failure_of, run_task
 RESULT_BUFFER_BYTES = 64 * 2**20
 # A coordinator starts what it reserved at once; one that does not has gone.
 RESERVATION_SECONDS = 30.0
-# Enough to refuse the late messages of any query that may still send some.
-_REMEMBERED_QUERIES = 1024
+
+
+class NotReserved(QueryError):
+    code = NOT_RESERVED
 
 
 class Slots:
@@ -55,7 +58,7 @@ class Slots:
         self._reservation_seconds = reservation_seconds
         self._reserved: dict[AttemptId, float] = {}
         self._attempts: dict[AttemptId, Attempt] = {}
-        self._released: OrderedDict[QueryId, None] = OrderedDict()
+        self._released = EndedQueries()
         self._draining = False
 
     @property
@@ -96,9 +99,9 @@ class Slots:
         return True
 
     def start(self, task: TaskSpec) -> Attempt:
-        """Run an attempt in its reserved room; QueryError when it has none, or no longer."""
+        """Run an attempt in its reserved room; NotReserved when it has none, or no longer."""
         if not self.reserved or task.attempt not in self._reserved:
-            raise QueryError(f"{task.attempt} has no room reserved on {self.name}.")
+            raise NotReserved(f"{task.attempt} has no room reserved on {self.name}.")
         del self._reserved[task.attempt]
         attempt = Attempt(
             task,
@@ -130,9 +133,7 @@ class Slots:
 
     async def release(self, query: QueryId) -> None:
         """End what runs for the query, free all it holds, and refuse what may still come of it."""
-        self._released[query] = None
-        while len(self._released) > _REMEMBERED_QUERIES:
-            self._released.popitem(last=False)
+        self._released.add(query)
         self._reserved = {attempt: at for attempt, at in self._reserved.items() if _query(attempt) != query}
         mine = [attempt for attempt in self._attempts if _query(attempt) == query]
         await asyncio.gather(*(self._attempts.pop(attempt).cancel() for attempt in mine))

@@ -27,6 +27,7 @@ from volley.errors import (
     SpillDiskFull,
     VolleyError,
 )
+from volley.events import TaskMetrics
 from volley.ids import AttemptId
 from volley.loop import Work, run_blocking
 from volley.lower.engine_errors import Fault, fault_of
@@ -122,7 +123,7 @@ async def _stream(
 
     await running.run(pass_on)
     seconds = time.perf_counter() - started
-    return TaskDone(task.attempt, (), count.rows, count.size_bytes, seconds, running.metrics())
+    return TaskDone(task.attempt, (), TaskMetrics(count.rows, count.size_bytes, seconds, running.metrics()))
 
 
 async def _write(
@@ -139,7 +140,7 @@ async def _write(
         count.add(files)
         await give(files)
     seconds = time.perf_counter() - started
-    return TaskDone(task.attempt, (), count.rows, count.size_bytes, seconds, running.metrics())
+    return TaskDone(task.attempt, (), TaskMetrics(count.rows, count.size_bytes, seconds, running.metrics()))
 
 
 async def _store(
@@ -169,8 +170,10 @@ async def _store(
         raise
     rows = sum(block.rows for block in blocks)
     size_bytes = sum(block.size_bytes for block in blocks)
+    spilled_bytes = sum(block.spilled_bytes for block in blocks)
     seconds = time.perf_counter() - started
-    return TaskDone(task.attempt, blocks, rows, size_bytes, seconds, running.metrics())
+    metrics = TaskMetrics(rows, size_bytes, seconds, running.metrics(), spilled_bytes)
+    return TaskDone(task.attempt, blocks, metrics)
 
 
 def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> TaskFailure:

@@ -19,7 +19,7 @@ from volley.ids import AttemptId
 from volley.loop import run_blocking
 from volley.plan.nodes import WriteFiles
 from volley.stages.graph import result_schema
-from volley.worker.parquet import FileWriter, Written, manifest
+from volley.worker.files import FileWriter, Written, manifest
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 

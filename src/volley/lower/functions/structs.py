@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import pyarrow as pa
 from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import translates
-from volley.lower.semantics import typed_null
+from volley.lower.semantics import Kernel, kernel, typed_null
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import StructType, to_arrow
 
@@ -16,7 +19,20 @@ from volley.plan.types import StructType, to_arrow
 def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
     names = [str(name.value) for name in call.arguments[::2] if isinstance(name, Literal)]
     made = f.named_struct(list(zip(names, arguments[1::2], strict=True)))
-    return made.cast(to_arrow(call.type))
+    wanted = to_arrow(call.type)
+    nullable = pa.struct([field.with_nullable(True) for field in wanted])
+    if wanted == nullable:
+        return made.cast(wanted)
+    # DataFusion's structs may hold NULL in every field, and it casts none to one that may not.
+    return kernel(f"without_null_{wanted}", _retype(wanted), wanted, nullable)(made.cast(nullable))
+
+
+@cache
+def _retype(wanted: pa.StructType) -> Kernel:
+    def run(values: pa.StructArray) -> pa.StructArray:
+        return pa.StructArray.from_arrays(values.flatten(), fields=list(wanted), mask=values.is_null())
+
+    return run
 
 
 @translates("GetStructField")

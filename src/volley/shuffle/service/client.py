@@ -28,7 +28,7 @@ from volley.rpc.codec import encode
 from volley.rpc.control import Ack
 from volley.rpc.service import LEASE_EXPIRED, QUERY_OVER
 from volley.security import Security
-from volley.shuffle.fetch import RetryPolicy
+from volley.shuffle.config import RetryPolicy
 
 # A server that did not answer is left alone for a while, each time for longer.
 _FIRST_REST_SECONDS = 5.0

@@ -19,6 +19,7 @@ import xxhash
 
 from volley.errors import QueryError
 from volley.rpc.codec import decode, encode
+from volley.shuffle.disk import write_at
 from volley.shuffle.service.directories import sync_directory
 
 _HEAD = struct.Struct("<4sIQ")
@@ -65,7 +66,7 @@ class Journal:
         """Returns when the record would survive the end of this machine; OSError when it would not."""
         data = _packed(record)
         try:
-            _write(self._descriptor, data, self._end)
+            write_at(self._descriptor, data, self._end)
             os.fdatasync(self._descriptor)
         except OSError:
             os.ftruncate(self._descriptor, self._end)
@@ -80,8 +81,7 @@ class Journal:
             end = 0
             for record in records:
                 data = _packed(record)
-                _write(descriptor, data, end)
-                end += len(data)
+                end = write_at(descriptor, data, end)
             os.fsync(descriptor)
             draft.replace(self._path)
             sync_directory(self._path.parent)
@@ -120,11 +120,3 @@ def _is_whole(data: bytes, position: int) -> bool:
         return False
     _, length, _ = _HEAD.unpack_from(data, position)
     return bool(len(data) - position - _HEAD.size - _CHECK.size >= length)
-
-
-def _write(descriptor: int, data: bytes, position: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(descriptor, rest, position)
-        rest = rest[written:]
-        position += written

@@ -12,10 +12,10 @@ commit, and has given it up.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from volley.ended_queries import EndedQueries
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.rpc.service import (
@@ -71,7 +71,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.queries: dict[QueryId, Query] = {}
-        self._over: OrderedDict[QueryId, str] = OrderedDict()
+        self._over = EndedQueries(_REMEMBERED_QUERIES)
         self._clock = 0
 
     # --------------------------------------------------------------------------------------------- queries
@@ -87,13 +87,11 @@ class Ledger:
 
     def end(self, query: QueryId, code: str) -> Query | None:
         """The query is over, with what is then to be freed; late callers are told `code`."""
-        self._over[query] = code
-        while len(self._over) > _REMEMBERED_QUERIES:
-            self._over.popitem(last=False)
+        self._over.add(query, code)
         return self.queries.pop(query, None)
 
     def over(self) -> Iterator[tuple[QueryId, str]]:
-        yield from self._over.items()
+        yield from self._over
 
     def query(self, query: QueryId) -> Query:
         if query in self.queries:

@@ -43,7 +43,7 @@ class ShuffleServer(Server):
         return SCHEMA, self._server_state.frames(decode(ticket, BlockRequest))
 
     def refused(self, refusal: Refused) -> None:
-        self._server_state.counts["refusals"] += 1
+        self._server_state.counts.add("refusals")
 
 
 def _answered(server_state: ShuffleServerState, action: str, body: pa.Buffer) -> Any:

@@ -44,6 +44,7 @@ from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import checksum_of
 from volley.shuffle.frames import Header, Kind, frame, parts
 from volley.shuffle.service.arrivals import check_complete, pieces
+from volley.shuffle.service.counts import Counts
 from volley.shuffle.service.directories import lock_directory
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.ledger import Attempt, Ledger, Query, Refusal
@@ -87,8 +88,7 @@ class ShuffleServerState:
         self._compacted_bytes = 0
         self._draining = False
         self._started = time.monotonic()
-        self.counts: Counter[str] = Counter()
-        """For metrics: what happened since the start."""
+        self.counts = Counts()
         recover(self._journal.read(), self._ledger, self._storage)
         if self._journal.damaged:
             _log.error("%d damaged records in the journal; what they said is lost", self._journal.damaged)
@@ -127,7 +127,7 @@ class ShuffleServerState:
         for query in late:
             _log.warning("query %s: its driver has been silent for too long; all of it is removed", query)
             self._end(query, LEASE_EXPIRED)
-            self.counts["leases_expired"] += 1
+            self.counts.add("leases_expired")
 
     def forgive(self, seconds: float) -> None:
         """This process did not run for so long: what drivers said meanwhile could not be heard."""
@@ -180,7 +180,7 @@ class ShuffleServerState:
             except NoRoom as error:
                 raise Refusal(FULL, f"{self.name} has no room left on {error}.") from error
             if not granted:
-                self.counts["reservations_deferred"] += 1
+                self.counts.add("reservations_deferred")
                 return 0
             attempt.reserved_bytes += size_bytes
             self._used[application] += size_bytes
@@ -198,7 +198,7 @@ class ShuffleServerState:
                         raise Refusal(
                             DAMAGED_ON_WAY, f"{message.attempt} sent two different chunks under one number."
                         )
-                    self.counts["chunks_repeated"] += 1
+                    self.counts.add("chunks_repeated")
                     continue
                 if attempt.reserved_bytes < chunk.size_bytes:
                     raise Refusal(NOT_RESERVED, f"{message.attempt} has no room reserved on {self.name}.")
@@ -206,8 +206,8 @@ class ShuffleServerState:
                 stage = message.attempt.task.stage
                 stored = self._storage.put(stage, chunk.partition, data, chunk.checksum)
                 attempt.chunks[chunk.partition, chunk.sequence] = stored
-                self.counts["chunks_pushed"] += 1
-                self.counts["bytes_pushed"] += chunk.size_bytes
+                self.counts.add("chunks_pushed")
+                self.counts.add("bytes_pushed", chunk.size_bytes)
 
     def commit(self, message: CommitAttempt) -> None:
         """Publish all that is here of an attempt. The same again says the same; anything else is refused."""
@@ -232,7 +232,7 @@ class ShuffleServerState:
             except OSError as error:
                 raise Refusal(FULL, f"{self.name} cannot write its journal: {error}.") from error
             self._ledger.commit(attempt, blocks)
-            self.counts["commits"] += 1
+            self.counts.add("commits")
 
     def abort(self, id: AttemptId) -> None:
         with self._lock:
@@ -279,9 +279,9 @@ class ShuffleServerState:
                 except OSError as error:
                     yield _problem(Kind.MISSING, number, f"{block}: chunk {chunk}: {error}.")
                     return
-                self.counts["bytes_read"] += data.size
+                self.counts.add("bytes_read", data.size)
                 yield from parts(number, chunk, data, request.codec, _MESSAGE_BYTES)
-        self.counts["blocks_read"] += len(request.blocks)
+        self.counts.add("blocks_read", len(request.blocks))
 
     def _find(self, block: Block) -> tuple[bytes, list[Stored]]:
         with self._lock:

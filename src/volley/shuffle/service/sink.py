@@ -10,7 +10,6 @@ otherwise left to the other replicas; when there are none, the attempt has faile
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,8 +34,8 @@ from volley.rpc.service import (
 )
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunk_builder import Gathering
-from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
+from volley.shuffle.chunked_sink import ChunkedSink
+from volley.shuffle.chunks import Chunk, seal
 from volley.shuffle.service.client import ServerLost, ServiceClient
 from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.placement import ranked
@@ -57,7 +56,6 @@ class _Partition:
     """`kept` are its chunks while this process has all of them, None afterwards."""
 
     holders: list[str]
-    chunks: list[Chunk] = field(default_factory=list)
     kept: list[pa.Buffer] | None = field(default_factory=list)
     kept_bytes: int = 0
 
@@ -71,7 +69,7 @@ class _Outbox:
     under_way: Future[None] | None = None
 
 
-class ServiceSink:
+class ServiceSink(ChunkedSink):
     """A `ShuffleSink`."""
 
     def __init__(
@@ -85,21 +83,17 @@ class ServiceSink:
         codec: str,
         pool: ThreadPoolExecutor,
     ) -> None:
-        self._attempt = attempt
+        super().__init__(attempt, partitions, budget)
         self._client = client
         self._replicas = replicas
         self._budget = budget
         self._codec = codec
         self._pool = pool
-        self._lock = threading.Lock()
-        self._gathering = Gathering(partitions, budget)
         live = client.live() or list(client.addresses)
         self._partitions = [_Partition(self._owners(number, live)) for number in range(partitions)]
         self._outboxes: dict[str, _Outbox] = {}
         self._failed: dict[str, QueryError] = {}
         self._committed_on: set[str] = set()
-        self._committed = False
-        self._closed = threading.Event()
 
     # ------------------------------------------------------------------------------------- as the writer sees it
 
@@ -113,19 +107,27 @@ class ServiceSink:
             self._check_open()
             self._send(self._gathering.rest())
             self._flush()
-            packed = [self._index(partition) for partition in self._partitions]
+            packed = [self._index(number) for number in range(len(self._partitions))]
             # All writers go to the servers in one order, so of two that race the same one is first everywhere.
             while waiting := sorted(self._holders() - self._committed_on):
                 self._commit_on(waiting[0], packed)
-            self._committed = True
+            self._is_committed = True
             self._free()
-            return tuple(self._block(number, index) for number, index in enumerate(packed))
+            return tuple(
+                self._block(
+                    number,
+                    str(ServiceLocation(tuple(partition.holders))),
+                    packed[number],
+                    outlives_worker=True,
+                )
+                for number, partition in enumerate(self._partitions)
+            )
 
     def abort(self) -> None:
         # Whoever waits for room lets go.
         self._closed.set()
         with self._lock:
-            if self._committed:
+            if self._is_committed:
                 return
             self._stop()
             for address in self._outboxes:
@@ -145,8 +147,8 @@ class ServiceSink:
         for number, batch in ready:
             partition = self._partitions[number]
             sealed = seal(batch, self._codec)
-            chunk = Chunk(0, len(partition.chunks), sealed.data.size, batch.num_rows, sealed.checksum)
-            partition.chunks.append(chunk)
+            chunk = Chunk(0, len(self._chunks[number]), sealed.data.size, batch.num_rows, sealed.checksum)
+            self._chunks[number].append(chunk)
             self._keep(partition, sealed.data)
             for address in list(partition.holders):
                 self._put(address, number, chunk, sealed.data)
@@ -252,7 +254,7 @@ class ServiceSink:
                 others = [other for other in usable if other not in partition.holders]
                 for other in self._owners(number, others)[:1]:
                     partition.holders.append(other)
-                    for chunk, data in zip(partition.chunks, partition.kept, strict=True):
+                    for chunk, data in zip(self._chunks[number], partition.kept, strict=True):
                         self._put(other, number, chunk, data)
             if not partition.holders and isinstance(error, LeaseExpired):
                 raise error
@@ -299,27 +301,7 @@ class ServiceSink:
             self._outboxes.setdefault(address, _Outbox())
             self._committed_on.add(address)
 
-    def _index(self, partition: _Partition) -> bytes:
-        chunks = tuple(partition.chunks)
-        return Index((), chunks, self._gathering.schema if chunks else None).pack()
-
-    def _block(self, number: int, index: bytes) -> Block:
-        partition = self._partitions[number]
-        return Block(
-            self._attempt,
-            number,
-            str(ServiceLocation(tuple(partition.holders))),
-            sum(chunk.rows for chunk in partition.chunks),
-            self._gathering.written_bytes[number],
-            checksum_of(index),
-            outlives_worker=True,
-        )
-
     # -------------------------------------------------------------------------------------------------- helpers
-
-    def _check_open(self) -> None:
-        if self._closed.is_set() or self._committed:
-            raise BlockMissing(f"{self._attempt}: its output is closed.")
 
     def _stop(self) -> None:
         for outbox in self._outboxes.values():

@@ -24,11 +24,10 @@ import pyarrow as pa
 
 from volley.ids import QueryId, StageId
 from volley.rpc.service import ChunkPlace
-from volley.shuffle.segments import free_bytes
+from volley.shuffle.disk import free_bytes, is_full, write_at
 from volley.shuffle.service.directories import sync_directory
 
 _SYNCS = 8
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class NoRoom(Exception):
@@ -219,7 +218,7 @@ class Storage:
                 _append(log, stored.data)
                 break
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if not is_full(error):
                     raise
                 cause = error
                 tried.add(log.path.parent.parent)
@@ -262,12 +261,7 @@ class Storage:
 def _append(log: _Log, data: pa.Buffer) -> None:
     descriptor = os.open(log.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        rest = memoryview(data)
-        position = log.size_bytes
-        while rest:
-            written = os.pwrite(descriptor, rest, position)
-            rest = rest[written:]
-            position += written
+        write_at(descriptor, data, log.size_bytes)
     except OSError:
         # Room that nobody can use is given back.
         os.ftruncate(descriptor, log.size_bytes)

@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -23,54 +23,40 @@ from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.security import Security
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.fetch import Fetch, RetryPolicy
-from volley.shuffle.released import Released
+from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.fetch import Fetch
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
 from volley.shuffle.service.sink import ServiceSink
+from volley.shuffle.under_way import UnderWay
 
 _log = logging.getLogger(__name__)
 
-# Read ahead per stream, as between workers.
-_BUDGET_BYTES = 16 * 2**20
 # Pushes at a time, over all attempts of this process.
 _PUSHES = 16
 _FIRST_LEASE_SECONDS = 15.0
 
 
 class ServiceStore:
-    """A `SharedStore` on the servers at `addresses`, each block on `replicas` of them."""
+    """A `SharedStore` on the servers of `config`, each block on `replicas` of them."""
 
     is_blocking = True
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        *,
-        replicas: int,
-        security: Security,
-        memory_limit_bytes: int,
-        compression: str,
-        retry_policy: RetryPolicy,
-        application: str = "",
+        self, config: ShuffleConfig, security: Security, *, memory_limit_bytes: int, application: str = ""
     ) -> None:
-        if not addresses:
+        if not config.servers:
             raise ConfigError(
                 "spark.volley.shuffle.store=service needs spark.volley.shuffle.service.",
                 hint="Start servers with `volley shuffle-service`, or try `volley cluster --services 3`.",
             )
-        self._client = ServiceClient(addresses, security, retry_policy)
-        self._replicas = replicas
+        self._config = config
+        self._client = ServiceClient(config.servers, security, config.retry)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
-        self._codec = "lz4" if compression == "auto" else compression
-        self._retry_policy = retry_policy
         self._application = application or f"application {secrets.token_hex(4)}"
         self._pool = ThreadPoolExecutor(_PUSHES, thread_name_prefix="volley-push")
-        # An abandoned reader may be cleaned up on any thread, in the middle of anything.
-        self._lock = threading.RLock()
-        self._sinks: dict[AttemptId, ServiceSink] = {}
-        self._fetches: dict[Fetch[Replica], frozenset[QueryId]] = {}
-        self._over = Released()
+        self._under_way: UnderWay[ServiceSink, Replica] = UnderWay()
+        self._lock = threading.Lock()
         self._mine: set[QueryId] = set()
         self._lease_seconds = _FIRST_LEASE_SECONDS
         self._renewal: _Renewal | None = None
@@ -93,15 +79,8 @@ class ServiceStore:
                 self._renewal = _Renewal(self)
 
     def leave(self, query: QueryId) -> None:
-        with self._lock:
-            self._over.add(query)
-            mine = [attempt for attempt in self._sinks if attempt.query == query]
-            sinks = [self._sinks.pop(attempt) for attempt in mine]
-            fetches = [fetch for fetch, queries in list(self._fetches.items()) if query in queries]
-        for sink in sinks:
+        for sink in self._under_way.end(query):
             sink.stop()
-        for fetch in fetches:
-            fetch.fail(BlockMissing(f"query {query} is over."))
 
     def release(self, query: QueryId) -> None:
         self.leave(query)
@@ -118,10 +97,9 @@ class ServiceStore:
     def close(self) -> None:
         with self._lock:
             mine = set(self._mine)
-            others = {attempt.query for attempt in self._sinks} - mine
         for query in mine:
             self.release(query)
-        for query in others:
+        for query in self._under_way.queries - mine:
             self.leave(query)
         self._pool.shutdown(cancel_futures=True)
 
@@ -148,21 +126,18 @@ class ServiceStore:
     # --------------------------------------------------------------------------------------------------- writing
 
     def sink(self, attempt: AttemptId, partitions: int) -> ServiceSink:
-        with self._lock:
-            if attempt.query in self._over:
-                raise BlockMissing(f"{attempt}: its query is over.")
-            if attempt in self._sinks:
-                raise ValueError(f"{attempt} has begun its output already")
-            sink = self._sinks[attempt] = ServiceSink(
+        return self._under_way.open_sink(
+            attempt,
+            lambda: ServiceSink(
                 attempt,
                 partitions,
                 client=self._client,
-                replicas=self._replicas,
+                replicas=self._config.replicas,
                 budget=self._budget,
-                codec=self._codec,
+                codec=self._config.codec,
                 pool=self._pool,
-            )
-            return sink
+            ),
+        )
 
     # --------------------------------------------------------------------------------------------------- reading
 
@@ -171,41 +146,17 @@ class ServiceStore:
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
         """One stream for all blocks that the same servers have: those of a partition are merged there."""
-        with ExitStack() as under_way:
-            wanted: dict[str, list[Block]] = {}
-            for block in blocks:
-                wanted.setdefault(block.location, []).append(block)
-            fetches = {
-                location: under_way.enter_context(self._fetching(of_location))
-                for location, of_location in wanted.items()
-            }
-            taken = dict.fromkeys(fetches, 0)
-            for block in blocks:
-                yield from fetches[block.location].batches(taken[block.location])
-                taken[block.location] += 1
+        return self._under_way.read(blocks, self._holders, self._fetch, _nowhere)
 
-    @contextmanager
-    def _fetching(self, blocks: Sequence[Block]) -> Iterator[Fetch[Replica]]:
-        queries = frozenset(block.attempt.query for block in blocks)
-        holders = self._holders(blocks[0])
-        with self._lock:
-            for query in filter(self._over.__contains__, queries):
-                raise BlockMissing(f"query {query} is over.")
-            fetch = Fetch(
-                holders,
-                blocks,
-                lambda replica: self._client.connect(replica.address),
-                codec="none",
-                budget_bytes=_BUDGET_BYTES,
-                retry_policy=self._retry_policy,
-            )
-            self._fetches[fetch] = queries
-        try:
-            yield fetch
-        finally:
-            fetch.close()
-            with self._lock:
-                del self._fetches[fetch]
+    def _fetch(self, holders: Sequence[Replica], blocks: Sequence[Block]) -> Fetch[Replica]:
+        return Fetch(
+            holders,
+            blocks,
+            lambda replica: self._client.connect(replica.address),
+            codec="none",
+            budget_bytes=self._config.fetch_budget_bytes,
+            retry_policy=self._config.retry,
+        )
 
     def _holders(self, block: Block) -> list[Replica]:
         try:
@@ -215,6 +166,10 @@ class ServiceStore:
         live = self._client.live()
         # Those that are away are asked last.
         return [Replica(address) for address in sorted(location.addresses, key=lambda a: a not in live)]
+
+
+def _nowhere(block: Block) -> NoReturn:
+    raise BlockMissing(f"{block} names no server.", attempt=block.attempt)
 
 
 class _Renewal:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Parquet file holds, read from its footer, and whether Spark would read it as the plan expects.
+"""Parquet files: what they hold, how they are read, and how they are written such that Spark sees its own.
 
 DataFusion casts what it finds to what is asked; Spark refuses much of that, and its reader has its own rules for
 old dates. So a file is looked at before it is read, and anything but the plain case is left to Spark.
@@ -8,14 +8,17 @@ old dates. So a file is looked at before it is read, and anything but the plain 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
-from volley.plan.nodes import DataFile
+from volley.plan.nodes import DataFile, WriteFiles
 from volley.plan.types import (
     BINARY,
     BYTE,
@@ -34,9 +37,47 @@ from volley.plan.types import (
     to_arrow,
 )
 
+SPARK_VERSION = "org.apache.spark.version"
+"""The entry of a footer by which Spark knows that dates and times need no rebasing."""
+
+# A row group is what a reader takes at a time, and what a writer holds in memory before it writes.
+_GROUP_ROWS = 1 << 20
+_GROUP_BYTES = 32 * 2**20
+
+
+class Parquet:
+    """See `FileFormat`."""
+
+    name = "parquet"
+    suffix = ".parquet"
+    splittable = True
+
+    def footer(self, file: DataFile) -> ParquetFooter:
+        try:
+            status = os.stat(file.path)  # noqa: PTH116  # a Path costs more than the call, for every file of a query
+            if status.st_size != file.size_bytes:
+                raise DataError(
+                    f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now."
+                )
+            return _footer(file.path, status.st_size, status.st_mtime_ns)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{file.path} cannot be read as Parquet: {error}") from error
+
+    def read(
+        self,
+        context: SessionContext,
+        directory: str,
+        schema: pa.Schema,
+        partitions: list[tuple[str, pa.DataType]],
+    ) -> DataFrame:
+        return context.read_parquet(directory, schema=schema, table_partition_cols=partitions or None)
+
+    def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> ParquetFile:
+        return ParquetFile(path, schema, node)
+
 
 @dataclass(frozen=True, eq=False)
-class Footer:
+class ParquetFooter:
     """The top-level columns of a file by their names in lower case, and whether its dates are in the old calendar.
 
     A file that did not change has one footer: they are compared by identity.
@@ -46,6 +87,8 @@ class Footer:
     columns: dict[str, list[pa.Field]]
     int96: frozenset[str]
     legacy_calendar: bool
+    column_bytes: Mapping[str, int]
+    """Of its first row group, compressed."""
 
     def column(self, name: str, data_type: DataType) -> pa.Field | None:
         """What this column is in the file; None when the file has none.
@@ -67,21 +110,8 @@ class Footer:
         return column
 
 
-def footer_of(file: DataFile) -> Footer:
-    """Raises DataError when the file is missing, changed or broken."""
-    try:
-        status = os.stat(file.path)  # noqa: PTH116  # a Path costs more than the call, for every file of a query
-        if status.st_size != file.size_bytes:
-            raise DataError(
-                f"{file.path} changed: {file.size_bytes} bytes when planned, {status.st_size} now."
-            )
-        return _footer(file.path, status.st_size, status.st_mtime_ns)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file.path} cannot be read as Parquet: {error}") from error
-
-
 @lru_cache(maxsize=16_384)
-def _footer(path: str, size_bytes: int, modified_ns: int) -> Footer:
+def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
     # Size and time are only there to make the entry of a rewritten file another one.
     metadata = pq.read_metadata(path)
     schema = metadata.schema
@@ -90,12 +120,24 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> Footer:
     columns: dict[str, list[pa.Field]] = {}
     for column in schema.to_arrow_schema():
         columns.setdefault(column.name.lower(), []).append(column)
-    return Footer(
+    return ParquetFooter(
         path=path,
         columns=columns,
         int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
         legacy_calendar=_written_with_legacy_calendar(tags),
+        column_bytes=_column_bytes(metadata),
     )
+
+
+def _column_bytes(metadata: pq.FileMetaData) -> dict[str, int]:
+    found: dict[str, int] = {}
+    if metadata.num_row_groups:
+        group = metadata.row_group(0)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            name = column.path_in_schema.split(".")[0].lower()
+            found[name] = found.get(name, 0) + column.total_compressed_size
+    return found
 
 
 def _written_with_legacy_calendar(tags: dict[bytes, bytes]) -> bool:
@@ -151,3 +193,46 @@ def _has_dates(data_type: DataType) -> bool:
             return _has_dates(element)
         case _:
             return data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+
+
+# --------------------------------------------------------------------------------------------- writing
+
+
+class ParquetFile:
+    """A `FormatWriter`: gathers rows into row groups."""
+
+    def __init__(self, path: Path, schema: pa.Schema, node: WriteFiles) -> None:
+        self._schema = schema
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression=node.codec,
+            use_deprecated_int96_timestamps=node.int96,
+            # Spark's readers go by Spark's own metadata; Arrow's would only tell them apart from Spark's files.
+            store_schema=False,
+            store_decimal_as_integer=True,
+        )
+        self._writer.add_key_value_metadata(dict(node.metadata))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        self._held.clear()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held, self._schema), _GROUP_ROWS)
+            self._held.clear()
+            self._held_rows = self._held_bytes = 0

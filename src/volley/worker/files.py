@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows into Parquet files such as Spark writes: its types, its metadata, its names for folders."""
+"""Rows into files and folders such as Spark writes; the format of a file is its own affair (`formats`)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from volley.batches import make_batch
+from volley.formats import format_of
 from volley.plan.nodes import WRITTEN, WriteFiles
 from volley.plan.types import to_arrow
-
-# A row group is what a reader takes at a time, and what a writer holds in memory before it writes.
-_GROUP_ROWS = 1 << 20
-_GROUP_BYTES = 32 * 2**20
-
-SPARK_VERSION = "org.apache.spark.version"
-"""The entry of a footer by which Spark knows that dates and times need no rebasing."""
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # What Hive, and Spark after it, do not want in the name of a folder.
@@ -57,7 +50,8 @@ def _escaped(text: str) -> str:
 class FileWriter:
     """Writes one stream of rows, folder after folder. Used by one thread at a time.
 
-    `directory` is the attempt's own; files in it are called `<stream>-<number>-<number in its folder>.parquet`.
+    `directory` is the attempt's own. Its files are called `<stream>-<number>-<number in its folder>`, with the suffix
+    of their format.
     """
 
     def __init__(self, node: WriteFiles, directory: Path, stream: int) -> None:
@@ -65,6 +59,7 @@ class FileWriter:
         self._directory = directory
         self._stream = stream
         self._schema = file_schema(node)
+        self._suffix = format_of(node.format).suffix
         self._open: _OpenFile | None = None
         self._made = 0
         self._made_in: Counter[str] = Counter()
@@ -94,7 +89,7 @@ class FileWriter:
                 self._finish()
             if self._open is None:
                 # Counted for good: texts that sort apart may still name one folder.
-                name = f"{self._stream:05}-{self._made:07}-{self._made_in[place]:03}.parquet"
+                name = f"{self._stream:05}-{self._made:07}-{self._made_in[place]:03}{self._suffix}"
                 self._open = _OpenFile(self._directory / name, place, self._schema, self._node)
                 self._made += 1
                 self._made_in[place] += 1
@@ -113,47 +108,18 @@ class _OpenFile:
         self.partition = partition
         self.rows = 0
         self._path = path
-        self._schema = schema
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = 0
-        self._writer = open_parquet(path, schema, node)
+        self._writer = format_of(node.format).open_writer(path, schema, node)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self._held.append(batch)
         self.rows += batch.num_rows
-        self._held_rows += batch.num_rows
-        self._held_bytes += batch.nbytes
-        if self._held_rows >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
-            self._write_group()
+        self._writer.write(batch)
 
     def close(self) -> Written:
-        self._write_group()
         self._writer.close()
         return Written(str(self._path), self.partition, self.rows, self._path.stat().st_size)
 
     def abandon(self) -> None:
-        self._held.clear()
-        self._writer.close()
-
-    def _write_group(self) -> None:
-        if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._schema), _GROUP_ROWS)
-            self._held.clear()
-            self._held_rows = self._held_bytes = 0
-
-
-def open_parquet(path: Path, schema: pa.Schema, node: WriteFiles) -> pq.ParquetWriter:
-    writer = pq.ParquetWriter(
-        path,
-        schema,
-        compression=node.codec,
-        use_deprecated_int96_timestamps=node.int96,
-        # Spark's readers go by Spark's own metadata; Arrow's would only tell them apart from Spark's files.
-        store_schema=False,
-        store_decimal_as_integer=True,
-    )
-    writer.add_key_value_metadata(dict(node.metadata))
-    return writer
+        self._writer.abandon()
 
 
 def manifest(written: Sequence[Written], positions: pa.Schema) -> pa.RecordBatch:

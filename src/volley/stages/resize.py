@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the real sizes of finished stages change about the next one.
+"""How many tasks a stage gets and what each reads, once the sizes of its inputs are known.
 
 A stage is planned for all workers before anybody knows how much it will read. When its producers are done,
 
-    partitions are merged        until a task has something to do: it costs a message, a plan and a hash table each,
-                                 which for a few kilobytes is more than the work itself
+    partitions are merged        until a task has enough to do: each costs a message, a plan and a hash table, which is
+                                 more than the work itself for a few kilobytes
     a partition is sliced        when it is far larger than the others, and the operators allow it
     a join becomes a broadcast   when one side proved small: every task reads it whole, and the rows of the other side
-                                 stay where they are, in their stage's outputs or, if it has not begun, in its tasks
-    a task goes on               with the work of its stage's reader, when it is the only one and that reads little else
+                                 stay where they are
 
-Every decision is also said in words, for the report.
+Every decision is also put into words, for the report.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from volley.plan.nodes import Node, StageInput, WriteFiles, transform
+from volley.stages.absorb import describe_small
 from volley.stages.graph import Output, Stage
 from volley.stages.layout import Layout, Share, dealt, runs
 from volley.stages.limits import PlannerLimits, within
 from volley.stages.probe_side import partitioned_inputs, probe_inputs, with_build_sides
-from volley.stages.scans import scanned_bytes, scans_of
+from volley.stages.scans import scans_of
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,13 @@ class Produced:
 
 
 @dataclass(frozen=True)
-class Adapted:
+class Resized:
     stage: Stage
     layout: Layout
     decisions: tuple[str, ...] = ()
 
 
-def adapted(stage: Stage, inputs: Mapping[int, Produced], limits: PlannerLimits) -> Adapted:
+def resize(stage: Stage, inputs: Mapping[int, Produced], limits: PlannerLimits) -> Resized:
     """The stage and who reads what of its inputs, now that these are finished."""
     outputs = {number: produced.output for number, produced in inputs.items()}
     divided = partitioned_inputs(stage, outputs)
@@ -62,53 +61,7 @@ def adapted(stage: Stage, inputs: Mapping[int, Produced], limits: PlannerLimits)
             )
             if found:
                 return found
-    return Adapted(replace(stage, tasks=tasks), Layout(tasks, stage.whole))
-
-
-def absorbed(
-    reader: Stage,
-    streamed: Stage,
-    outputs: Mapping[int, Output],
-    sizes: Mapping[int, int],
-    limits: PlannerLimits,
-) -> Stage | None:
-    """`reader` with all of `streamed`, which has not begun, in it; None where that is not allowed or not worth it.
-
-    It then reads its other inputs whole, so these must have proved small: `sizes` are the bytes of those that are
-    finished, `outputs` the outputs of all that it reads. Nobody else may read `streamed`.
-    """
-    others = partitioned_inputs(reader, outputs) - {streamed.id}
-    if streamed.id not in probe_inputs(reader, outputs) or not others or not others <= sizes.keys():
-        return None
-    small = sum(sizes[number] for number in others)
-    if not within(small, limits.broadcast_bytes) or streamed.tasks < reader.tasks:
-        return None
-    # What both read would have to be read in two ways.
-    if {node.stage for node in reader.inputs} & {node.stage for node in streamed.inputs}:
-        return None
-
-    held = replace(reader, plan=with_build_sides(reader.plan, streamed.id), whole=reader.whole | others)
-    return _with_work_of(streamed, held)
-
-
-def continued(reader: Stage, producer: Stage, other_bytes: int, limits: PlannerLimits) -> Stage | None:
-    """`reader` as one task that does the work of `producer` first; None where several would be quicker.
-
-    `producer` has not begun and nobody else reads it; all else that `reader` reads is finished, and has `other_bytes`.
-    """
-    if producer.tasks > 1 or scans_of(reader.plan) or isinstance(reader.plan, WriteFiles):
-        return None
-    if not within(other_bytes + scanned_bytes(producer.plan), limits.continued_stage_bytes):
-        return None
-    return _with_work_of(producer, reader)
-
-
-def _with_work_of(producer: Stage, reader: Stage) -> Stage:
-    def put_in(node: Node) -> Node:
-        return producer.plan if isinstance(node, StageInput) and node.stage == producer.id else node
-
-    plan = transform(reader.plan, put_in)
-    return replace(reader, plan=plan, tasks=producer.tasks, whole=reader.whole | producer.whole)
+    return Resized(replace(stage, tasks=tasks), Layout(tasks, stage.whole))
 
 
 def _tasks(stage: Stage, shared_bytes: int, limits: PlannerLimits) -> int:
@@ -129,7 +82,7 @@ def _broadcast(
     others: Mapping[int, int],
     tasks: int,
     limits: PlannerLimits,
-) -> Adapted | None:
+) -> Resized | None:
     small = sum(others.values())
     if not others or not within(small, limits.broadcast_bytes):
         return None
@@ -142,15 +95,15 @@ def _broadcast(
     shares = tuple(Share(everything, producers) for producers in runs(weights, tasks))
     layout = Layout(tasks, stage.whole, number, shares)
     said = (
-        f"{small_inputs(others)}: every task reads it whole, and stage {number} where it lies "
+        f"{describe_small(others)}: every task reads it whole, and stage {number} where it lies "
         f"instead of by partition"
     )
-    return Adapted(_over(stage, number, tasks), layout, (said,))
+    return Resized(_over(stage, number, tasks), layout, (said,))
 
 
 def _sliced(
     stage: Stage, number: int, produced: Produced, tasks: int, limits: PlannerLimits
-) -> Adapted | None:
+) -> Resized | None:
     fair = max(limits.shuffle_task_bytes, produced.size_bytes / tasks)
     shares: list[Share] = []
     decisions = []
@@ -170,19 +123,11 @@ def _sliced(
     if not decisions:
         return None
     layout = Layout(len(shares), stage.whole, number, tuple(shares))
-    return Adapted(_over(stage, number, len(shares)), layout, tuple(decisions))
+    return Resized(_over(stage, number, len(shares)), layout, tuple(decisions))
 
 
 def _over(stage: Stage, streamed: int, tasks: int) -> Stage:
     return replace(stage, plan=with_build_sides(stage.plan, streamed), tasks=tasks)
-
-
-def small_inputs(sizes: Mapping[int, int]) -> str:
-    """For the report: the inputs that proved small; files that every task reads itself are small from the start."""
-    if not sizes:
-        return "small files tell which rows are wanted"
-    stages = " and ".join(f"stage {number}" for number in sorted(sizes))
-    return f"{stages} proved small ({sum(sizes.values()):,} bytes)"
 
 
 def _named(partitions: range) -> str:

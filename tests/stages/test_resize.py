@@ -37,16 +37,13 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.stages.adapt import (
-    Produced,
-    absorbed,
-    adapted,
-)
-from volley.stages.deferral import awaited
+from volley.stages.absorb import absorb
+from volley.stages.deferral import defer
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.layout import Read, runs
 from volley.stages.limits import DEFAULT_LIMITS as LIMITS
 from volley.stages.probe_side import probe_inputs, with_build_sides
+from volley.stages.resize import Produced, resize
 
 A = Attribute(1, "a", LONG)
 B = Attribute(2, "b", LONG)
@@ -96,22 +93,22 @@ def scan(size_bytes: int, files: int = 4, column: Attribute = A) -> FileScan:
 )
 def test_partitions_merge_until_a_task_has_something_to_do(left: int, right: int, tasks: int) -> None:
     full = reader(join(JoinKind.FULL))
-    assert adapted(full, {0: produced(left), 1: produced(right)}, LIMITS).stage.tasks == tasks
+    assert resize(full, {0: produced(left), 1: produced(right)}, LIMITS).stage.tasks == tasks
 
 
 def test_what_every_task_reads_whole_does_not_count() -> None:
     broadcast = produced(100 * LIMITS.shuffle_task_bytes, output=Output(Partitioning.BROADCAST))
-    assert adapted(reader(join()), {0: produced(160), 1: broadcast}, LIMITS).stage.tasks == 1
+    assert resize(reader(join()), {0: produced(160), 1: broadcast}, LIMITS).stage.tasks == 1
     whole = replace(reader(join()), whole=frozenset({1}))
     assert (
-        adapted(whole, {0: produced(160), 1: produced(100 * LIMITS.shuffle_task_bytes)}, LIMITS).stage.tasks
+        resize(whole, {0: produced(160), 1: produced(100 * LIMITS.shuffle_task_bytes)}, LIMITS).stage.tasks
         == 1
     )
 
 
 def test_files_keep_their_tasks() -> None:
     plan = Union((A,), (scan(4), LEFT))
-    assert adapted(reader(plan), {0: produced(0)}, LIMITS).stage.tasks == 4
+    assert resize(reader(plan), {0: produced(0)}, LIMITS).stage.tasks == 4
 
 
 # ---------------------------------------------------------------------------------------- what may be dealt at will
@@ -194,7 +191,7 @@ def test_the_side_that_is_read_whole_is_held() -> None:
 
 
 def test_a_join_whose_side_proved_small_reads_it_whole() -> None:
-    new = adapted(reader(join()), {0: produced(LARGE), 1: produced(LIMITS.broadcast_bytes)}, LIMITS)
+    new = resize(reader(join()), {0: produced(LARGE), 1: produced(LIMITS.broadcast_bytes)}, LIMITS)
     assert (new.stage.tasks, new.layout.sliced) == (4, 0)
     for task in range(4):
         assert set(new.layout.reads(1, HASH, 4, task)) == {Read(p, n) for p in range(4) for n in range(4)}
@@ -217,12 +214,12 @@ def test_a_join_whose_side_proved_small_reads_it_whole() -> None:
     ],
 )
 def test_a_join_stays_as_it_is_when_it_must_or_had_better(kind: JoinKind, left: int, right: int) -> None:
-    new = adapted(reader(join(kind)), {0: produced(left), 1: produced(right)}, LIMITS)
+    new = resize(reader(join(kind)), {0: produced(left), 1: produced(right)}, LIMITS)
     assert (new.layout.sliced, new.layout.shares, new.decisions) == (None, (), ())
 
 
 def test_rows_that_lie_in_fewer_tasks_than_there_could_be_are_not_read_where_they_lie() -> None:
-    new = adapted(reader(join()), {0: produced(LARGE, producers=3), 1: produced(160)}, LIMITS)
+    new = resize(reader(join()), {0: produced(LARGE, producers=3), 1: produced(160)}, LIMITS)
     assert new.layout.shares == ()
     assert new.stage.tasks == 4
 
@@ -238,7 +235,7 @@ def skewed(*partition_bytes: int, producers: int = 4) -> Produced:
 def test_a_partition_that_is_far_larger_is_sliced() -> None:
     big, small = 40 * LIMITS.shuffle_task_bytes, 4 * LIMITS.shuffle_task_bytes
     other = skewed(*[LIMITS.broadcast_bytes] * 4)
-    new = adapted(reader(join()), {0: skewed(small, big, small, small), 1: other}, LIMITS)
+    new = resize(reader(join()), {0: skewed(small, big, small, small), 1: other}, LIMITS)
     assert new.layout.sliced == 0
     assert new.stage.tasks == 7 == new.layout.tasks
     assert [share.partitions for share in new.layout.shares] == [
@@ -261,7 +258,7 @@ def test_a_partition_that_is_far_larger_is_sliced() -> None:
 )
 def test_what_may_not_or_need_not_be_sliced(kind: JoinKind, sizes: tuple[int, ...], producers: int) -> None:
     input = skewed(*(size * LIMITS.shuffle_task_bytes for size in sizes), producers=producers)
-    new = adapted(reader(join(kind)), {0: input, 1: skewed(*[LIMITS.broadcast_bytes] * 4)}, LIMITS)
+    new = resize(reader(join(kind)), {0: input, 1: skewed(*[LIMITS.broadcast_bytes] * 4)}, LIMITS)
     assert (new.stage.tasks, new.layout.shares, new.decisions) == (4, (), ())
 
 
@@ -281,7 +278,7 @@ def test_what_is_read_whole_stays_so(third: str, right: int) -> None:
         LIMITS.shuffle_task_bytes,
     )
     inputs = {0: hot, 1: produced(right), 2: produced(160, output=HASH if third == "whole" else one)}
-    new = adapted(stage, inputs, LIMITS)
+    new = resize(stage, inputs, LIMITS)
     assert new.decisions
     for task in range(new.stage.tasks):
         read = new.layout.reads(2, inputs[2].output, 4, task)
@@ -290,7 +287,7 @@ def test_what_is_read_whole_stays_so(third: str, right: int) -> None:
 
 def test_what_a_stage_reads_whole_it_still_does_after_another_absorption() -> None:
     before = replace(reader(THREE), whole=frozenset({2}))
-    new = absorbed(before, HEAVY, outputs(0, 1, 2), {1: 160, 2: 160}, LIMITS)
+    new = absorb(before, HEAVY, outputs(0, 1, 2), {1: 160, 2: 160}, LIMITS)
     assert new is not None
     assert new.whole == {1, 2}
 
@@ -309,7 +306,7 @@ def test_whatever_is_decided_every_pair_of_rows_meets_exactly_once(
 ) -> None:
     """Of the pairs of blocks that can join, those of one partition, each is together in one task and no other."""
     inputs = {n: Produced(HASH, tuple(map(tuple, sizes))) for n, sizes in ((0, left), (1, right))}
-    new = adapted(reader(join(kind), planned), inputs, LIMITS)
+    new = resize(reader(join(kind), planned), inputs, LIMITS)
     pairs: Counter[tuple[Read, Read]] = Counter()
     read: dict[int, Counter[Read]] = {0: Counter(), 1: Counter()}
     for task in range(new.stage.tasks):
@@ -354,12 +351,12 @@ HEAVY = Stage(0, Filter(TRUE, scan(1000)), 4, HASH)
 
 
 def test_a_stage_that_has_not_begun_is_put_into_its_reader() -> None:
-    new = absorbed(reader(join()), HEAVY, outputs(0, 1), {1: LIMITS.broadcast_bytes}, LIMITS)
+    new = absorb(reader(join()), HEAVY, outputs(0, 1), {1: LIMITS.broadcast_bytes}, LIMITS)
     assert new is not None
     assert new.plan == replace(join(), left=HEAVY.plan, build=BuildSide.RIGHT)
     assert (new.tasks, new.whole) == (4, frozenset({1}))
     # The next adaptation treats what is read whole as what it is.
-    again = adapted(new, {1: produced(160)}, LIMITS)
+    again = resize(new, {1: produced(160)}, LIMITS)
     assert again.stage == new
     assert again.layout.reads(1, HASH, 4, 3) == again.layout.reads(1, HASH, 4, 0)
     assert len(again.layout.reads(1, HASH, 4, 0)) == 16
@@ -385,7 +382,7 @@ def test_a_stage_that_has_not_begun_is_put_into_its_reader() -> None:
 def test_it_is_not_when_it_may_not_or_had_better_not_be(
     stage: Stage, heavy: Stage, sizes: dict[int, int]
 ) -> None:
-    assert absorbed(stage, heavy, outputs(0, 1, 2), sizes, LIMITS) is None
+    assert absorb(stage, heavy, outputs(0, 1, 2), sizes, LIMITS) is None
 
 
 def graph(heavy_bytes: int, light: Node, *more: Stage) -> StageGraph:
@@ -408,12 +405,12 @@ def graph(heavy_bytes: int, light: Node, *more: Stage) -> StageGraph:
 def test_a_stage_waits_for_one_that_may_prove_small(
     heavy_bytes: int, light: Node, waits: dict[int, set[int]]
 ) -> None:
-    assert awaited(graph(heavy_bytes, light), LIMITS) == waits
+    assert defer(graph(heavy_bytes, light), LIMITS) == waits
 
 
 def test_a_stage_that_others_read_does_not_wait() -> None:
     other = Stage(2, Filter(TRUE, LEFT), 4, HASH)
-    assert awaited(graph(2000, Filter(SOME, scan(1000, column=B)), other), LIMITS) == {1: {0}}
+    assert defer(graph(2000, Filter(SOME, scan(1000, column=B)), other), LIMITS) == {1: {0}}
 
 
 def test_what_is_scanned_before_counts_too() -> None:
@@ -424,5 +421,5 @@ def test_what_is_scanned_before_counts_too() -> None:
         Stage(2, Filter(TRUE, scan(2000)), 4, HASH),
         Stage(3, join(left=StageInput(2, (A,)), right=StageInput(1, (B,))), 4),
     )
-    assert awaited(StageGraph(stages), LIMITS) == {}
-    assert awaited(StageGraph((behind, *stages[1:])), LIMITS) == {2: {1}}
+    assert defer(StageGraph(stages), LIMITS) == {}
+    assert defer(StageGraph((behind, *stages[1:])), LIMITS) == {2: {1}}

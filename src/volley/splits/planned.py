@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the Parquet files that a split names, by a DataFusion plan that filters and projects on the way.
+"""Reads the files that a split names, by a DataFusion plan that filters and projects on the way.
 
 A file is checked as in a plan that scans it itself, because it is the same plan; only the split's part of it is run.
 """

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs what the schedule decides: every event goes to it, and every action that it answers with is carried out here.
+
+    adaptive plan   a stage may begin         -> begin it: start its feeds, tell the schedule
+    schedule        Launch, Cancel            -> attempts on workers
+                    Completed                 -> stop its feeds, adapt the plan to its sizes
+                    Failed                    -> the query ends
+
+It decides nothing itself, and lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from volley.batches import make_batch
+from volley.coordinator.feeding import Feeding
+from volley.coordinator.launch import Launcher
+from volley.coordinator.manifest import Manifest
+from volley.coordinator.schedule import (
+    Action,
+    AttemptFailed,
+    Cancel,
+    Completed,
+    Failed,
+    Launch,
+    RolledBack,
+    Schedule,
+    StageSpec,
+)
+from volley.errors import BlockMissing
+from volley.events import (
+    EventLog,
+    FeedFinished,
+    SplitCounts,
+    SplitProgress,
+    StageAbsorbed,
+    StageFinished,
+    StageRolledBack,
+    StageStarted,
+    TaskFailed,
+)
+from volley.ids import AttemptId, QueryId, StageId
+from volley.loop import Work, run_blocking
+from volley.plan.nodes import MaterializedInput, Partitioning
+from volley.rpc.messages import TaskDone, TaskSpec
+from volley.stages.adaptive import AdaptivePlan, adapt, answer
+from volley.stages.graph import Output, Stage, StageGraph, result_schema
+from volley.stages.layout import Layout
+from volley.stages.limits import PlannerLimits
+from volley.stages.repeatable import is_repeatable
+from volley.stages.resize import Produced
+from volley.transport.base import RunningTask, Transport
+
+Outputs = Mapping[int, Sequence[TaskDone]]
+"""Of stages that have run elsewhere, by the numbers of their `MaterializedInput`."""
+
+
+class Driver:
+    """One query. `deferred` are the stages that wait for others that they do not read."""
+
+    def __init__(
+        self,
+        graph: StageGraph,
+        deferred: Mapping[int, frozenset[int]],
+        limits: PlannerLimits,
+        materialized: Outputs,
+        query: QueryId,
+        attempts: int,
+        transport: Transport,
+        launcher: Launcher,
+        events: EventLog,
+    ) -> None:
+        self._graph = graph
+        self._limits = limits
+        self._materialized = materialized
+        self._query = query
+        self._attempts_limit = attempts
+        self._transport = transport
+        self._launcher = launcher
+        self._events = events
+        self._plan = AdaptivePlan.start(graph, deferred)
+        self._schedule = Schedule(query, attempts)
+        self._finished: dict[int, Produced] = {}
+        self._stages: dict[int, _Stage] = {}
+        self._attempts: dict[AttemptId, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
+
+    async def run(self) -> None:
+        """Until the last stage has given everything. Raises what makes the query fail."""
+        self._adapt()
+        await self._until(lambda: self._graph.result.id in self._finished)
+
+    async def whole(self, number: int) -> Manifest:
+        """All that a finished stage gave; what has been lost since is computed again."""
+        self._perform(self._schedule.lose(number, frozenset(), self._launcher.present()))
+        self._perform(self._schedule.demand(number))
+        await self._until(lambda: self._schedule.is_whole(number))
+        return self._schedule.manifest(number)
+
+    async def close(self) -> None:
+        """Stop everything."""
+        self._schedule.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stage in self._stages.values():
+            if stage.feeding is not None:
+                await stage.feeding.close()
+
+    # -------------------------------------------------------------------------------------------------- planning
+
+    def _adapt(self) -> None:
+        """Let the stages begin that may, in the form that the sizes of the finished ones suggest."""
+        before, self._plan = self._plan, adapt(self._plan, self._finished, self._limits)
+        for number, reader in self._plan.absorbed.items():
+            if number not in before.absorbed:
+                absorbed, by = StageId(self._query, number), StageId(self._query, reader)
+                self._events.record(StageAbsorbed(absorbed, by))
+        for number, layout in self._plan.layouts.items():
+            if number not in before.layouts:
+                self._begin(self._plan[number], layout)
+
+    def _begin(self, stage: Stage, layout: Layout) -> None:
+        inputs = tuple(dict.fromkeys(node.stage for node in stage.inputs))
+        planned_tasks = self._graph[stage.id].tasks
+        id = StageId(self._query, stage.id)
+        if isinstance(stage.plan, MaterializedInput):
+            self._stages[stage.id] = _Stage(stage)
+            self._events.record(StageStarted(id, stage.tasks, planned_tasks, ("it was run by Spark",), 0))
+            spec = StageSpec(stage.id, stage.tasks, stage.output, False, layout)
+            self._perform(self._schedule.add(spec, self._materialized[stage.plan.number]))
+            return
+        outputs = {number: output for number in inputs if (output := self._plan[number].output)}
+        reads_alike, equal_workers = layout.is_same_for_all(outputs), self._launcher.equal_workers
+        feeding = Feeding(stage, str(id), reads_alike, equal_workers, self._limits)
+        running = self._stages[stage.id] = _Stage(stage, feeding)
+        # It starts with the tasks that are sure to have something to do; `_grow` adds more as work is found.
+        tasks = max(1, min(feeding.known_splits(), stage.tasks)) if feeding.may_grow else stage.tasks
+        feeding.start()
+        workers = self._launcher.worker_count
+        self._events.record(StageStarted(id, tasks, planned_tasks, stage.decisions, workers))
+        if feeding:
+            progress = feeding.tell(lambda counts: self._progress(id, counts))
+            running.beside = [self._spawn(work) for work in (feeding.watch(), self._grow(stage), progress)]
+        spec = StageSpec(stage.id, tasks, stage.output, is_repeatable(stage), layout, inputs)
+        self._perform(self._schedule.begin(spec))
+
+    async def _grow(self, stage: Stage) -> None:
+        """Another task whenever splits wait and every task has its hands full, up to the number that was planned.
+
+        That is one a worker: a task is as wide as its worker's cores.
+        """
+        feeding = self._stages[stage.id].feeding
+        assert feeding is not None
+        while feeding.may_grow and (tasks := self._schedule.tasks(stage.id)) < stage.tasks:
+            if not await feeding.surplus(tasks):
+                return
+            self._perform(self._schedule.add_task(stage.id))
+
+    def _progress(self, id: StageId, counts: SplitCounts) -> None:
+        self._events.record(SplitProgress(id, counts))
+
+    # ------------------------------------------------------------------------------------------------- carrying out
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Launch(attempt):
+                    self._attempts[attempt] = self._spawn(self._attempt(action))
+                case Cancel(attempt):
+                    self._attempts[attempt].cancel()
+                case Completed(stage):
+                    for task in self._stages[stage.stage].beside:
+                        task.cancel()
+                    self._spawn(self._finish(action))
+                case RolledBack(stage):
+                    self._events.record(StageRolledBack(stage))
+                case AttemptFailed(failure, final):
+                    self._events.record(TaskFailed(failure.attempt, failure.code, failure.message, final))
+                case Failed(error):
+                    self._fail(error)
+        self._changed.set()
+
+    async def _attempt(self, launch: Launch) -> None:
+        """One attempt from its start to its end."""
+        attempt = launch.attempt
+        number, task = attempt.task.stage.stage, attempt.task.task
+        stage, feeding = self._stages[number].stage, self._stages[number].feeding
+        assert feeding is not None, "a stage that ran elsewhere has no attempts"
+
+        async def serve(running: RunningTask, worker: str) -> None:
+            await feeding.serve(running, worker, lambda: self._schedule.tasks(number))
+
+        def deliver() -> None:
+            self._perform(self._schedule.deliver(attempt))
+
+        spec = TaskSpec(attempt, feeding.plan_of(task), stage.output, stage.ordered, launch.inputs)
+        ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
+        if isinstance(ended.outcome, TaskDone):
+            feeding.commit(task)
+            self._perform(self._schedule.finish(ended.outcome, ended.worker))
+        else:
+            present = self._launcher.present()
+            self._perform(self._schedule.fail(ended.outcome, ended.worker, present))
+
+    async def _finish(self, completed: Completed) -> None:
+        """A stage has given everything: stop what still runs for it, and let others begin."""
+        id, number = completed.stage, completed.stage.stage
+        stage = self._stages[number]
+        attempts = [task for attempt, task in self._attempts.items() if attempt.task.stage.stage == number]
+        await asyncio.gather(*attempts, *stage.beside, return_exceptions=True)
+        if stage.feeding is not None:
+            await self._stop_feeding(id, stage.feeding)
+        outputs = [done for done in completed.outputs if done is not None]
+        rows, size_bytes = sum(done.rows for done in outputs), sum(done.size_bytes for done in outputs)
+        self._events.record(StageFinished(id, rows, size_bytes, stage.seconds))
+        if number in self._graph.subqueries:
+            self._plan = answer(self._plan, number, await self._result_of(number))
+        self._finished[number] = _produced(stage.stage, completed)
+        self._adapt()
+        self._changed.set()
+
+    async def _stop_feeding(self, id: StageId, feeding: Feeding) -> None:
+        await feeding.stop()
+        if feeding:
+            self._progress(id, feeding.counts())
+        for status in feeding.status():
+            self._events.record(FeedFinished(id, status))
+        if not feeding.is_final:
+            # It has enough rows of what it has found; over other inputs that might not be enough.
+            self._perform(self._schedule.pin(id.stage, "and it has stopped to look for more to read"))
+
+    async def _result_of(self, number: int) -> pa.Table:
+        """The rows of a subquery. From now on there are no others."""
+        missing: BlockMissing | None = None
+        for _ in range(self._attempts_limit):
+            manifest = await self.whole(number)
+            try:
+                batches = await run_blocking(Work.FETCH, self._fetch, manifest)
+            except BlockMissing as error:
+                missing = error
+                lost = frozenset({error.attempt} if error.attempt else ())
+                self._perform(self._schedule.lose(number, lost, self._launcher.present()))
+                continue
+            if self._schedule.manifest(number) != manifest:
+                continue  # it was computed again while it was read
+            self._perform(self._schedule.consume(number))
+            schema = result_schema(self._stages[number].stage.plan.output)
+            return pa.Table.from_batches(
+                [make_batch(batch.columns, schema, batch.num_rows) for batch in batches], schema
+            )
+        raise missing or BlockMissing(
+            f"{self._schedule.stage_id(number)}: its result changed {self._attempts_limit} times while it was read."
+        )
+
+    def _fetch(self, manifest: Manifest) -> list[pa.RecordBatch]:
+        return [
+            batch
+            for task in manifest.blocks
+            for block in task
+            if block.rows
+            for batch in self._transport.fetch(block)
+        ]
+
+    # ---------------------------------------------------------------------------------------------------- waiting
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run beside everything else; an error ends the query."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._changed.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that an event brings about. Raises what ends the query before that."""
+        while True:
+            if self._error is not None:
+                raise self._error
+            if condition():
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+
+@dataclass
+class _Stage:
+    """A stage that has begun. `beside` is what runs next to its attempts; one that ran elsewhere has no `feeding`."""
+
+    stage: Stage
+    feeding: Feeding | None = None
+    beside: list[asyncio.Task[None]] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started if self.feeding is not None else 0.0
+
+
+def _produced(stage: Stage, completed: Completed) -> Produced:
+    # The result stage has no output, and nobody asks for its size.
+    output = stage.output or Output(Partitioning.SINGLE)
+    return Produced(
+        output,
+        tuple(
+            tuple(block.size_bytes for block in done.blocks) if done is not None else ()
+            for done in completed.outputs
+        ),
+    )

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of exchanged data as tests want them: the defaults, with little patience."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from volley.config import Config
+from volley.shuffle.config import RetryPolicy, ShuffleConfig
+
+RETRY = RetryPolicy(1, 0.01, 10.0)
+
+
+def shuffle_config(**changes: Any) -> ShuffleConfig:
+    return replace(ShuffleConfig.of(Config.read({})), **({"retry": RETRY} | changes))
