@@ -54,7 +54,7 @@ def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     return merge_equal_stages(cut(plan, workers, limits, arrange))
 
 
-def kept(graph: StageGraph, readers: int) -> StageGraph:
+def partition_result(graph: StageGraph, readers: int) -> StageGraph:
     """The graph with its result left in the shuffle stores, in partitions that any of `readers` can take."""
     last = graph.result
     # Twice as many as readers, so that each gets about the same amount.
@@ -63,7 +63,7 @@ def kept(graph: StageGraph, readers: int) -> StageGraph:
     return replace(graph, stages=(*graph.stages[:-1], replace(last, output=output)))
 
 
-def alone(graph: StageGraph) -> StageGraph:
+def note_single_task(graph: StageGraph) -> StageGraph:
     """The graph of a query that is not distributed, with the reason among its decisions."""
     decision = "the query reads little data, so one task does all of it"
     return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, decisions=(decision,))))

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+Engine = Literal["native", "mixed", "spark"]
+"""Who runs a query: Volley, both, or Spark."""
 
 
 class Reason(StrEnum):
@@ -27,6 +31,7 @@ class Reason(StrEnum):
     ORDER = "DEPENDS_ON_INPUT_ORDER"
     CAPTURE = "PLAN_NOT_READABLE"
     ACTION = "ACTION_NOT_SUPPORTED"
+    DISABLED = "DISABLED"
     MIXED = "NOT_WORTH_A_HAND_OVER"
     REPLAY = "REPLAYED_ON_SPARK"
 
@@ -61,6 +66,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.ORDER: "The rows depend on an ORDER BY below, whose order does not reach this operator natively.",
     Reason.CAPTURE: "Part of Spark's plan could not be read exactly.",
     Reason.ACTION: "Spark runs this action.",
+    Reason.DISABLED: "Volley is disabled on this session: Spark runs everything.",
     Reason.MIXED: "The native part of the query is too small to pay for a hand-over: Spark runs the whole query.",
     Reason.REPLAY: "The native run met data for which Spark may raise an error, so Spark ran the query.",
 }
