@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import queue
 import subprocess
 import sys
 import threading
@@ -19,8 +20,9 @@ import pytest
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Election
-from volley.coordinator.result import ResultStream
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.options import RunOptions
+from volley.coordinator.result import ResultQueue, ResultStream
+from volley.coordinator.run import execute
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled, QueryError, TaskError
 from volley.events import (
     Event,
@@ -35,6 +37,7 @@ from volley.events import (
     TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId
+from volley.loop import shared_loop
 from volley.observe.stages import stage_reports
 from volley.plan.expressions import (
     Attribute,
@@ -482,6 +485,19 @@ def test_a_commit_of_another_epoch_is_refused() -> None:
     election = Election(StageId(QueryId("q"), 0, epoch=1), 1)
     with pytest.raises(ValueError):
         election.commit(TaskDone(attempt_id(), (), TaskMetrics(0, 0, 0.0)))
+
+
+def test_rows_that_wait_for_the_client_are_dropped_when_their_attempt_is_rolled_back() -> None:
+    batch = pa.record_batch({"0": [1, 2, 3]})
+    batches, counts = ResultQueue(shared_loop(), batch.nbytes), [True]
+    shared_loop().submit(batches.put(batch, lambda: counts[0])).result(10)
+    waiting = shared_loop().submit(batches.put(batch, lambda: counts[0]))
+    counts[0] = False
+    # Room for the second, which waits for it.
+    assert batches.get(10) is batch
+    waiting.result(10)
+    with pytest.raises(queue.Empty):
+        batches.get(0)
 
 
 # ------------------------------------------------------------------------------------------ the end of the process

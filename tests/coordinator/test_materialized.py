@@ -13,7 +13,8 @@ import pytest
 from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.coordinator.run import RunOptions, execute, materialize
+from volley.coordinator.options import RunOptions
+from volley.coordinator.run import execute, materialize
 from volley.errors import BlockMissing, DataError, DeadlineExceeded, QueryCancelled
 from volley.events import EventLog, QueryFinished, StageFinished, TaskFailed, TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId

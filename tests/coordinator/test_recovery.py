@@ -25,7 +25,8 @@ from helpers.recovery import (
 )
 from volley.cancellation import CancellationToken
 from volley.coordinator.attempts import Attempts
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.options import RunOptions
+from volley.coordinator.run import execute
 from volley.errors import BlockMissing, QueryError, ResultInterrupted
 from volley.events import (
     Event,

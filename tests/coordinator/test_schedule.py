@@ -296,7 +296,7 @@ class Cluster:
         blocks = tuple(
             Block(attempt, partition, "here", 1, 8) for partition in range(stage.output.partitions)
         )
-        self.done[attempt] = TaskDone(attempt, blocks, TaskMetrics(1, 8, 0.0), made_by=self.holder(attempt))
+        self.done[attempt] = TaskDone(attempt, blocks, TaskMetrics(1, 8, 0.0), self.holder(attempt))
         self.versions[attempt] = ("spark", stage.number, task)
         self.lineage[attempt] = frozenset()
         return self.done[attempt]
@@ -473,10 +473,13 @@ def test_a_result_that_the_client_has_begun_to_read_does_not_begin_again() -> No
     cluster = Cluster(plan)
     cluster.finish(task_of(0, 0))
     cluster.finish(task_of(0, 1))
+    assert cluster.schedule.is_running(task_of(1, 0))
     cluster.step("deliver", task_of(1, 0))
     cluster.gone.add(task_of(0, 0))
     cluster.miss(task_of(1, 1))
     assert isinstance(cluster.error, ResultInterrupted)
+    # What it has ready may not follow.
+    assert not cluster.schedule.is_running(task_of(1, 0))
     assert not cluster.running
 
 

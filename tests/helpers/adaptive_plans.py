@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.options import RunOptions
+from volley.coordinator.run import execute
 from volley.events import EventLog, StageAbsorbed, StageStarted, TaskFailed
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, Expression, Literal
 from volley.plan.nodes import Aggregate, DataFile, Exchange, FileScan, Node, Partitioning

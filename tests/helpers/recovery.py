@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.options import RunOptions
+from volley.coordinator.run import execute
 from volley.errors import BlockDamaged, BlockMissing
 from volley.events import (
     EventLog,

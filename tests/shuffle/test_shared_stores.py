@@ -20,7 +20,8 @@ from volley.bench.queries import QUERIES
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
 from volley.config import Config
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.options import RunOptions
+from volley.coordinator.run import execute
 from volley.elastic import Elastic
 from volley.errors import DataError, QueryCancelled
 from volley.events import Event, EventLog, StageFinished, TaskStarted

@@ -18,7 +18,8 @@ from pyspark.sql.types import LongType, StructType
 
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.options import RunOptions
+from volley.coordinator.run import execute
 from volley.events import EventLog, FeedFinished, TaskFailed
 from volley.ids import QueryId
 from volley.plan.expressions import Attribute

@@ -16,8 +16,9 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from volley.cancellation import CancellationToken
+from volley.coordinator.options import RunOptions
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import RunOptions, execute
+from volley.coordinator.run import execute
 from volley.errors import DataError, QueryError, SourceError, TaskError
 from volley.events import Event, EventLog, FeedFinished, FeedStatus, SplitProgress, StageStarted, TaskStarted
 from volley.ids import AttemptId, QueryId

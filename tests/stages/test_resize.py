@@ -37,7 +37,7 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
-from volley.stages.absorb import absorb
+from volley.stages.absorb import absorb, chain
 from volley.stages.deferral import defer
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.layout import Read, runs
@@ -423,3 +423,13 @@ def test_what_is_scanned_before_counts_too() -> None:
     )
     assert defer(StageGraph(stages), LIMITS) == {}
     assert defer(StageGraph((behind, *stages[1:])), LIMITS) == {2: {1}}
+
+
+def test_a_stage_that_is_read_twice_is_known_by_the_ids_of_each_reader() -> None:
+    """Stages that are equal up to ids are merged, so that two inputs may name one stage's columns differently."""
+    producer = Stage(0, Filter(TRUE, Range(0, 9, 1, (A,))), 1, HASH)
+    reader = Stage(1, Union((A,), (StageInput(0, (A,)), StageInput(0, (B,)))), 1)
+    whole = chain(reader, producer, 0, LIMITS)
+    assert whole is not None
+    assert isinstance(whole.plan, Union)
+    assert [branch.output for branch in whole.plan.inputs] == [(A,), (B,)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from volley.batches import make_batch
 from volley.coordinator.feeding import Feeding
 from volley.coordinator.launch import Launcher
 from volley.coordinator.manifest import Manifest
+from volley.coordinator.options import RunOptions
 from volley.coordinator.schedule import (
     Action,
     AttemptFailed,
@@ -36,7 +37,6 @@ from volley.coordinator.schedule import (
 )
 from volley.errors import BlockMissing
 from volley.events import (
-    EventLog,
     FeedFinished,
     SplitCounts,
     SplitProgress,
@@ -46,47 +46,36 @@ from volley.events import (
     StageStarted,
     TaskFailed,
 )
-from volley.ids import AttemptId, QueryId, StageId
+from volley.ids import AttemptId, StageId
 from volley.loop import Work, run_blocking
 from volley.plan.nodes import MaterializedInput, Partitioning
 from volley.rpc.messages import TaskDone, TaskSpec
 from volley.stages.adaptive import AdaptivePlan, adapt, answer
+from volley.stages.deferral import defer
 from volley.stages.graph import Output, Stage, StageGraph, result_schema
 from volley.stages.layout import Layout
-from volley.stages.limits import PlannerLimits
 from volley.stages.repeatable import is_repeatable
 from volley.stages.resize import Produced
 from volley.transport.base import RunningTask, Transport
 
-Outputs = Mapping[int, Sequence[TaskDone]]
-"""Of stages that have run elsewhere, by the numbers of their `MaterializedInput`."""
-
 
 class Driver:
-    """One query. `deferred` are the stages that wait for others that they do not read."""
+    """One query."""
 
     def __init__(
-        self,
-        graph: StageGraph,
-        deferred: Mapping[int, frozenset[int]],
-        limits: PlannerLimits,
-        materialized: Outputs,
-        query: QueryId,
-        attempts: int,
-        transport: Transport,
-        launcher: Launcher,
-        events: EventLog,
+        self, graph: StageGraph, transport: Transport, launcher: Launcher, options: RunOptions
     ) -> None:
         self._graph = graph
-        self._limits = limits
-        self._materialized = materialized
-        self._query = query
-        self._attempts_limit = attempts
         self._transport = transport
         self._launcher = launcher
-        self._events = events
+        self._query = options.query
+        self._attempts_limit = options.attempts
+        self._limits = options.limits
+        self._materialized = options.given
+        self._events = options.events
+        deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
-        self._schedule = Schedule(query, attempts)
+        self._schedule = Schedule(options.query, options.attempts)
         self._finished: dict[int, Produced] = {}
         self._stages: dict[int, _Stage] = {}
         self._attempts: dict[AttemptId, asyncio.Task[None]] = {}
@@ -201,8 +190,11 @@ class Driver:
         async def serve(running: RunningTask, worker: str) -> None:
             await feeding.serve(running, worker, lambda: self._schedule.tasks(number))
 
-        def deliver() -> None:
+        def deliver() -> bool:
+            if not self._schedule.is_running(attempt):
+                return False  # it was rolled back, and another attempt gives these rows
             self._perform(self._schedule.deliver(attempt))
+            return True
 
         spec = TaskSpec(attempt, feeding.plan_of(task), stage.output, stage.ordered, launch.inputs)
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
@@ -236,9 +228,9 @@ class Driver:
             self._progress(id, feeding.counts())
         for status in feeding.status():
             self._events.record(FeedFinished(id, status))
-        if not feeding.is_final:
-            # It has enough rows of what it has found; over other inputs that might not be enough.
-            self._perform(self._schedule.pin(id.stage, "and it has stopped to look for more to read"))
+        if not feeding.is_exhausted:
+            # What its tasks have read gave enough rows. Over other inputs it might not, and nobody would read the rest.
+            self._perform(self._schedule.pin(id.stage, "and not all that could be read has been read"))
 
     async def _result_of(self, number: int) -> pa.Table:
         """The rows of a subquery. From now on there are no others."""

@@ -177,9 +177,9 @@ class Feeding:
             feed.forget()
 
     @property
-    def is_final(self) -> bool:
-        """Whether everything that there is to read has been found."""
-        return all(status.final for status in self.status())
+    def is_exhausted(self) -> bool:
+        """Whether everything that there is to read has been found and given to tasks."""
+        return all(status.final and not status.queued for status in self.status())
 
     def status(self) -> list[FeedStatus]:
         return [scan.status() for scan in self._scans()]

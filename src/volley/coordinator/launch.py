@@ -53,10 +53,10 @@ class Launcher:
         return len({worker.cores for worker in self._transport.workers()}) <= 1
 
     async def launch(
-        self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], None]
+        self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], bool]
     ) -> Launched:
         """Run an attempt to its end. `serve` answers what it wants meanwhile: if that fails, so does the query.
-        `deliver` is called when the client is given the first of its rows.
+        `deliver` is asked before the client is given rows; False: the attempt does not count any more.
         """
         attempt = task.attempt
         worker = await self._placement.place(attempt, avoid)
@@ -83,15 +83,11 @@ class Launcher:
         return Launched(outcome, worker)
 
     async def _outcome(
-        self, task: TaskSpec, running: RunningTask, deliver: Callable[[], None]
+        self, task: TaskSpec, running: RunningTask, deliver: Callable[[], bool]
     ) -> TaskDone | TaskFailure:
         if task.output is None:
-            has_delivered = False
             async for batch in running.batches():
-                await self._batches.put(batch)
-                if not has_delivered:
-                    has_delivered = True
-                    deliver()
+                await self._batches.put(batch, deliver)
         return await running.done()
 
 

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 
@@ -38,10 +38,17 @@ class ResultQueue:
         self._gate = ByteSemaphore(limit_bytes)
         self._items: queue.SimpleQueue[pa.RecordBatch | Manifest | QueryError | None] = queue.SimpleQueue()
 
-    async def put(self, batch: pa.RecordBatch) -> None:
-        """Hand a batch over; waits on the loop while the client is behind."""
+    async def put(self, batch: pa.RecordBatch, admit: Callable[[], bool]) -> None:
+        """Hand a batch over; waits on the loop while the client is behind.
+
+        `admit` is asked when there is room, in the same step: an attempt that was rolled back while it waited must not
+        give rows that another attempt gives too.
+        """
         await self._gate.enter(batch.nbytes)
-        self._items.put(batch)
+        if admit():
+            self._items.put(batch)
+        else:
+            self._gate.leave(batch.nbytes)
 
     def keep(self, manifest: Manifest) -> None:
         """Say where the output is that the stores keep for the client."""

@@ -13,50 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
-from volley.cancellation import CancellationToken
 from volley.coordinator.driver import Driver
 from volley.coordinator.launch import Launcher
 from volley.coordinator.materialized_result import MaterializedResult
+from volley.coordinator.options import NOTHING_GIVEN, RunOptions
 from volley.coordinator.result import ResultQueue, ResultStream
 from volley.errors import DeadlineExceeded, QueryError
-from volley.events import EventLog, QueryFinished, QueryStarted
-from volley.ids import QueryId
+from volley.events import QueryFinished, QueryStarted
 from volley.loop import shared_loop
 from volley.plan.nodes import MaterializedInput
-from volley.rpc.messages import TaskDone
-from volley.stages.deferral import defer
 from volley.stages.graph import StageGraph
-from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.transport.base import Transport
 
-RESULT_BUFFER_BYTES = 64 * 2**20
-NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Who runs a query, and how.
-
-    `limits` decide how stages adapt to the sizes of their inputs. A task is given up after `attempts` failures. When no
-    worker is left the query waits `absence_seconds` for one, which only makes sense where its data outlives workers.
-    `given` are the outputs of stages that have run elsewhere, by the numbers of their `MaterializedInput`. `deferred`
-    are the stages that wait for others, if that is not to be planned here.
-    """
-
-    timeout_seconds: float
-    attempts: int
-    limits: PlannerLimits = DEFAULT_LIMITS
-    query: QueryId = field(default_factory=QueryId.new)
-    token: CancellationToken = field(default_factory=CancellationToken)
-    events: EventLog = field(default_factory=EventLog)
-    result_buffer_bytes: int = RESULT_BUFFER_BYTES
-    absence_seconds: float = 0.0
-    given: Mapping[int, Sequence[TaskDone]] = field(default_factory=dict)
-    deferred: Mapping[int, frozenset[int]] | None = None
+__all__ = ["NOTHING_GIVEN", "RunOptions", "execute", "materialize"]
 
 
 def execute(graph: StageGraph, transport: Transport, options: RunOptions) -> ResultStream:
@@ -138,17 +109,7 @@ class _Run:
         tasks = sum(stage.tasks for stage in graph.stages if not isinstance(stage.plan, MaterializedInput))
         self._events.record(QueryStarted(self._query, len(graph.stages), tasks))
         launcher = Launcher(self._transport, self._events, self.batches, options.absence_seconds)
-        driver = Driver(
-            graph,
-            defer(graph, options.limits) if options.deferred is None else options.deferred,
-            options.limits,
-            options.given,
-            self._query,
-            options.attempts,
-            self._transport,
-            launcher,
-            self._events,
-        )
+        driver = Driver(graph, self._transport, launcher, options)
         try:
             await driver.run()
             if graph.result.output is not None:

@@ -7,7 +7,7 @@
     add_task(stage)                             Completed every task of a stage has an output, or is not needed
     finish(done)            an attempt won      RolledBack, AttemptFailed    to be reported
     fail(failure)           an attempt failed   Failed    the query is over
-    deliver(attempt)        rows left the query
+    deliver(attempt)        rows leave the query
     lose(attempt)           an output is gone
     demand(stage)           somebody wants all of it
     close()                 cancelled
@@ -163,11 +163,12 @@ class Schedule:
         return self._lose_inputs(stage, failure, attempt.known, present)
 
     def deliver(self, attempt: AttemptId) -> list[Action]:
-        """Rows of this attempt have left the query."""
+        """Rows of this attempt leave the query."""
         stage = self._running(attempt)
-        if stage is not None:
-            stage.running[attempt.task.task].has_delivered = True
-            stage.pinned = "and the client has some of the old rows"
+        if stage is None or stage.running[attempt.task.task].has_delivered:
+            return []
+        stage.running[attempt.task.task].has_delivered = True
+        stage.pinned = "and the client has some of the old rows"
         return self._react()
 
     def pin(self, number: int, reason: str) -> list[Action]:
@@ -212,6 +213,10 @@ class Schedule:
     def is_whole(self, number: int) -> bool:
         """Whether every output of a stage is there."""
         return not self._stages[number].election.missing()
+
+    def is_running(self, attempt: AttemptId) -> bool:
+        """Whether an attempt was launched, has not ended and was not cancelled."""
+        return self._running(attempt) is not None
 
     def stage_id(self, number: int) -> StageId:
         return self._stages[number].id

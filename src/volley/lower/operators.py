@@ -8,16 +8,15 @@ from contextlib import ExitStack
 import pyarrow as pa
 from datafusion import DataFrame, SessionContext, col
 from datafusion import functions as f
-from datafusion.expr import SortExpr
 
 from volley.lower.aggregates import lower_aggregate
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import without_implied_null_checks
+from volley.lower.order_keys import is_computed, order_operand
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct, read_schema
-from volley.lower.semantics import sort_operand
 from volley.lower.streams import StreamTable
 from volley.lower.windows import lower_window
 from volley.plan.expressions import Expression, SortKey, attribute_of
@@ -97,12 +96,12 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Aggregate():
             return lower_aggregate(node, _lower_unordered(node.child, scope))
         case Sort(keys, _, child):
-            return _lower_unordered(child, scope).sort(*map(_sort_key, keys))
+            return _sorted(_lower_unordered(child, scope), child, keys)
         case Limit():
             return _limit(_lower(node.child, scope), node.count, node.offset)
         case TopN(count, offset, keys, expressions, child):
-            ordered = _lower_unordered(child, scope).sort(*map(_sort_key, keys))
-            return _project(expressions, _limit(ordered, count, offset))
+            ordered = _sorted(_lower_unordered(child, scope), child, keys, (count, offset))
+            return _project(expressions, ordered)
         case Expand():
             return lower_expand(node, _lower_unordered(node.child, scope), scope)
         case Window():
@@ -135,9 +134,32 @@ def _project(expressions: tuple[Expression, ...], child: DataFrame) -> DataFrame
     return child.select(*(lower_expression(expression) for expression in unique.values()))
 
 
-def _sort_key(key: SortKey) -> SortExpr:
-    operand = sort_operand(lower_expression(key.child), key.type)
-    return operand.sort(ascending=key.ascending, nulls_first=key.nulls_first)
+def _sorted(
+    frame: DataFrame, node: Node, keys: tuple[SortKey, ...], limit: tuple[int, int] | None = None
+) -> DataFrame:
+    """The rows of `frame`, those of `node`, in order; with a limit the first (count, offset) of them.
+
+    Keys are columns first: DataFusion cannot follow an order by a Python function through its plans.
+    """
+    names = [f"order{place}" for place in range(len(keys))]
+    kept = [column(attribute) for attribute in distinct(node.output)]
+    operands = {name: order_operand(key, node) for name, key in zip(names, keys, strict=True)}
+    computed = [
+        operands[name].alias(name) for name, key in zip(names, keys, strict=True) if is_computed(key, node)
+    ]
+    if computed:
+        frame = frame.select(*kept, *computed)
+    frame = frame.sort(
+        *(
+            (col(name) if is_computed(key, node) else operands[name]).sort(
+                ascending=key.ascending, nulls_first=key.nulls_first
+            )
+            for name, key in zip(names, keys, strict=True)
+        )
+    )
+    if limit is not None:
+        frame = _limit(frame, *limit)
+    return frame.select(*kept) if computed else frame
 
 
 def _limit(frame: DataFrame, count: int | None, offset: int) -> DataFrame:

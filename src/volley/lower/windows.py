@@ -16,6 +16,7 @@ from datafusion import functions as f
 
 from volley.lower.aggregate_functions import AGGREGATES
 from volley.lower.expressions import column_name, lower_expression
+from volley.lower.order_keys import order_operand
 from volley.lower.scope import column, distinct
 from volley.lower.semantics import sort_operand
 from volley.plan import own_ids
@@ -30,7 +31,7 @@ from volley.plan.expressions import (
     WindowCall,
     transform,
 )
-from volley.plan.nodes import Window
+from volley.plan.nodes import Node, Window
 from volley.plan.types import DATE, to_arrow
 from volley.support.operators import constant_of
 
@@ -54,7 +55,7 @@ def lower_window(node: Window, child: DataFrame) -> DataFrame:
             return part
         if part not in results:
             results[part] = Attribute(own_ids.WINDOW_RESULT + len(results), "window", part.type)
-            value = _lower_call(part, operands, windows).cast(to_arrow(part.type))
+            value = _lower_call(part, node.child, operands, windows).cast(to_arrow(part.type))
             values.append(value.alias(column_name(results[part].id)))
         return results[part]
 
@@ -84,8 +85,8 @@ class _Columns:
         ]
 
 
-def _lower_call(call: WindowCall, operands: _Columns, windows: _Columns) -> Expr:
-    over = _Over(call, operands, windows)
+def _lower_call(call: WindowCall, child: Node, operands: _Columns, windows: _Columns) -> Expr:
+    over = _Over(call, child, operands, windows)
     return (
         over.aggregate(call.function)
         if isinstance(call.function, AggregateCall)
@@ -96,12 +97,12 @@ def _lower_call(call: WindowCall, operands: _Columns, windows: _Columns) -> Expr
 class _Over:
     """Writes functions over one window specification."""
 
-    def __init__(self, call: WindowCall, operands: _Columns, windows: _Columns) -> None:
+    def __init__(self, call: WindowCall, child: Node, operands: _Columns, windows: _Columns) -> None:
         self._operands = operands
         self._windows = windows
         keys = [operands.add(sort_operand(lower_expression(key), key.type)) for key in call.partition_by]
         self._partition = f"PARTITION BY {', '.join(keys)}" if keys else ""
-        orders = [_order(key, operands.add(_order_operand(key, call.frame))) for key in call.order_by]
+        orders = [_order(key, operands.add(_order_operand(key, child, call.frame))) for key in call.order_by]
         self._order = f"ORDER BY {', '.join(orders)}" if orders else ""
         self._frame = _frame(call.frame)
 
@@ -173,9 +174,9 @@ def _bound(offset: int) -> str:
     return f"{offset} FOLLOWING" if offset > 0 else f"{-offset} PRECEDING"
 
 
-def _order_operand(key: SortKey, frame: Frame) -> Expr:
+def _order_operand(key: SortKey, child: Node, frame: Frame) -> Expr:
     """The order as a column. A range frame adds offsets to it, which must not pass the type's ends unseen."""
-    value = sort_operand(lower_expression(key.child), key.type)
+    value = order_operand(key, child)
     bounds = [] if frame.rows else [constant_of(bound) for bound in (frame.lower, frame.upper) if bound]
     offsets = [offset if key.ascending else -offset for offset in bounds if offset]
     if not offsets:

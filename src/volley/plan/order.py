@@ -154,12 +154,13 @@ def missing_order(node: Node) -> str:
             return ""
 
 
-def explicit_order(plan: Node) -> Node:
+def explicit_order(plan: Node, one_task: bool = False) -> Node:
     """The plan with every order that a node depends on as sort keys of that node.
 
-    Nothing is promised where `missing_order` has something to say.
+    That is what an ORDER BY below says, then the places of rows in their files as far as these are known: where
+    `one_task` reads all files, if they are small. Nothing is promised where `missing_order` has something to say.
     """
-    carrying = _Carrying()
+    carrying = _Carrying(one_task)
 
     def change(node: Node) -> Node:
         match node:
@@ -167,6 +168,8 @@ def explicit_order(plan: Node) -> Node:
                 return _ordered_window(node, carrying)
             case Limit() if not is_ordered(node.child):
                 return _ordered_limit(node, carrying)
+            case TopN():
+                return _ordered_top(node, carrying)
             case Sort() if node.whole:
                 return _ordered_sort(node, carrying)
             case _:
@@ -205,6 +208,9 @@ def _ordered_call(call: WindowCall, order: Order) -> tuple[WindowCall, str]:
     if not keys:
         return call, missing
     frame = _frame_over_rows(call)
+    if frame is None and _is_last_peer(call):
+        peers = (*call.partition_by, *own)
+        return replace(call, partition_by=peers, order_by=keys, frame=Frame(True, None, None)), missing
     if frame is None:
         # With more sort keys fewer rows would be equal, and be in a frame by that.
         return call, missing or (f"{_name(call)} over a range" if order.asked else "")
@@ -218,12 +224,20 @@ def _frame_over_rows(call: WindowCall) -> Frame | None:
         return frame
     if frame.lower is None and frame.upper is None:
         return replace(frame, rows=True)
-    keeps_nulls = not (isinstance(function_of(call), Call) and function_of(call).option("ignoreNulls"))
-    up_to_peers = isinstance(frame.upper, Literal) and frame.upper.value == 0
-    if _name(call) == "First" and keeps_nulls and frame.lower is None and up_to_peers:
-        # The partition's first row is in the frame of every row.
-        return replace(frame, rows=True)
-    return None
+    # The partition's first row is in the frame of every row.
+    return replace(frame, rows=True) if _name(call) == "First" and _ends_at_peers(call) else None
+
+
+def _is_last_peer(call: WindowCall) -> bool:
+    """Whether the value is that of the last among the rows that are equal by the call's own ORDER BY."""
+    return _name(call) == "Last" and _ends_at_peers(call)
+
+
+def _ends_at_peers(call: WindowCall) -> bool:
+    """Whether the frame is all rows up to the last that is equal to the current one, NULLs among them."""
+    frame = call.frame
+    ends = isinstance(frame.upper, Literal) and frame.upper.value == 0
+    return frame.lower is None and ends and not function_of(call).option("ignoreNulls")
 
 
 def _ordered_limit(node: Limit, carrying: _Carrying) -> Node:
@@ -241,11 +255,16 @@ def _reads_several(node: Node) -> bool:
     return isinstance(node, Union) or (isinstance(node, FileScan) and len(node.files) > 1)
 
 
-def _ordered_sort(node: Sort, carrying: _Carrying) -> Node:
-    """Equal rows keep the order that was asked for below."""
+def _ordered_top(node: TopN, carrying: _Carrying) -> Node:
+    """Of equal rows those that come first: Spark promises none, and gives these where they are few."""
     child, order = carrying.carry(node.child)
-    if not order.asked:
-        return node
+    keys, _ = order.among(key.child for key in node.keys)
+    return replace(node, keys=(*node.keys, *keys), child=child) if keys else node
+
+
+def _ordered_sort(node: Sort, carrying: _Carrying) -> Node:
+    """Equal rows keep their order."""
+    child, order = carrying.carry(node.child)
     keys, _ = order.among(key.child for key in node.keys)
     if not keys:
         return node
@@ -258,7 +277,7 @@ def _name(call: WindowCall) -> str:
 
 # --------------------------------------------------------------------------------------------- carrying
 
-# Spark does not split files of this size, so that it reads them one after the other. One task has to read them all.
+# Spark does not split files of this size, so that it reads them one after the other.
 MAX_FILES = 16
 MAX_BYTES = 4 * 2**20
 
@@ -267,6 +286,7 @@ MAX_BYTES = 4 * 2**20
 class _Carrying:
     """Brings the columns that say an order up to where it is needed."""
 
+    one_task: bool = False
     _ids: Iterator[int] = field(default_factory=lambda: count(own_ids.PLACE))
 
     def carry(self, node: Node) -> tuple[Node, Order]:
@@ -317,7 +337,8 @@ class _Carrying:
 
     def _scan(self, node: FileScan) -> tuple[Node, Order]:
         """Spark reads the largest file first, and each from its beginning."""
-        if len(node.files) > MAX_FILES or sum(file.size_bytes for file in node.files) > MAX_BYTES:
+        limit = MAX_FILES if self.one_task else 1
+        if len(node.files) > limit or sum(file.size_bytes for file in node.files) > MAX_BYTES:
             return node, Order()
         files = sorted(node.files, key=lambda file: -file.size_bytes)
         if len(files) <= 1:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from volley.plan.nodes import Node, StageInput, WriteFiles, transform
+from volley.plan.expressions import Alias
+from volley.plan.nodes import Node, Project, StageInput, WriteFiles, transform
 from volley.stages.graph import Output, Stage
 from volley.stages.limits import PlannerLimits, within
 from volley.stages.probe_side import partitioned_inputs, probe_inputs, with_build_sides
@@ -57,10 +58,20 @@ def chain(reader: Stage, producer: Stage, other_bytes: int, limits: PlannerLimit
 
 def _with_work_of(producer: Stage, reader: Stage) -> Stage:
     def put_in(node: Node) -> Node:
-        return producer.plan if isinstance(node, StageInput) and node.stage == producer.id else node
+        if isinstance(node, StageInput) and node.stage == producer.id:
+            return _read_as(node, producer.plan)
+        return node
 
     plan = transform(reader.plan, put_in)
     return replace(reader, plan=plan, tasks=producer.tasks, whole=reader.whole | producer.whole)
+
+
+def _read_as(node: StageInput, plan: Node) -> Node:
+    """The plan under the ids that its reader knows the columns by: merged stages have several readers."""
+    pairs = list(zip(node.output, plan.output, strict=True))
+    if all(new.id == old.id for new, old in pairs):
+        return plan
+    return Project(tuple(Alias(new.id, new.name, old) for new, old in pairs), plan)
 
 
 def describe_small(sizes: Mapping[int, int]) -> str:

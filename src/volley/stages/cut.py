@@ -46,7 +46,7 @@ def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     """The stages that run `plan` on `workers`; with one worker a single one of a single task, and one a subquery."""
 
     def arranged(plan: Node) -> Node:
-        plan = drop_idle_distinct(drop_idle_sorts(explicit_order(plan)))
+        plan = drop_idle_distinct(drop_idle_sorts(explicit_order(plan, workers == 1)))
         if workers > 1:
             plan = complete_after_exchange(plan, UNSPLITTABLE)
         return combine_aggregates(place_exchanges(plan, workers, limits))

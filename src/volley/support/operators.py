@@ -100,7 +100,9 @@ AGGREGATES: dict[str, Rule] = {
 UNSPLITTABLE = frozenset({"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
 
 WINDOWS: dict[str, Rule] = {
-    "RowNumber": Rule("Equal rows are numbered in any order, as in Spark."),
+    "RowNumber": Rule(
+        "Equal rows in the order of an ORDER BY below, or of small files; otherwise in any, as in Spark."
+    ),
     "Rank": Rule("Exact."),
     "DenseRank": Rule("Exact."),
     "PercentRank": Rule("Exact."),

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sort keys as DataFusion's plans can follow them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pyarrow as pa
+from datafusion import Expr, ScalarUDF, udf
+
+from volley.lower.expressions import lower_expression
+from volley.lower.semantics import sort_operand
+from volley.plan.expressions import Alias, Attribute, Literal, SortKey, attribute_of
+from volley.plan.nodes import Exchange, Filter, Limit, Node, Project, Sort, TopN, Union, Window
+from volley.plan.types import to_arrow
+
+
+def order_operand(key: SortKey, node: Node) -> Expr:
+    """What rows of `node` are sorted by.
+
+    DataFusion leaves a constant out of the sort keys of a branch of a union, and then does not find the order again
+    that it needs to merge the branches ("SanityCheckPlan"). So it is not told that such a column is constant.
+    """
+    operand = sort_operand(lower_expression(key.child), key.type)
+    if isinstance(key.child, Attribute) and _is_constant_in_a_branch(node, key.child.id):
+        return _opaque(to_arrow(key.type))(operand)
+    return operand
+
+
+def is_computed(key: SortKey, node: Node) -> bool:
+    """Whether the operand is more than a column of `node`."""
+    return not isinstance(key.child, Attribute) or _is_constant_in_a_branch(node, key.child.id)
+
+
+def _is_constant_in_a_branch(node: Node, column: int) -> bool:
+    match node:
+        case Project(expressions, child) | TopN(_, _, _, expressions, child):
+            for expression in expressions:
+                if attribute_of(expression).id == column:
+                    value = expression.child if isinstance(expression, Alias) else expression
+                    return isinstance(value, Attribute) and _is_constant_in_a_branch(child, value.id)
+            return False
+        case Filter() | Sort() | Limit() | Exchange() | Window():
+            return _is_constant_in_a_branch(node.child, column)
+        case Union(output, inputs):
+            places = [place for place, attribute in enumerate(output) if attribute.id == column]
+            return any(
+                _is_constant(branch, branch.output[place].id)
+                or _is_constant_in_a_branch(branch, branch.output[place].id)
+                for branch in inputs
+                for place in places
+            )
+        case _:
+            return False
+
+
+def _is_constant(node: Node, column: int) -> bool:
+    while isinstance(node, Filter | Sort | Limit | Exchange | Window):
+        node = node.child
+    if not isinstance(node, Project | TopN):
+        return False
+    for expression in node.expressions:
+        if attribute_of(expression).id == column:
+            value = expression.child if isinstance(expression, Alias) else expression
+            if isinstance(value, Attribute):
+                return _is_constant(node.child, value.id)
+            return isinstance(value, Literal)
+    return False
+
+
+@cache
+def _opaque(arrow_type: pa.DataType) -> ScalarUDF:
+    """Gives back what it got; called volatile, so that DataFusion does not ask it for a constant."""
+    return udf(_same, [arrow_type], arrow_type, "volatile", f"volley_opaque_{arrow_type}")
+
+
+def _same(values: pa.Array) -> pa.Array:
+    return values
