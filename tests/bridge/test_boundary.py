@@ -444,7 +444,7 @@ def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
         assert held_bytes(cluster) == 0
         assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "mixed"
-        assert any("it was run by Spark" in stage.decisions for stage in report_of(tpch).stages)
+        assert any("computed by Spark" in stage.decisions for stage in report_of(tpch).stages)
         assert held_bytes(cluster) == 0
 
 

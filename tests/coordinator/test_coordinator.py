@@ -471,7 +471,7 @@ def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
         assert election.manifest().blocks
     assert election.manifest().take(everything[:2]) == (*dones[0].blocks, *dones[1].blocks)
 
-    election.skip_the_rest()
+    election.skip_rest()
     assert election.missing() == []
     assert election.manifest().take(everything) == (*dones[0].blocks, *dones[1].blocks)
 

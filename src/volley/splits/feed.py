@@ -94,7 +94,7 @@ class Feed:
         for ledger in self._ledgers.values():
             ledger.close()
 
-    async def over(self) -> None:
+    async def wait_discovered(self) -> None:
         """Returns when discovery has ended; raises SourceError, with its cause, as soon as it fails."""
         while not self._window.ended:
             await self._change()
@@ -150,7 +150,7 @@ class Feed:
                 finally:
                     self._waiting -= 1
 
-    def has_read(self, task: int, splits: int) -> None:
+    def record_read(self, task: int, splits: int) -> None:
         """An attempt at the task says how many splits it has read. One that begins again has read none."""
         self._read[task] = splits
 
@@ -159,7 +159,7 @@ class Feed:
         self._ledgers.setdefault(task, Ledger()).closed = True
         self._committed.add(task)
 
-    async def surplus(self, tasks: int) -> bool:
+    async def wait_for_surplus(self, tasks: int) -> bool:
         """Waits until there is work for more than `tasks`: none waits for a split, and more are queued than those
         that are about to start will ask for. False: discovery ended, and nothing is queued.
         """
