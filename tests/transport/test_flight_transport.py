@@ -217,7 +217,7 @@ class TestPeers:
     def test_an_address_that_is_none_is_said_at_once(self) -> None:
         fleet = Fleet(["not an address"], Security(), timeout_seconds=30.0)
         began = time.monotonic()
-        with pytest.raises(NoWorkers, match="cannot be connected to"):
+        with pytest.raises(NoWorkers, match="cannot connect to"):
             fleet.wait()
         assert time.monotonic() - began < 15
         fleet.close()
@@ -304,7 +304,7 @@ class TestLostWorkers:
             failure = await running.done()
             assert isinstance(failure, TaskFailure)
             assert failure.failure is Failure.WORKER
-            assert "did not answer" in failure.message
+            assert "did not reply" in failure.message
             assert time.monotonic() - stopped < 10
             await running.cancel()
             assert hung.address not in {worker.name for worker in transport.workers()}
@@ -430,4 +430,4 @@ class TestHandshake:
             fleet.close()
         assert isinstance(failure, TaskFailure)
         assert failure.failure is Failure.WORKER
-        assert "no message" in failure.message
+        assert "not a message" in failure.message

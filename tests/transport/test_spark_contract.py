@@ -20,7 +20,7 @@ from volley.testing.contracts import TransportContract
 from volley.transport.base import Transport
 from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark import Application, SparkTransport, application
-from volley.transport.spark_task import own_sidecar
+from volley.transport.spark_task import own_sidecar_address
 
 
 class TestSparkTransport(TransportContract):
@@ -45,7 +45,7 @@ class TestSparkTransport(TransportContract):
 
         def give(batches: Any) -> Any:
             security = Security(token)
-            address = own_sidecar(shared)
+            address = own_sidecar_address(shared)
             with Client(control, security, role="driver") as driver:
                 driver.call("register", RegisterWorker(address))
             with Client(address, security) as sidecar:

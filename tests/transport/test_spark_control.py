@@ -46,7 +46,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.met: list[str] = []
-        self.control = Control("127.0.0.1", "127.0.0.1", SECRET, insecure=False, met=self.met.append)
+        self.control = Control("127.0.0.1", "127.0.0.1", SECRET, insecure=False, on_sidecar=self.met.append)
         self.loop = LoopThread()
         self.outcomes: list[TaskDone | TaskFailure] = []
         self.channel = self.on_loop(self._channel())
@@ -168,7 +168,7 @@ def test_what_is_no_message_is_refused(driver: Driver, body: bytes) -> None:
 
 def test_it_does_not_listen_for_the_network_without_tls() -> None:
     with pytest.raises(ConfigError, match="no TLS"):
-        Control("0.0.0.0", "driver", SECRET, insecure=False, met=print)
+        Control("0.0.0.0", "driver", SECRET, insecure=False, on_sidecar=print)
 
 
 def test_channels_end_with_their_attempt() -> None:

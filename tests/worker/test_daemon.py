@@ -205,7 +205,7 @@ class TestCalls:
 
     def test_a_port_that_is_taken_is_an_error(self, daemon: Daemon, tmp_path: Path) -> None:
         taken = int(daemon.address.rpartition(":")[2])
-        with pytest.raises(ConfigError, match="cannot be listened on"):
+        with pytest.raises(ConfigError, match="cannot listen on"):
             Daemon(settings_of(tmp_path, port=taken), PLAIN)
 
     def test_another_name_for_loopback_works(self, tmp_path: Path) -> None:

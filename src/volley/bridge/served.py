@@ -53,7 +53,7 @@ def can_be_read(context: SparkContext, config: Config) -> bool:
 class _Server(Server):
     """Has nothing until it is told its store."""
 
-    offers = "driver"
+    role = "driver"
 
     def serve(self, store: ServingStore) -> None:
         self._store = store

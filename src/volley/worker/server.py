@@ -84,7 +84,7 @@ class Worker:
 class WorkerServer(Server):
     """Answers from `serve` on."""
 
-    offers = "worker"
+    role = "worker"
 
     def serve(self, worker: Worker) -> None:
         self._worker = worker
