@@ -23,14 +23,14 @@ class Scratch:
         self.directories = tuple(
             Path(tempfile.mkdtemp(prefix=prefix, dir=parent.resolve())) for parent in parents
         )
-        self._remover = removed_at_the_end(self.directories)
+        self._remover = remove_on_exit(self.directories)
 
     def close(self) -> None:
         """Remove them now."""
         self._remover.communicate()
 
 
-def removed_at_the_end(directories: Sequence[Path]) -> subprocess.Popen[bytes]:
+def remove_on_exit(directories: Sequence[Path]) -> subprocess.Popen[bytes]:
     """Who removes these directories when this process, or the pipe to it, ends."""
     return subprocess.Popen(
         ["/bin/sh", "-c", _REMOVE_AT_THE_END, "volley-scratch", *map(str, directories)],
