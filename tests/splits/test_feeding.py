@@ -196,7 +196,7 @@ class TestSources:
             column(start(numbers(splits=100), transport=BrokenChannels(breaks)))
 
     def test_garbage_of_discovery_is_an_error(self) -> None:
-        with pytest.raises(SourceError, match="object where an InputPartition was expected"):
+        with pytest.raises(SourceError, match="object instead of an InputPartition"):
             column(start(numbers(garbage="object")))
 
     @pytest.mark.parametrize("workers", [1, 3])
@@ -243,7 +243,7 @@ class TestSources:
         assert sorted(found) == list(range(70))
 
     def test_where_the_splits_are_is_told_while_they_flow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("volley.coordinator.feeding._TELL_SECONDS", 0.01)
+        monkeypatch.setattr("volley.coordinator.feeding._REPORT_SECONDS", 0.01)
         told = threading.Event()
 
         def listen(event: Event) -> None:

@@ -292,7 +292,7 @@ class TestSlots:
             assert not slots.reserve(attempt_id(1))
             await asyncio.sleep(0.1)
             assert slots.reserve(attempt_id(1))
-            with pytest.raises(QueryError, match="no room"):
+            with pytest.raises(QueryError, match="no slot"):
                 slots.start(stage_task(numbers(1), SINGLE, 0))
 
         self.run(story())
@@ -421,7 +421,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--dir", "/nowhere/at/all"], "is not a directory"),
+            (["--dir", "/nowhere/at/all"], "is not a writable directory"),
             (["--host", "0.0.0.0", "--advertise", "here"], "no token or no TLS"),
             (["--set", "spark.volley.shuffle.compression=gzip"], "expected one of none, lz4, zstd, auto"),
         ],

@@ -198,7 +198,7 @@ class SparkTransport:
     async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         stage = task.attempt.task.stage
         if self._taken.get(task.attempt) != worker or task.attempt in self._begun:
-            message = f"{task.attempt} has no room reserved on {worker}."
+            message = f"{task.attempt} has no slot reserved on {worker}."
             return FailedTask(TaskFailure(task.attempt, Failure.WORKER, NOT_RESERVED, message))
         # Encode here, so that an error reaches the caller.
         task = replace(task, driver=self._application.control.address)
