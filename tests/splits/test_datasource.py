@@ -24,7 +24,7 @@ from volley.errors import QueryError, SourceError
 from volley.plan.expressions import Alias, Attribute, Call, Literal
 from volley.plan.nodes import HERE, Filter, Node, Project, SourceScan
 from volley.plan.types import BOOLEAN, DATE, LONG, STRING
-from volley.splits.conditions import conditions
+from volley.splits.conditions import pushable_filters
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
 from volley.stages.scans import push_down, scans_of
 from volley.testing.limits import DISTRIBUTED_SETTINGS
@@ -291,7 +291,7 @@ def test_a_reader_is_told_what_it_may_prune_by() -> None:
         ),
     )
     scan = SourceScan("s", "", ("n", "t", "d"), (number, text, day), filters=(condition, *vague))
-    assert conditions(scan) == [
+    assert pushable_filters(scan) == [
         filters.GreaterThan(("n",), 3),
         filters.EqualTo(("t",), "x"),
         filters.In(("d",), (datetime.date(1970, 1, 1), datetime.date(1970, 1, 2))),

@@ -274,7 +274,7 @@ class TestFeed:
         async def story() -> None:
             feed = Feed("f", Source(lambda: iter([Split(b"1"), garbage])))
             feed.start()
-            with pytest.raises(SourceError, match="where a Split of bytes was expected"):
+            with pytest.raises(SourceError, match="instead of a Split of bytes"):
                 await feed.wait_discovered()
 
         told(story())
