@@ -56,7 +56,7 @@ from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark import application
+from volley.transport.spark import shared_application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
@@ -567,7 +567,7 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
         for query in (grouped, below):
             assert_same_rows(tpch, query, native=False)
             assert report_of(tpch).engine == "mixed"
-        shared = application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
+        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
         assert shared.holders
         for holder in shared.holders:
             health = health_of(holder, shared.security)

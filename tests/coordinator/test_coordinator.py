@@ -310,8 +310,8 @@ class Faulty:
     def holders(self) -> Set[str]:
         return self.inner.holders()
 
-    async def take_in(self, query: QueryId) -> None:
-        return await self.inner.take_in(query)
+    async def open_ingest(self, query: QueryId) -> None:
+        return await self.inner.open_ingest(query)
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         return await self.inner.reserve(worker, attempt)

@@ -19,7 +19,7 @@ from volley.security import Security
 from volley.testing.contracts import TransportContract
 from volley.transport.base import Transport
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark import Application, SparkTransport, application
+from volley.transport.spark import Application, SparkTransport, shared_application
 from volley.transport.spark_task import own_sidecar_address
 
 
@@ -28,7 +28,7 @@ class TestSparkTransport(TransportContract):
 
     @pytest.fixture
     def shared(self, spark_session: SparkSession) -> Application:
-        return application(spark_session.sparkContext, Config.read({}), {})
+        return shared_application(spark_session.sparkContext, Config.read({}), {})
 
     @pytest.fixture
     def make_transport(self, shared: Application) -> Callable[[int], Transport]:

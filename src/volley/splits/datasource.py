@@ -61,7 +61,7 @@ class NotPortable(QueryError):
 # ---------------------------------------------------------------------------------------- references
 
 
-def portable(reference: str) -> str:
+def make_portable(reference: str) -> str:
     """Convert a reference for use in other processes. Raises NotPortable, with the reason, if that is impossible."""
     if not reference.startswith(HERE):
         return reference
@@ -84,13 +84,13 @@ def portable(reference: str) -> str:
     return json.dumps(description | {"schema": schema.json()}, sort_keys=True)
 
 
-def portable_plan(plan: Node) -> Node:
+def make_plan_portable(plan: Node) -> Node:
     """Make all data sources of a plan usable in other processes. Raises NotPortable if one cannot be."""
 
     def convert(node: Node) -> Node:
-        return replace(node, reader=portable(node.reader)) if isinstance(node, SourceScan) else node
+        return replace(node, reader=make_portable(node.reader)) if isinstance(node, SourceScan) else node
 
-    return with_subqueries(transform(plan, convert), portable_plan)
+    return with_subqueries(transform(plan, convert), make_plan_portable)
 
 
 def _open(reference: str) -> tuple[DataSource, StructType]:

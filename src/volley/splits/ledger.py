@@ -39,7 +39,7 @@ class Ledger:
         self.size_bytes += size_bytes
 
     def read(self, after: int, splits: int, size_bytes: int) -> tuple[tuple[bytes, ...], int]:
-        """Up to `splits` payloads of about `size_bytes` in total, from position `after`, and the position behind them."""
+        """Up to `splits` payloads, about `size_bytes` in total, from position `after`, and the position behind."""
         found: list[bytes] = []
         held = 0
         self._file.seek(after)

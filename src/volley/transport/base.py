@@ -10,13 +10,13 @@
       .batches()                    yields its rows, for a task of the result stage
       .done()                       waits for TaskDone or TaskFailure
       .cancel()                     stops it
-    take_in(query)                where others may push rows that the query reads
+    open_ingest(query)            where others may push rows that the query reads
     fetch(block)                  the batches of a block, wherever it is
     release(query)                stop everything of the query and free what it holds
 
 The coordinator reserves and starts each attempt once; a worker refuses an attempt that it already knows. It releases
-every query, however it ended. All methods except `fetch` are called on one event loop and must not
-block it; `fetch` blocks and may be called from any thread.
+every query, however it ended. All methods except `fetch` are called on one event loop and must not block it; `fetch`
+blocks and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Transport(Protocol):
         a failure that allows a retry on another worker.
         """
 
-    async def take_in(self, query: QueryId) -> IngestEndpoint | None:
+    async def open_ingest(self, query: QueryId) -> IngestEndpoint | None:
         """Accept rows that are computed elsewhere, until `release(query)`. Returns where to push them.
 
         None if the workers run in this process, which can write to their stores directly.

@@ -100,7 +100,7 @@ class FlightTransport:
             raise
         return running
 
-    async def take_in(self, query: QueryId) -> IngestEndpoint:
+    async def open_ingest(self, query: QueryId) -> IngestEndpoint:
         """Let anyone who has the token push rows to the workers, until `release` of the query."""
         self._fleet.begin(query)
         if self._data:

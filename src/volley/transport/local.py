@@ -57,7 +57,7 @@ class LocalTransport:
         except NotReserved as error:
             return FailedTask(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
 
-    async def take_in(self, query: QueryId) -> None:
+    async def open_ingest(self, query: QueryId) -> None:
         return None
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:

@@ -135,7 +135,7 @@ _applications: Shared[tuple[SparkContext, _Settings], Application] = Shared(
 )
 
 
-def application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
+def shared_application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
     """The shared `Application` for these settings. Sidecars cannot change theirs: other settings need another one."""
     options = {key.removeprefix(PREFIX): value for key, value in settings.items()}
     key = (
@@ -220,7 +220,7 @@ class SparkTransport:
         job.tasks.append(running)
         return running
 
-    async def take_in(self, query: QueryId) -> IngestEndpoint:
+    async def open_ingest(self, query: QueryId) -> IngestEndpoint:
         """Let Spark tasks push rows to the sidecars of their executors, until `release` of the query."""
         if self._data:
             await self._data.begin(query)

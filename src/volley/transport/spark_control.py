@@ -37,14 +37,14 @@ _STOP_SECONDS = 5.0
 
 def driver_hosts(context: SparkContext) -> tuple[str, str]:
     """The host that the driver binds to, and the host that executors connect to. The same as for Spark's services."""
-    if on_this_machine(context):
+    if runs_locally(context):
         return "127.0.0.1", "127.0.0.1"
     conf = context.getConf()
     host = conf.get("spark.driver.host") or "127.0.0.1"
     return conf.get("spark.driver.bindAddress") or host, host
 
 
-def on_this_machine(context: SparkContext) -> bool:
+def runs_locally(context: SparkContext) -> bool:
     """Whether all Spark tasks run on the driver's machine."""
     return str(context.master).startswith("local")
 
