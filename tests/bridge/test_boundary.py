@@ -525,7 +525,7 @@ def test_a_holder_that_dies_with_the_rows_of_spark(
         monkeypatch.setattr(SparkInput, "pushed", kill_a_holder)
         with (
             conf(tpch, doomed.settings),
-            pytest.warns(UserWarning, match="handed over are lost with their holder"),
+            pytest.warns(UserWarning, match="rows computed by Spark were lost"),
         ):
             assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "spark"

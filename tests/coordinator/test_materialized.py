@@ -120,7 +120,7 @@ def test_a_failure_is_raised_and_leaves_nothing() -> None:
     assert query.transport.held_bytes == 0
 
 
-def test_who_cancels_takes_it_away_and_says_so() -> None:
+def test_cancelling_ends_a_materialized_result() -> None:
     query = Kept(numbers(1000))
     query.output.manifest()
     stopped: list[bool] = []
@@ -265,7 +265,7 @@ def test_nothing_was_handed_over() -> None:
     assert run(LocalTransport(WORKERS, 3, MemoryStore), [nobody]) == []
 
 
-def test_what_is_lost_of_it_ends_the_query() -> None:
+def test_losing_a_materialized_input_ends_the_query() -> None:
     """It is known whose output is lost, and that nobody here can compute it again."""
     store = serving_store(Config.read({}), Location.here("here:0"))
     transport = LocalTransport(WORKERS, 3, MemoryStore, serving=store)

@@ -148,7 +148,7 @@ OTHER_VERBS: dict[str, Callable[[flight.FlightClient], object]] = {
 
 
 @pytest.mark.parametrize("verb", OTHER_VERBS)
-def test_what_no_server_of_ours_does_is_refused_without_a_traceback(verb: str) -> None:
+def test_unsupported_calls_are_refused_without_a_traceback(verb: str) -> None:
     with serving() as address, Client(address, PLAIN) as client:
         with pytest.raises(flight.FlightError) as info:
             OTHER_VERBS[verb](client.flight)
@@ -156,13 +156,13 @@ def test_what_no_server_of_ours_does_is_refused_without_a_traceback(verb: str) -
 
 
 class TestClient:
-    def test_who_is_not_there_is_unavailable(self) -> None:
+    def test_an_absent_server_is_unavailable(self) -> None:
         with serving() as gone:
             pass
         with Client(gone, PLAIN) as client, pytest.raises(PeerUnavailable, match=gone):
             client.call("fine", AskHealth())
 
-    def test_who_has_not_opened_yet_is_unavailable(self) -> None:
+    def test_a_server_that_is_not_open_is_unavailable(self) -> None:
         with (
             serving(opened=False) as address,
             Client(address, PLAIN) as client,
@@ -176,7 +176,7 @@ class TestClient:
                 client.call("hang", AskHealth())
             assert issubclass(PeerTimedOut, PeerLost)
 
-    def test_a_token_that_is_not_accepted_is_named(self) -> None:
+    def test_a_rejected_token_is_a_clear_error(self) -> None:
         with (
             serving(Security("right")) as address,
             Client(address, Security("wrong")) as client,
@@ -189,7 +189,7 @@ class TestClient:
         with serving() as address, Client(address, PLAIN) as client, pytest.raises(QueryError):
             client.call(action, AskHealth())
 
-    def test_a_greeting_that_is_not_returned_is_refused(self) -> None:
+    def test_an_invalid_handshake_reply_is_refused(self) -> None:
         hello = Hello(Identity("x", 1, "", ""), "x")
         with (
             serving() as address,

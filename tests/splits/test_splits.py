@@ -221,7 +221,7 @@ class TestFeed:
 
         told(story())
 
-    def test_splits_go_to_where_they_are_near(self) -> None:
+    def test_splits_go_to_workers_on_their_hosts(self) -> None:
         async def story() -> None:
             hosts = [Split(b"a", 9, hosts=("x",)), Split(b"b", 5, hosts=("y",)), Split(b"c", 1, hosts=("x",))]
             feed = Feed("f", Source(lambda: iter(hosts)))
@@ -283,7 +283,7 @@ class TestFeed:
         async def story() -> None:
             feed = Feed("f", Source(lambda: iter([Split(bytes(64 * 2**20))])))
             feed.start()
-            with pytest.raises(SourceError, match="says what to read"):
+            with pytest.raises(SourceError, match="describes what to read"):
                 await feed.wait_discovered()
 
         told(story())

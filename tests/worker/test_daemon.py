@@ -169,7 +169,7 @@ class TestCalls:
         assert isinstance(heard[0].end, TaskFailure)
         assert time.monotonic() - started < 8
 
-    def test_what_it_does_not_know_is_refused_without_a_traceback(self, caller: Caller) -> None:
+    def test_an_unknown_action_is_refused_without_a_traceback(self, caller: Caller) -> None:
         for action, body in [
             ("dance", encode(AskHealth())),
             ("run", encode(AskHealth())),
@@ -427,7 +427,7 @@ class TestCommand:
         ],
         ids=["directory", "network", "option"],
     )
-    def test_what_cannot_be_is_said(self, arguments: list[str], said: str) -> None:
+    def test_invalid_options_are_reported(self, arguments: list[str], said: str) -> None:
         result = CliRunner().invoke(cli, ["worker", *arguments])
         assert isinstance(result.exception, ConfigError)
         assert said in str(result.exception)

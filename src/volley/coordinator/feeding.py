@@ -117,9 +117,9 @@ class Feeding:
                 failed.set_exception(error)
 
         async def listen() -> None:
-            async for want in running.split_requests():
+            async for request in running.split_requests():
                 # Each in its own task: a feed with nothing queued must not delay another.
-                answer = asyncio.create_task(self._answer(running, want, worker, tasks()))
+                answer = asyncio.create_task(self._answer(running, request, worker, tasks()))
                 answers.add(answer)
                 answer.add_done_callback(ended)
 
@@ -135,13 +135,13 @@ class Feeding:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
 
-    async def _answer(self, running: RunningTask, want: SplitRequest, worker: str, tasks: int) -> None:
-        host = want.host or worker.rpartition(":")[0]
-        feed = self._feeds[want.feed]
-        feed.record_read(want.attempt.task.task, want.read)
-        share = await feed.take(want.attempt.task.task, want.after, want.credits, host, tasks)
+    async def _answer(self, running: RunningTask, request: SplitRequest, worker: str, tasks: int) -> None:
+        host = request.host or worker.rpartition(":")[0]
+        feed = self._feeds[request.feed]
+        feed.record_read(request.attempt.task.task, request.read)
+        share = await feed.take(request.attempt.task.task, request.after, request.credits, host, tasks)
         await running.give(
-            SplitBatch(want.attempt, want.feed, want.after, share.splits, share.after, share.over)
+            SplitBatch(request.attempt, request.feed, request.after, share.splits, share.after, share.over)
         )
 
     async def report_progress(self, report: Callable[[SplitCounts], None]) -> None:

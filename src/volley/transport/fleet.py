@@ -167,11 +167,11 @@ class Peer:
         while not self._closed.is_set():
             news: News = self.call("watch", Watch(self._driver, last, wait_seconds), News)
             self._draining = news.draining
-            for want in news.wants:
+            for request in news.wants:
                 with self._lock:
-                    asked = self._listeners.get(want.attempt)
+                    asked = self._listeners.get(request.attempt)
                 if asked:
-                    _tell(asked, want)
+                    _tell(asked, request)
             for outcome in news.outcomes:
                 last = outcome.number
                 with self._lock:

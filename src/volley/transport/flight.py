@@ -141,7 +141,7 @@ class FlightTask:
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[TaskDone | TaskFailure] = self._loop.create_future()
         self._rows = _Rows(peer, task.attempt, self._loop, result_buffer_bytes, self._on_broken)
-        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
         peer.listen(task.attempt, lambda news: _call_soon(self._loop, self._on_news, news))
 
     @property
@@ -152,8 +152,8 @@ class FlightTask:
         return self._rows.batches()
 
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
-        while (want := await self._wants.get()) is not None:
-            yield want
+        while (request := await self._requests.get()) is not None:
+            yield request
 
     async def give(self, splits: SplitBatch) -> None:
         # If the worker is lost, the peer's thread notices and fails the attempt.
@@ -196,10 +196,10 @@ class FlightTask:
         if self._outcome.done():
             return
         if isinstance(news, SplitRequest):
-            self._wants.put_nowait(news)
+            self._requests.put_nowait(news)
             return
         self._outcome.set_result(news)
-        self._wants.put_nowait(None)
+        self._requests.put_nowait(None)
         if isinstance(news, TaskFailure):
             # A hanging worker would never end the stream.
             self._rows.stop()

@@ -59,13 +59,13 @@ class Channel:
         self._on_outcome = on_outcome
         self._on_sidecar = on_sidecar
         self._loop = asyncio.get_running_loop()
-        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
         self._open: dict[tuple[AttemptId, int], tuple[int, asyncio.Future[SplitBatch]]] = {}
         self.closed = False
 
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
-        while (want := await self._wants.get()) is not None:
-            yield want
+        while (request := await self._requests.get()) is not None:
+            yield request
 
     def give(self, splits: SplitBatch) -> None:
         asked_from, answer = self._open.get((splits.attempt, splits.feed), (-1, None))
@@ -76,20 +76,20 @@ class Channel:
     def close(self) -> None:
         """The attempt is over."""
         self.closed = True
-        self._wants.put_nowait(None)
+        self._requests.put_nowait(None)
         for _, answer in self._open.values():
             answer.cancel()
 
     async def pull(self, pull: Pull) -> SplitBatch | None:
         """The answer to a split request, or None if there is none within the caller's wait time."""
-        want = pull.want
+        request = pull.want
         self._on_sidecar(pull.holder)
-        key = (want.attempt, want.feed)
+        key = (request.attempt, request.feed)
         asked_from, answer = self._open.get(key, (-1, None))
-        if answer is None or asked_from != want.after:
+        if answer is None or asked_from != request.after:
             answer = self._loop.create_future()
-            self._open[key] = (want.after, answer)
-            self._wants.put_nowait(replace(want, host=pull.holder.rpartition(":")[0]))
+            self._open[key] = (request.after, answer)
+            self._requests.put_nowait(replace(request, host=pull.holder.rpartition(":")[0]))
         done, _ = await asyncio.wait([answer], timeout=min(pull.wait_seconds, _LONGEST_WAIT_SECONDS))
         if not done:
             return None
@@ -139,8 +139,8 @@ class Control:
     def _answer(self, action: str, body: bytes) -> Any:
         message = decode(body)
         match action, message:
-            case "pull", Pull(want):
-                channel = self._channel(want.attempt)
+            case "pull", Pull(request):
+                channel = self._channel(request.attempt)
                 return channel.submit(channel.pull(message)) or Ack(False)
             case "ended", TaskDone() | TaskFailure():
                 channel = self._channel(message.attempt)

@@ -71,8 +71,8 @@ class Drivers:
 
     async def watch(self, name: str, after: int, wait_seconds: float) -> News:
         driver = self._driver(name)
-        outcomes, wants = await driver.news(after, wait_seconds)
-        return News(outcomes, self._slots.draining, wants)
+        outcomes, requests = await driver.news(after, wait_seconds)
+        return News(outcomes, self._slots.draining, requests)
 
     async def release(self, query: QueryId) -> None:
         for driver in self._drivers.values():
@@ -116,7 +116,7 @@ class _Driver:
         self.queries: set[QueryId] = set()
         self.attempts: set[AttemptId] = set()
         self._outcomes: deque[Outcome] = deque()
-        self._wants: list[SplitRequest] = []
+        self._requests: list[SplitRequest] = []
         self._last = 0
         self._changed = asyncio.Event()
         self._closed = False
@@ -127,8 +127,8 @@ class _Driver:
         self._outcomes.append(Outcome(self._last, attempt.outcome))
         self._changed.set()
 
-    def add_request(self, want: SplitRequest) -> None:
-        self._wants.append(want)
+    def add_request(self, request: SplitRequest) -> None:
+        self._requests.append(request)
         self._changed.set()
 
     async def news(
@@ -136,7 +136,7 @@ class _Driver:
     ) -> tuple[tuple[Outcome, ...], tuple[SplitRequest, ...]]:
         while self._outcomes and self._outcomes[0].number <= after:
             self._outcomes.popleft()
-        if not self._outcomes and not self._wants:
+        if not self._outcomes and not self._requests:
             self._changed.clear()
             try:
                 async with asyncio.timeout(wait_seconds):
@@ -146,8 +146,8 @@ class _Driver:
         if self._closed:
             raise UnknownDriver("this driver has disconnected or reconnected.")
         self.heard = time.monotonic()
-        wants, self._wants = tuple(self._wants), []
-        return tuple(self._outcomes), wants
+        requests, self._requests = tuple(self._requests), []
+        return tuple(self._outcomes), requests
 
     def forget(self, query: QueryId) -> None:
         self.queries.discard(query)

@@ -43,8 +43,8 @@ class Pulls:
     def follow(self, attempt: Attempt, driver: str) -> None:
         """Forward all split requests of the attempt to the driver at this address."""
 
-        def ask(want: SplitRequest) -> None:
-            pulling = asyncio.create_task(self._pull(attempt, driver, want))
+        def ask(request: SplitRequest) -> None:
+            pulling = asyncio.create_task(self._pull(attempt, driver, request))
             self._under_way.add(pulling)
             pulling.add_done_callback(self._under_way.discard)
 
@@ -54,8 +54,8 @@ class Pulls:
         """Stop, after the loop has ended. Calls in flight end by their deadline."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _pull(self, attempt: Attempt, driver: str, want: SplitRequest) -> None:
-        pull = Pull(want, self._name, _WAIT_SECONDS)
+    async def _pull(self, attempt: Attempt, driver: str, request: SplitRequest) -> None:
+        pull = Pull(request, self._name, _WAIT_SECONDS)
         heard = time.monotonic()
         while not attempt.ended:
             try:
@@ -67,12 +67,12 @@ class Pulls:
                     gone = ConnectionError(
                         f"the driver at {driver}, which feeds this task, does not reply: {error.message}"
                     )
-                    attempt.fail_feed(want.feed, gone)
+                    attempt.fail_feed(request.feed, gone)
                     return
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             except QueryError as error:
-                attempt.fail_feed(want.feed, error)
+                attempt.fail_feed(request.feed, error)
                 return
             heard = time.monotonic()
             if isinstance(answer, SplitBatch):

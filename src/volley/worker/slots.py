@@ -156,12 +156,12 @@ class Attempt:
         self._is_alone = is_alone
         self._gate = ByteSemaphore(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
-        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
-        self._tell: Callable[[SplitRequest], None] = self._wants.put_nowait
-        self._split_queues = SplitQueues(task.attempt, lambda want: self._tell(want))
+        self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        self._tell: Callable[[SplitRequest], None] = self._requests.put_nowait
+        self._split_queues = SplitQueues(task.attempt, lambda request: self._tell(request))
         self._task = asyncio.create_task(self._run(store, cores, memory))
         self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
-        self._task.add_done_callback(lambda _: self._wants.put_nowait(None))
+        self._task.add_done_callback(lambda _: self._requests.put_nowait(None))
 
     @property
     def attempt(self) -> AttemptId:
@@ -201,8 +201,8 @@ class Attempt:
             self._gate.leave(batch.nbytes)
 
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
-        while (want := await self._wants.get()) is not None:
-            yield want
+        while (request := await self._requests.get()) is not None:
+            yield request
 
     async def give(self, splits: SplitBatch) -> None:
         self._split_queues.give(splits)
