@@ -22,6 +22,7 @@ from volley.config import OPTIONS
 from volley.support.expressions import EXPRESSIONS
 from volley.support.operators import AGGREGATES, JOINS, OPERATORS, WINDOWS, Rule
 from volley.support.reasons import MEANINGS
+from volley.support.sql_names import SQL_NAMES
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -52,11 +53,11 @@ def supported() -> str:
         _section("Joins", "kind", {kind.value: rule for kind, rule in JOINS.items()}),
         _section("Aggregate functions", "function", AGGREGATES),
         _section("Window functions", "function", WINDOWS),
-        "## Expressions\n\nThe names are Catalyst classes, as in Spark's plans.\n\n",
+        "## Expressions\n\nSQL names, with the Catalyst class in parentheses; otherwise the class alone.\n\n",
     ]
     rules = sorted(EXPRESSIONS.items(), key=lambda item: (item[1].family, item[0]))
     for family, members in groupby(rules, key=lambda item: item[1].family):
-        rows = [(f"`{name}`", rule.note) for name, rule in members]
+        rows = [(_expression(name), rule.note) for name, rule in members]
         parts.append(f"### {family}\n\n" + _table(("expression", "notes"), rows) + "\n")
     parts.append(_reasons())
     return "".join(parts).rstrip("\n") + "\n"
@@ -127,10 +128,14 @@ def _figure_row(query: str, engines: Mapping[str, Mapping[str, Any]]) -> tuple[s
 
 def _section(title: str, heading: str, rules: Mapping[str, Rule]) -> str:
     rows = [
-        (f"`{name}`", "native" if rule.native else f"Spark: `{rule.reason}`", rule.note)
+        (_expression(name), "native" if rule.native else f"Spark: `{rule.reason}`", rule.note)
         for name, rule in rules.items()
     ]
     return f"## {title}\n\n" + _table((heading, "runs", "notes"), rows) + "\n"
+
+
+def _expression(name: str) -> str:
+    return f"`{SQL_NAMES[name]}` (`{name}`)" if name in SQL_NAMES else f"`{name}`"
 
 
 def _reasons() -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from volley.support.sql_names import display_name
+
 Engine = Literal["native", "mixed", "spark"]
 """Who runs a query: Volley, both, or Spark."""
 
@@ -45,7 +47,7 @@ class Unsupported:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"[{self.reason}] {self.what}" + (f": {self.detail}" if self.detail else "")
+        return f"[{self.reason}] {display_name(self.what)}" + (f": {self.detail}" if self.detail else "")
 
 
 MEANINGS: dict[Reason, str] = {
