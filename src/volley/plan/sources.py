@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves of a plan whose rows the driver has: their rows are asked of the JVM's own objects."""
+"""Leaves whose content is read from JVM objects: rows held by the driver, and Python data sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS_A_BATCH = 65_536
 def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
     output: tuple[Attribute, ...] = operator.all("output")
     if not all(is_carried(attribute.type) for attribute in output):
-        return unknown(operator, "rows of a type that Volley does not carry")
+        return unknown(operator, "rows of an unsupported type")
     names = [f"c{index}" for index in range(len(output))]
     target = pa.schema(
         [pa.field(name, to_arrow(item.type)) for name, item in zip(names, output, strict=True)]
@@ -43,7 +43,7 @@ def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
 
 SOURCES: dict[str, Callable[[Operator, Java, Java], Node]] = {
     "LocalTableScanExec": _local_rows,
-    # What SHOW, DESCRIBE and the like found out: the command itself has run already.
+    # The result of SHOW, DESCRIBE and the like; the command itself has already run.
     "CommandResultExec": _local_rows,
     "BatchScanExec": batch_scan,
 }
