@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options as a Spark session has them."""
+"""Reads the options that are set on a Spark session."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from volley.config import PREFIX
 
 
 def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options as this session has them."""
+    """Volley's options that are set on this session."""
     return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
 
 
 def explicit_settings(spark: SparkSession) -> dict[str, str]:
-    """Every key that somebody has set on this session. One call: a Java map costs several an entry."""
+    """All options that are set on this session, in one call to the JVM: a Java map costs several per entry."""
     separator = "\x01"
     text = spark._jsparkSession.conf().getAll().mkString(separator)
     pairs = (entry.partition(" -> ") for entry in text.split(separator))

@@ -56,7 +56,7 @@ OPERATORS: dict[str, Rule] = {
     "CartesianProductExec": Rule("As a cross join."),
     "GenerateExec": Rule("explode and its kin make rows from arrays and maps.", Reason.OPERATOR),
     "SampleExec": Rule("Draws from Spark's partitions.", Reason.NONDETERMINISTIC),
-    "BatchScanExec": Rule("A source of Spark's second data source interface.", Reason.OPERATOR),
+    "BatchScanExec": Rule("Python data sources; Spark reads other sources of the DataSource V2 API."),
     "InMemoryTableScanExec": Rule("Data that Spark cached lies in Spark's memory.", Reason.OPERATOR),
     "RDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
