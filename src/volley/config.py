@@ -117,7 +117,13 @@ _OF_WORKERS = "With transport flight, set it with `volley worker --set`."
 _OF_BOTH = "With transport flight, set it in the session and with `volley worker --set`."
 
 OPTIONS: tuple[Option, ...] = (
-    Option("enabled", "boolean", "true", "If false, this session runs entirely on Spark.", _boolean),
+    Option(
+        "enabled",
+        "boolean",
+        "true",
+        "If false, this session runs entirely on Spark, even after volley.enable.",
+        _boolean,
+    ),
     Option(
         "fallback",
         "choice",
@@ -390,6 +396,12 @@ class Config:
             if key.startswith(PREFIX) and key not in _KEYS:
                 raise ConfigError(f"there is no option {key}.", hint="Run `volley config` for the list.")
         return cls(**{field: _value(option, settings) for field, option in _FIELDS.items()})
+
+
+def read_enabled(text: str) -> bool:
+    """The value of `spark.volley.enabled`, which is asked before each action, when the others are not read."""
+    option = _FIELDS["enabled"]
+    return bool(_value(option, {option.key: text}))
 
 
 def _value(option: Option, settings: Mapping[str, str]) -> Any:

@@ -28,6 +28,11 @@ def last_query(spark: SparkSession) -> QueryReport | None:
     return getattr(_mine, "reports", {}).get(session) or _latest.get(session)
 
 
+def latest(session: str) -> QueryReport | None:
+    """The report of the session's last action, on any thread."""
+    return _latest.get(session)
+
+
 def cancel(spark: SparkSession) -> int:
     """Cancel the running native queries of this session; each raises QueryCancelled. Returns their number."""
     tokens = running(spark)
