@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any
 
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -28,6 +29,7 @@ from volley.bridge.result import NativeResult
 from volley.config import PREFIX, Config
 from volley.errors import SessionError
 from volley.plan.capture import prepare
+from volley.plan.local_data import remember
 from volley.settings import settings
 
 ENABLED = PREFIX + "enabled"
@@ -288,6 +290,7 @@ def _install() -> None:
             setattr(DataFrameWriter, name, _wrapped(original, write, lambda writer: writer._spark))
         _originals["sql"] = SparkSession.sql
         SparkSession.sql = _wrapped(SparkSession.sql, _sql, lambda spark: spark)  # type: ignore[method-assign]
+        SparkSession.createDataFrame = _remembering(SparkSession.createDataFrame)  # type: ignore[method-assign]
 
 
 def _wrapped(
@@ -299,3 +302,16 @@ def _wrapped(
         return chosen(subject, *arguments, **named)
 
     return answer
+
+
+def _remembering(create: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    """Frames of local data are read natively later, so they are told from those of RDDs, whatever is enabled now."""
+
+    @wraps(create)
+    def create_and_remember(spark: SparkSession, data: Any, *arguments: Any, **named: Any) -> DataFrame:
+        frame = create(spark, data, *arguments, **named)
+        if not isinstance(data, RDD):
+            remember(spark.sparkContext._gateway, frame._jdf)
+        return frame
+
+    return create_and_remember

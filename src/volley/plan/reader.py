@@ -8,6 +8,7 @@ build for each version of Spark and Scala. Where it cannot be compiled, plans ar
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 import weakref
@@ -26,6 +27,8 @@ DEEPEST = 200
 
 # It takes one or two seconds in a JVM that has just started, and a tenth of that in one that has run for a while.
 _COMPILE_SECONDS = 120.0
+
+_PUBLIC_CLASS = re.compile(r"^public final class (\w+)", re.MULTILINE)
 
 _lock = threading.Lock()
 READERS: weakref.WeakKeyDictionary[Any, Future[Reader]] = weakref.WeakKeyDictionary()
@@ -71,7 +74,7 @@ def make(
         java = compiled(gateway, source, ",".join(operators), ",".join(settings), MOST_PARTS, DEEPEST)
         made.set_result(Reader(java))
     except BaseException as error:  # whatever it is, somebody waits for it
-        made.set_exception(CaptureError(f"the reader of plans could not be compiled: {_words(error)}."))
+        made.set_exception(CaptureError(f"the reader of plans could not be compiled: {error_text(error)}."))
 
 
 class Reading:
@@ -99,7 +102,7 @@ class Reader:
         try:
             return Reading(self._java.read(plan))
         except Py4JError as error:
-            raise CaptureError(f"the plan could not be read: {_words(error)}.") from error
+            raise CaptureError(f"the plan could not be read: {error_text(error)}.") from error
 
     def locations(self, partitions: Java) -> list[str]:
         """Where these partitions of a table lie."""
@@ -117,21 +120,22 @@ def source() -> str:
 
 
 def compiled(gateway: Java, source: str, *arguments: Any) -> Java:
-    """An instance of the class that a source describes, made with these arguments."""
+    """An instance of the public class of a source, made with these arguments."""
     jvm = gateway.jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
     # py4j knows methods by the name of their class, and several programs may share a JVM: each has a class of its own.
     package = f"volley.reader{secrets.token_hex(8)}"
     compiler.cook(source.replace("package volley;", f"package {package};", 1))
-    constructor = compiler.getClassLoader().loadClass(f"{package}.PlanReader").getConstructors()[0]
+    name = _PUBLIC_CLASS.findall(source)[0]
+    constructor = compiler.getClassLoader().loadClass(f"{package}.{name}").getConstructors()[0]
     values = gateway.new_array(jvm.java.lang.Object, len(arguments))
     for index, argument in enumerate(arguments):
         values[index] = argument
     return constructor.newInstance(values)
 
 
-def _words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What went wrong, in one line; of an exception in the JVM, its own message."""
     java = error.java_exception if isinstance(error, Py4JJavaError) else None
     text = str(java.getMessage() or java) if java is not None else f"{type(error).__name__}: {error}"
