@@ -17,6 +17,7 @@ os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
 __version__ = "0.1.0"
 __all__ = [
     "Block",
+    "ErrorReport",
     "Estimate",
     "Explanation",
     "FeedStatus",
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from volley.events import FeedStatus
     from volley.history import cancel, last_query
     from volley.observe.explain import Explanation, explain
-    from volley.observe.report import OperatorReport, QueryReport, StageReport
+    from volley.observe.report import ErrorReport, OperatorReport, QueryReport, StageReport
     from volley.session import disable, enable
     from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
     from volley.splits.source import Estimate, Split, SplitReader, SplitSource
@@ -67,7 +68,7 @@ _HOMES = {
     "volley.events": ("FeedStatus",),
     "volley.history": ("cancel", "last_query"),
     "volley.observe.explain": ("Explanation", "explain"),
-    "volley.observe.report": ("OperatorReport", "QueryReport", "StageReport"),
+    "volley.observe.report": ("ErrorReport", "OperatorReport", "QueryReport", "StageReport"),
     "volley.session": ("disable", "enable"),
     "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore"),
     "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),

@@ -241,6 +241,10 @@ class TestDaemons:
         with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
             registered(spark, Mine, splits=3)
             assert spark.sql("select id from mine").count() == 30
+            explanation = volley.explain(spark.table("mine"))
+            assert str(explanation).startswith("Spark runs this query: 2 of 2 operators (100%) are native")
+            assert "DATA_SOURCE_NOT_SUPPORTED" in str(explanation)
+            assert not explanation.native
         report = volley.last_query(spark)
         assert report is not None
         assert report.engine == "spark"
