@@ -44,7 +44,8 @@ def slices(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
 def conform(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The same values as another type, nested fields by position.
 
-    A cast of pyarrow goes by the names of fields, which may repeat, and refuses a NULL struct of fields that are never NULL.
+    A cast of pyarrow goes by the names of fields, which may repeat. It also refuses a NULL struct of fields that are
+    never NULL.
     """
     if array.type.equals(target):
         return array

@@ -45,7 +45,7 @@ FULL = (
     True, 1, 2, 3, 4, 1.5, 2.5, "Grüße, 世界 🚀", b"\x00\xff", OLD, SUMMER, SUMMER, Decimal("12345678.91"),
     Decimal("-1.000000000000000001"), [1, None, 3], (1, "q"), [(["a", None], Decimal("1.5")), None], None,
 )  # fmt: skip
-AWKWARD = (
+AWKWARD: tuple[Any, ...] = (
     False, -128, -32768, -(2**31), -(2**63), math.nan, -math.inf, "", b"", datetime.date(1, 1, 1),
     datetime.datetime(1600, 1, 1), datetime.datetime(1, 1, 1), Decimal("-99999999.99"), Decimal(0), [],
     (None, None), [], None,
@@ -124,12 +124,18 @@ def test_timestamps_do_not_depend_on_the_session_time_zone(spark: SparkSession, 
 
 
 def test_many_rows_keep_their_order(spark: SparkSession) -> None:
-    frame = spark.createDataFrame([(i, f"text {i}", i / 7) for i in range(100_000)], ["a", "b", "c"])
-    with SparkTasks(spark) as tasks:
-        table = frame.toArrow()
-    assert tasks.count == 0
-    assert table["a"].to_pylist() == list(range(100_000))
-    assert_same_rows(spark, frame.groupBy((F.col("a") % 7).alias("k")).agg(F.count("b"), F.sum("a")))
+    count = 100_000
+    frames = [
+        spark.createDataFrame([(i, f"text {i}", i / 7) for i in range(count)], ["a", "b", "c"]),
+        spark.createDataFrame(pd.DataFrame({"a": range(count), "b": map(str, range(count))})),
+    ]
+    for frame in frames:
+        with SparkTasks(spark) as tasks:
+            assert frame.toArrow()["a"].to_pylist() == list(range(count))
+            even = frame.where("a % 2 = 0").select("a").toArrow()["a"].to_pylist()
+        assert even == list(range(0, count, 2))
+        assert tasks.count == 0
+        assert_same_rows(spark, frame.groupBy((F.col("a") % 7).alias("k")).agg(F.count("b"), F.sum("a")))
 
 
 def test_joins_unions_and_aggregates(spark: SparkSession) -> None:
@@ -158,7 +164,8 @@ def test_other_actions(spark: SparkSession) -> None:
         assert frame.first() == Row(a=0, b="0")
         assert frame.tail(1) == [Row(a=29, b="29")]
         assert [row.a for row in frame.toLocalIterator()] == list(range(30))
-        assert frame.toPandas()["b"].tolist() == [str(i) for i in range(30)]
+        assert len(frame.toPandas()) == 30
+        assert frame.toArrow()["b"].to_pylist() == [str(i) for i in range(30)]
     assert tasks.count == 0
 
 

@@ -98,7 +98,7 @@ def read_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
         jvm = _jvms.get(gateway)
     mark = jvm.marks.get(scan.rdd()) if jvm else None
     if jvm is None or mark is None:
-        return unknown(operator)
+        return unknown(operator, "The rows come from an RDD.")
     output: tuple[Attribute, ...] = operator.all("output")
     if not all(is_carried(attribute.type) for attribute in output):
         return unknown(operator, "rows of a type that Volley does not carry")

@@ -22,7 +22,8 @@ def to_ipc(batches: Iterable[pa.RecordBatch], output: tuple[Attribute, ...]) -> 
                 conform(column, field.type) for column, field in zip(batch.columns, target, strict=True)
             ]
             writer.write_batch(make_batch(columns, target, batch.num_rows))
-    return sink.getvalue().to_pybytes()
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
 
 
 def holds_unexpected_nulls(array: pa.Array, data_type: DataType, nullable: bool) -> bool:

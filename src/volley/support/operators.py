@@ -31,6 +31,7 @@ _PYTHON = "Python functions run in Spark's Python workers."
 OPERATORS: dict[str, Rule] = {
     "FileSourceScanExec": Rule("Parquet files on a local file system; partitioned tables too."),
     "LocalTableScanExec": Rule("Rows that the driver holds."),
+    "RDDScanExec": Rule("Rows given to createDataFrame, up to 64 MiB. Spark reads the RDDs of a program."),
     "RangeExec": Rule("The numbers of spark.range."),
     "OneRowRelationExec": Rule("A query without FROM."),
     "ProjectExec": Rule("All supported expressions."),
@@ -58,7 +59,6 @@ OPERATORS: dict[str, Rule] = {
     "SampleExec": Rule("Draws from Spark's partitions.", Reason.NONDETERMINISTIC),
     "BatchScanExec": Rule("A source of Spark's second data source interface.", Reason.OPERATOR),
     "InMemoryTableScanExec": Rule("Data that Spark cached lies in Spark's memory.", Reason.OPERATOR),
-    "RDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "CollectTailExec": Rule("The last rows depend on Spark's partitions.", Reason.OPERATOR),
     "BatchEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
