@@ -183,7 +183,7 @@ class TestSources:
     def test_an_error_of_discovery_ends_the_query_at_once_with_its_cause(self, tmp_path: Path) -> None:
         # The readers wait for a file that never comes: only the error can end this.
         stream = start(numbers(splits=100, raise_after=50, wait_for=tmp_path / "never"))
-        with pytest.raises(SourceError, match="broke off behind 50 splits") as info:
+        with pytest.raises(SourceError, match="failed after 50 splits") as info:
             column(stream)
         assert isinstance(info.value.__cause__, OSError)
         assert info.value.code == "DISCOVERY_FAILED"

@@ -192,7 +192,8 @@ def _local_rows(node: LocalRows, scope: Scope) -> DataFrame:
     if not columns:
         # DataFusion does not accept a table without columns.
         return scope.arrow(pa.table({"row": pa.nulls(rows.num_rows)})).select()
-    return scope.arrow(pa.table(columns, schema=arrow_schema(node.output)))
+    # DataFusion deals out several batches to several streams, and the order of the rows would be lost.
+    return scope.arrow(pa.table(columns, schema=arrow_schema(node.output)).combine_chunks())
 
 
 def _range(node: Range, scope: Scope) -> DataFrame:

@@ -8,6 +8,7 @@ Spark and Scala. If compilation fails, no plan is captured and Spark runs every 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 import weakref
@@ -26,6 +27,8 @@ DEEPEST = 200
 
 # Compilation takes one to two seconds in a fresh JVM, and a tenth of that in a warm one.
 _COMPILE_SECONDS = 120.0
+
+_PUBLIC_CLASS = re.compile(r"^public final class (\w+)", re.MULTILINE)
 
 _lock = threading.Lock()
 READERS: weakref.WeakKeyDictionary[Any, Future[Reader]] = weakref.WeakKeyDictionary()
@@ -71,7 +74,7 @@ def compile_reader(
         java = instantiate(gateway, source, ",".join(operators), ",".join(settings), MOST_PARTS, DEEPEST)
         made.set_result(Reader(java))
     except BaseException as error:  # any error: somebody waits for the future
-        made.set_exception(CaptureError(f"the plan reader could not be compiled: {_describe(error)}."))
+        made.set_exception(CaptureError(f"the plan reader could not be compiled: {describe_error(error)}."))
 
 
 class Reading:
@@ -99,7 +102,7 @@ class Reader:
         try:
             return Reading(self._java.read(plan))
         except Py4JError as error:
-            raise CaptureError(f"the plan could not be read: {_describe(error)}.") from error
+            raise CaptureError(f"the plan could not be read: {describe_error(error)}.") from error
 
     def locations(self, partitions: Java) -> list[str]:
         """The paths of these partitions of a table."""
@@ -124,14 +127,15 @@ def instantiate(gateway: Java, source: str, *arguments: Any) -> Java:
     # py4j caches methods by class name, and several programs may share a JVM: each gets its own class name.
     package = f"volley.reader{secrets.token_hex(8)}"
     compiler.cook(source.replace("package volley;", f"package {package};", 1))
-    constructor = compiler.getClassLoader().loadClass(f"{package}.PlanReader").getConstructors()[0]
+    name = _PUBLIC_CLASS.findall(source)[0]
+    constructor = compiler.getClassLoader().loadClass(f"{package}.{name}").getConstructors()[0]
     values = gateway.new_array(jvm.java.lang.Object, len(arguments))
     for index, argument in enumerate(arguments):
         values[index] = argument
     return constructor.newInstance(values)
 
 
-def _describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The error in one line; for a JVM exception, its own message."""
     java = error.java_exception if isinstance(error, Py4JJavaError) else None
     text = str(java.getMessage() or java) if java is not None else f"{type(error).__name__}: {error}"

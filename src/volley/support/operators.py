@@ -30,7 +30,8 @@ _PYTHON = "Python functions run in Spark's Python workers."
 OPERATORS: dict[str, Rule] = {
     "FileSourceScanExec": Rule("Parquet files on a local file system, partitioned or not."),
     "BatchScanExec": Rule("Python data sources; other DataSource V2 connectors run on Spark."),
-    "LocalTableScanExec": Rule("Rows held by the driver: VALUES, createDataFrame."),
+    "LocalTableScanExec": Rule("Rows held by the driver: VALUES, createDataFrame of pandas and Arrow."),
+    "RDDScanExec": Rule("Rows given to createDataFrame, up to 64 MiB; other RDDs run on Spark."),
     "RangeExec": Rule("spark.range."),
     "OneRowRelationExec": Rule("A query without FROM."),
     "ProjectExec": Rule("All supported expressions."),
@@ -59,7 +60,6 @@ OPERATORS: dict[str, Rule] = {
         "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC
     ),
     "InMemoryTableScanExec": Rule("Cached data is in Spark's memory.", Reason.OPERATOR),
-    "RDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "CollectTailExec": Rule("tail(): the last rows depend on Spark's partitions.", Reason.OPERATOR),
     "BatchEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
