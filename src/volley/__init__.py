@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 # By default the allocator of Arrow and DataFusion returns freed memory to the system at once. Getting it back, page by
 # page and zeroed, took a fifth of a query's CPU time. The allocator reads this variable when it is loaded, below.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
+# A stream of a scan that is fed holds a thread of DataFusion while it waits. With one thread a core, as many streams as
+# cores leave none to open the files that they wait for, and the query never ends. Threads that wait cost nothing.
+os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(32, 8 * (os.cpu_count() or 1))))
 
 __version__ = "0.1.0"
 __all__ = [

@@ -29,7 +29,7 @@ from volley.plan.capture import Origins, capture
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
-from volley.splits.datasource import NotPortable, portable_plan
+from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, check
 from volley.support.reasons import Engine, Reason, Unsupported
 
@@ -164,10 +164,10 @@ class Decider:
         if decision.plan is None or not self._deployment.is_remote:
             return decision
         try:
-            inputs = tuple(item.change_plans(portable_plan) for item in decision.inputs)
+            inputs = tuple(item.change_plans(make_plan_portable) for item in decision.inputs)
             if isinstance(decision.plan, SparkPart):
-                return replace(decision, plan=decision.plan.change_plans(portable_plan), inputs=inputs)
-            return replace(decision, plan=portable_plan(decision.plan), inputs=inputs)
+                return replace(decision, plan=decision.plan.change_plans(make_plan_portable), inputs=inputs)
+            return replace(decision, plan=make_plan_portable(decision.plan), inputs=inputs)
         except NotPortable as error:
             reason = Unsupported(Reason.DATA_SOURCE, self._what, error.message)
             return replace(

@@ -21,8 +21,9 @@ from volley.bridge.write_command import run_over
 from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
+from volley.coordinator.options import NOTHING_GIVEN, RunOptions
 from volley.coordinator.result import ResultStream
-from volley.coordinator.run import NOTHING_GIVEN, RunOptions, execute, materialize
+from volley.coordinator.run import execute, materialize
 from volley.deployment.base import Deployment
 from volley.events import EventLog, TaskStarted
 from volley.observe.progress import progress_listeners

@@ -56,7 +56,7 @@ from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark import application
+from volley.transport.spark import shared_application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
@@ -456,7 +456,7 @@ def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
         assert held_bytes(cluster) == 0
         assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "mixed"
-        assert any("it was run by Spark" in stage.decisions for stage in report_of(tpch).stages)
+        assert any("computed by Spark" in stage.decisions for stage in report_of(tpch).stages)
         assert held_bytes(cluster) == 0
 
 
@@ -525,7 +525,7 @@ def test_a_holder_that_dies_with_the_rows_of_spark(
         monkeypatch.setattr(SparkInput, "pushed", kill_a_holder)
         with (
             conf(tpch, doomed.settings),
-            pytest.warns(UserWarning, match="handed over are lost with their holder"),
+            pytest.warns(UserWarning, match="rows computed by Spark were lost"),
         ):
             assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "spark"
@@ -567,7 +567,7 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
         for query in (grouped, below):
             assert_same_rows(tpch, query, native=False)
             assert report_of(tpch).engine == "mixed"
-        shared = application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
+        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
         assert shared.holders
         for holder in shared.holders:
             health = health_of(holder, shared.security)

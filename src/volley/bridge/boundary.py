@@ -65,7 +65,7 @@ class EngineBoundary:
     def _check(self) -> None:
         """Raise what has ended a native query before Spark was done with its rows."""
         for kept in self._kept:
-            if ended := kept.end():
+            if ended := kept.early_end():
                 raise ended
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class Served:
 class _Server(Server):
     """Has nothing until it is told its store."""
 
-    offers = "driver"
+    role = "driver"
 
     def serve(self, store: ServingStore) -> None:
         self._store = store

@@ -59,7 +59,7 @@ def open_ingest(transport: Transport, access: Access) -> IngestTarget:
     """Let the workers take rows of Spark's tasks, under a query id of their own."""
     query = QueryId.new()
     loop = shared_loop()
-    endpoint = loop.submit(transport.take_in(query)).result(_BEGIN_SECONDS)
+    endpoint = loop.submit(transport.open_ingest(query)).result(_BEGIN_SECONDS)
     assert endpoint is not None, "its workers are other processes"
     partitions = len(transport.workers())
     return IngestTarget(query, partitions, access, endpoint, lambda: loop.submit(transport.release(query)))

@@ -20,7 +20,7 @@ from volley.shuffle.factory import serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.transport.base import Transport
 from volley.transport.local import LocalTransport
-from volley.transport.spark_control import driver_hosts, on_this_machine
+from volley.transport.spark_control import driver_hosts, runs_locally
 from volley.worker.server import ServingStore
 
 
@@ -86,5 +86,5 @@ class LocalDeployment:
         if not self._serves_itself:
             return Access(read_security(self._config).token, tls_files(self._config), store)
         # A token for this query alone. On this machine nobody else can listen, so TLS would protect nothing.
-        files = ("", "", "") if on_this_machine(self._context) else tls_files(self._config)
+        files = ("", "", "") if runs_locally(self._context) else tls_files(self._config)
         return Access(secrets.token_hex(32), files, store)

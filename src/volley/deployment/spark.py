@@ -14,7 +14,7 @@ from volley.deployment.base import absence_seconds, open_ingest, shared_store, t
 from volley.settings import settings
 from volley.shuffle.config import ShuffleConfig
 from volley.transport.base import Transport
-from volley.transport.spark import Application, SparkTransport, application
+from volley.transport.spark import Application, SparkTransport, shared_application
 
 
 class SparkDeployment:
@@ -48,4 +48,4 @@ class SparkDeployment:
         return Access(token, tls_files(self._config), ShuffleConfig.of(self._config))
 
     def _application(self) -> Application:
-        return application(self._spark.sparkContext, self._config, settings(self._spark))
+        return shared_application(self._spark.sparkContext, self._config, settings(self._spark))
