@@ -47,13 +47,13 @@ def supported() -> str:
         HEADER.format(source="src/volley/support/"),
         "# What runs natively\n\n"
         "Volley reads Spark's physical plan. Each operator and each expression below runs natively with exactly\n"
-        "Spark's values and types. Spark runs everything else, and `volley.explain(df)` names it. A query can be\n"
-        "native in part: see [Mixed queries](mixed.md).\n\n",
+        "Spark's values and types. Spark runs whatever is not listed, and `volley.explain(df)` names it.\n"
+        "A query can mix both: see [Mixed queries](mixed.md).\n\n",
         _section("Operators", "operator", OPERATORS),
         _section("Joins", "kind", {kind.value: rule for kind, rule in JOINS.items()}),
         _section("Aggregate functions", "function", AGGREGATES),
         _section("Window functions", "function", WINDOWS),
-        "## Expressions\n\nThe names are Catalyst's class names.\n\n",
+        "## Expressions\n\nThe names are Catalyst classes, as in Spark's plans.\n\n",
     ]
     rules = sorted(EXPRESSIONS.items(), key=lambda item: (item[1].family, item[0]))
     for family, members in groupby(rules, key=lambda item: item[1].family):

@@ -39,3 +39,22 @@ def slice_batch(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBa
     rows = -(-batch.num_rows // count) or 1
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+def conform(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The same values as another type, nested fields by position.
+
+    A cast of pyarrow goes by the names of fields, which may repeat. It also refuses a NULL struct of fields that are
+    never NULL.
+    """
+    if array.type.equals(target):
+        return array
+    if pa.types.is_struct(target) and pa.types.is_struct(array.type):
+        fields = list(target)
+        children = [conform(array.field(index), field.type) for index, field in enumerate(fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    if pa.types.is_list(target) and pa.types.is_list(array.type):
+        values = conform(array.values, target.value_type)
+        buffers = array.buffers()[:2]
+        return pa.Array.from_buffers(target, len(array), buffers, -1, array.offset, [values])
+    return array.cast(target)

@@ -23,7 +23,7 @@ from volley.errors import DataError, QueryError, SourceError, TaskError
 from volley.events import Event, EventLog, FeedFinished, FeedStatus, SplitProgress, StageStarted, TaskStarted
 from volley.ids import AttemptId, QueryId
 from volley.plan.expressions import Attribute, Call, Literal
-from volley.plan.local_registry import hold
+from volley.plan.local_registry import register
 from volley.plan.nodes import (
     HERE,
     DataFile,
@@ -60,7 +60,7 @@ def numbers(**options: Any) -> SourceScan:
     schema = StructType()
     for name in ("id", "split", "pid"):
         schema = schema.add(name, LongType())
-    reader = f"{HERE}{hold(pickle.dumps(source))}:{schema.json()}"
+    reader = f"{HERE}{register(pickle.dumps(source))}:{schema.json()}"
     return SourceScan("numbers", reader, ("id", "split", "pid"), (ID, SPLIT, PID))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scans of files: which files, how they are read, and whether Volley would read them as Spark does."""
+"""File scans: which files, with which options, and whether Volley reads them exactly as Spark does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan, Node
 from volley.plan.types import TIMESTAMP, TIMESTAMP_NTZ, DataType
 
-# Settings that change which rows or values a scan gives, with the values under which Volley reads as Spark does.
-# Files with dates of the old calendar are refused when they are met, so both ways not to convert them are allowed.
+# Settings that change the rows or values of a scan, with the values under which Volley reads what Spark reads.
+# Files with dates in the old calendar are refused when read, so both modes that do not rebase are allowed.
 _FALSE = frozenset({"false"})
 _NO_REBASE = frozenset({"corrected", "exception"})
 _OF_ALL_FORMATS = {
@@ -37,8 +37,9 @@ _HARMLESS_READ_OPTIONS = frozenset({"path", "paths", "serialization.format", "in
 
 @dataclass(frozen=True)
 class ReadRules:
-    """When a format (`formats`) reads a scan as Spark does: settings with the values that are allowed, and read options
-    that change nothing. They are known here because capture asks Spark for them.
+    """When a format reads what Spark reads: settings with their allowed values, and read options without effect.
+
+    They are defined here and not in `formats`, because capture asks Spark for them.
     """
 
     settings: Mapping[str, frozenset[str]]
@@ -51,10 +52,10 @@ SETTINGS = tuple(dict.fromkeys(key for rules in READ_RULES.values() for key in r
 
 @dataclass(frozen=True)
 class ScanFacts:
-    """A file scan as Spark describes it, which is how `PlanReader.java` writes it.
+    """A file scan as `PlanReader.java` writes it.
 
-    `files` has the path, the size, the time and the number of the partition of each; `partitions` has the values of
-    each partition, as texts.
+    `files` lists path, size, modification time and partition index of each file; `partitions` the values of each
+    partition, as text.
     """
 
     format: str
@@ -68,11 +69,11 @@ class ScanFacts:
 
     @property
     def format_name(self) -> str:
-        """As `formats` calls it; Spark names the class."""
+        """The name in `formats`; Spark gives the class name."""
         return self.format.removesuffix("FileFormat").lower()
 
     def problem(self) -> str | None:
-        """What about this scan Volley would not read as Spark does, if anything."""
+        """Why Volley might not read what Spark reads; None if it does."""
         rules = READ_RULES.get(self.format_name)
         if rules is None:
             return f"format {self.format_name}"
@@ -90,7 +91,7 @@ class ScanFacts:
 
 
 def file_scan(operator: Operator, described: dict[str, Any] | None) -> Node:
-    """The scan that an operator does, from what was read of it; None when that failed."""
+    """Decode a file scan. `described` is None if Spark could not list its files."""
     if described is None:
         raise CaptureError("the files of a scan could not be listed.")
     facts = ScanFacts(**described)
@@ -126,6 +127,6 @@ def _partition_value(text: str | bool | None, data_type: DataType) -> Scalar:
 
 
 def _plain_path(url: str) -> str:
-    """A local path as the operating system knows it; any other stays a URL."""
+    """Turn a `file:` URL into a local path; leave other URLs unchanged."""
     parsed = urlparse(url)
     return unquote(parsed.path) if parsed.scheme in ("", "file") else url
