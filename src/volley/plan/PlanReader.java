@@ -31,6 +31,7 @@ import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
@@ -566,6 +567,7 @@ public final class PlanReader {
             out.key("format").string(shortName(relation.fileFormat()));
             out.key("bucketed").bool(scan.bucketedScan());
             out.key("metadata_columns").bool(!scan.fileConstantMetadataColumns().isEmpty());
+            out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.requiredSchema()));
             out.key("partition_names").open('[');
             for (int i = 0; i < fields.length; i++) {
                 out.next().string(fields[i].name());

@@ -145,6 +145,17 @@ def is_carried(data_type: DataType) -> bool:
             return True
 
 
+def contains_any(data_type: DataType, wanted: frozenset[DataType]) -> bool:
+    """Whether the type, or one inside it, is among `wanted`."""
+    match data_type:
+        case StructType(fields):
+            return any(contains_any(field.type, wanted) for field in fields)
+        case ArrayType(element, _):
+            return contains_any(element, wanted)
+        case _:
+            return data_type in wanted
+
+
 def to_arrow(data_type: DataType) -> pa.DataType:
     match data_type:
         case SimpleType():
