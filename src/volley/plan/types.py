@@ -108,6 +108,8 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 def parse_type(value: Any) -> DataType:
     """The type that Spark's JSON form (already decoded) stands for."""
     if isinstance(value, str):
+        if value == "string collate UTF8_BINARY":
+            return STRING
         if value == "decimal":
             return DecimalType(10, 0)
         if match := _DECIMAL.fullmatch(value):
@@ -139,8 +141,9 @@ def is_carried(data_type: DataType) -> bool:
             return 0 <= scale <= precision <= 38
         case StructType(fields):
             return bool(fields) and all(is_carried(field.type) for field in fields)
-        case ArrayType(element, _):
-            return is_carried(element)
+        case ArrayType(element, contains_null):
+            # `array()` has elements of no type that are never NULL, which Arrow refuses.
+            return is_carried(element) and (contains_null or element != NULL)
         case SimpleType():
             return True
 
