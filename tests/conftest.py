@@ -188,6 +188,8 @@ def leaf_views(
 @pytest.fixture
 def leaves(distributed: SparkSession, leaf_views: dict[str, DataFrame]) -> SparkSession:
     """The session with the views of `helpers/leaves.py`, whose few rows are exchanged nevertheless."""
+    # Spark forgets what it cached when the view of it is dropped, as it is after each test.
+    leaf_views["cached"].cache()
     for name, frame in leaf_views.items():
         frame.createOrReplaceTempView(name)
     return distributed

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 # The allocator of Arrow and DataFusion gives freed memory back to the system at once, and gets it again page by page,
 # zeroed, with the next batch: a fifth of a query's processor time. It reads this when it is loaded, which is later.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
+# A stream of a scan that is fed holds a thread of DataFusion while it waits. With one thread a core, as many streams as
+# cores leave none to open the files that they wait for, and the query never ends. Threads that wait cost nothing.
+os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(32, 8 * (os.cpu_count() or 1))))
 
 __version__ = "0.1.0"
 __all__ = [
     "Block",
+    "ErrorReport",
     "Estimate",
     "Explanation",
     "FeedStatus",
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
     from volley.events import FeedStatus
     from volley.history import cancel, last_query
     from volley.observe.explain import Explanation, explain
-    from volley.observe.report import OperatorReport, QueryReport, StageReport
+    from volley.observe.report import ErrorReport, OperatorReport, QueryReport, StageReport
     from volley.session import disable, enable
     from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
     from volley.splits.source import Estimate, Split, SplitReader, SplitSource
@@ -67,7 +71,7 @@ _HOMES = {
     "volley.events": ("FeedStatus",),
     "volley.history": ("cancel", "last_query"),
     "volley.observe.explain": ("Explanation", "explain"),
-    "volley.observe.report": ("OperatorReport", "QueryReport", "StageReport"),
+    "volley.observe.report": ("ErrorReport", "OperatorReport", "QueryReport", "StageReport"),
     "volley.session": ("disable", "enable"),
     "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore"),
     "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),

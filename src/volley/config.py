@@ -118,7 +118,11 @@ _OF_BOTH = "Alike in the session and for `volley worker --set`."
 
 OPTIONS: tuple[Option, ...] = (
     Option(
-        "enabled", "boolean", "true", "Off: this session runs on Spark as if Volley were not there.", _boolean
+        "enabled",
+        "boolean",
+        "true",
+        "Off: this session runs on Spark as if Volley were not there, also after volley.enable.",
+        _boolean,
     ),
     Option(
         "fallback",
@@ -389,6 +393,12 @@ class Config:
             if key.startswith(PREFIX) and key not in _KEYS:
                 raise ConfigError(f"there is no option {key}.", hint="Run `volley config` for the list.")
         return cls(**{field: _value(option, settings) for field, option in _FIELDS.items()})
+
+
+def read_enabled(text: str) -> bool:
+    """The value of `spark.volley.enabled`, which is asked before each action, when the others are not read."""
+    option = _FIELDS["enabled"]
+    return bool(_value(option, {option.key: text}))
 
 
 def _value(option: Option, settings: Mapping[str, str]) -> Any:

@@ -28,6 +28,11 @@ def last_query(spark: SparkSession) -> QueryReport | None:
     return getattr(_mine, "reports", {}).get(session) or _latest.get(session)
 
 
+def latest(session: str) -> QueryReport | None:
+    """What the last action of the session did, whichever thread asked for it."""
+    return _latest.get(session)
+
+
 def cancel(spark: SparkSession) -> int:
     """Cancel the native queries that this session is running; each raises QueryCancelled. Gives their number."""
     tokens = running(spark)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 import volley
 from volley.errors import ConfigError, FallbackError, SessionError
+from volley.support.reasons import Reason
 from volley.testing.session import conf
 
 
@@ -124,7 +125,7 @@ def test_a_spark_run_counts_its_tasks(people: SparkSession) -> None:
         assert report is not None
         assert report.action == action
         assert report.engine == "spark"
-        assert report.spark_tasks > 0
+        assert report.spark_tasks
         assert report.reasons
 
 
@@ -152,7 +153,15 @@ def test_off_and_on_again(people: SparkSession) -> None:
     before = volley.last_query(people)
     volley.disable(people)
     assert people.table("people").count() == 40
-    assert volley.last_query(people) is before
+    off = volley.last_query(people)
+    assert off is not None
+    assert (off.engine, off.action, [item.reason for item in off.reasons]) == (
+        "spark",
+        "count",
+        [Reason.DISABLED],
+    )
+    # It is as if Volley were not there: no tag on Spark's jobs, so their tasks are not counted.
+    assert off.spark_tasks is None
     volley.enable(people)
     volley.enable(people)
     people.table("people").count()

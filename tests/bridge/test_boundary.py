@@ -29,17 +29,20 @@ from volley.bridge.native_to_spark import SparkPart
 from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
 from volley.bridge.pushing import pusher
 from volley.bridge.reading import Access
-from volley.bridge.served import Served, can_be_read
+from volley.bridge.served import Served
 from volley.bridge.source import divided
-from volley.bridge.spark_to_native import IngestTarget, SparkInput
+from volley.bridge.spark_to_native import IngestTarget, SparkInput, SparkInputs
 from volley.cluster import LocalCluster, health_of
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
+from volley.decide import Decider, Decision
+from volley.deployment.base import Deployment
+from volley.deployment.factory import choose_deployment
 from volley.errors import CrossingError, QueryCancelled
 from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.native_run import NativeRun
 from volley.observe.report import QueryReport
 from volley.plan.nodes import MaterializedInput, Node, walk
-from volley.query import Query
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import Health, Push, Pushed
 from volley.rpc.messages import TaskDone
@@ -53,7 +56,7 @@ from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark import application
+from volley.transport.spark import shared_application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
@@ -75,12 +78,21 @@ def grouped(spark: SparkSession) -> DataFrame:
     return orders.withColumn("same", same("o_custkey"))
 
 
-def crossed(spark: SparkSession, frame: DataFrame) -> tuple[Query, SparkPart]:
+def decided(spark: SparkSession, frame: DataFrame) -> tuple[Decision, NativeRun, Deployment]:
+    """A query on its way: what was decided, and what it will run with."""
+    config = Config.read(settings(spark))
+    deployment = choose_deployment(spark, config)
+    decider = Decider(spark, deployment, mixed=True, what="collect", started=time.perf_counter())
+    decision = decider.decide(frame._jdf.queryExecution())
+    run = NativeRun(spark, config, deployment, session=history.session_id(spark), tag="volley-test")
+    return decision, run, deployment
+
+
+def crossed(spark: SparkSession, frame: DataFrame) -> tuple[NativeRun, SparkPart]:
     """A query on its way whose top is Spark's."""
-    query = Query(spark, "collect")
-    part = query.native_plan(frame._jdf.queryExecution())
-    assert isinstance(part, SparkPart)
-    return query, part
+    decision, run, _ = decided(spark, frame)
+    assert isinstance(decision.plan, SparkPart)
+    return run, decision.plan
 
 
 # ------------------------------------------------------------------------------------------------ in this process
@@ -167,8 +179,11 @@ def test_a_driver_listens_beyond_loopback_only_where_it_may(
         def getConf(self) -> dict[str, str]:
             return {"spark.driver.host": host}
 
+    class Session:
+        sparkContext = Context()
+
     config = Config.read({f"spark.volley.{key}": value for key, value in options.items()})
-    assert can_be_read(Context(), config) is can  # type: ignore[arg-type]
+    assert choose_deployment(Session(), config).serves_spark is can  # type: ignore[arg-type]
 
 
 def test_the_token_is_not_shown() -> None:
@@ -210,7 +225,7 @@ def test_nested_types_cross(spark: SparkSession, tmp_path: Path) -> None:
         plain = query(spark)
     running, part = crossed(spark, query(spark))
     with closing(running):
-        crossed_types = [field.dataType for field in part.frame(running._boundary).schema]
+        crossed_types = [field.dataType for field in part.frame(running.boundary).schema]
     assert crossed_types == [field.dataType for field in plain.schema]
 
 
@@ -246,7 +261,7 @@ def test_spark_knows_how_much_it_reads(tpch: SparkSession) -> None:
     """A relation that it takes for small would be sent whole to every task of a join."""
     query, part = crossed(tpch, grouped(tpch))
     with closing(query):
-        size_bytes = int(part.logical(query._boundary).stats().sizeInBytes())
+        size_bytes = int(part.logical(query.boundary).stats().sizeInBytes())
     with conf(tpch, {"spark.volley.enabled": "false"}):
         rows = grouped(tpch).drop("same").toArrow()
     assert rows.nbytes / 2 < size_bytes < rows.nbytes * 4
@@ -254,17 +269,15 @@ def test_spark_knows_how_much_it_reads(tpch: SparkSession) -> None:
 
 def test_no_plan_shows_the_token(tpch: SparkSession) -> None:
     query, part = crossed(tpch, grouped(tpch))
-    started = query._kept
     tokens = []
 
     def noted(subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
-        kept, access = started(subplan, resources)
+        kept, access = query.materialize(subplan, resources)
         tokens.append(access.token)
         return kept, access
 
-    query._boundary = EngineBoundary(noted)
-    with closing(query):
-        frame = part.frame(query._boundary)
+    with closing(query), closing(EngineBoundary(noted)) as boundary:
+        frame = part.frame(boundary)
         execution = frame._jdf.queryExecution()
         (token,) = tokens
         assert token is not None
@@ -344,7 +357,7 @@ def test_workers_keep_the_rows_until_spark_has_read_them(tpch: SparkSession, clu
     with conf(tpch, cluster.settings):
         query, part = crossed(tpch, grouped(tpch))
         with closing(query):
-            part.logical(query._boundary)
+            part.logical(query.boundary)
             assert held_bytes(cluster) > 0
         assert held_bytes(cluster) == 0
         assert_same_rows(tpch, grouped, native=False)
@@ -428,15 +441,14 @@ def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
     tpch: SparkSession, cluster: LocalCluster
 ) -> None:
     with conf(tpch, cluster.settings):
-        query = Query(tpch, "collect")
-        with closing(query):
-            plan = query.native_plan(below(tpch)._jdf.queryExecution())
-            assert plan is not None
-            assert query._handed is not None
-            assert not isinstance(plan, SparkPart)
-            filled = query._handed.filled(plan)
+        decision, run, deployment = decided(tpch, below(tpch))
+        assert decision.plan is not None
+        assert not isinstance(decision.plan, SparkPart)
+        inputs = SparkInputs(decision.inputs, run.boundary, deployment.ingest)
+        with closing(run), closing(inputs):
+            filled = inputs.fill(decision.plan)
             (rows,) = [node for node in walk(filled) if isinstance(node, MaterializedInput)]
-            outputs = query._handed.given[rows.number]
+            outputs = inputs.given[rows.number]
             # Two tasks of Spark's, and nothing of their rows here.
             assert sum(output.rows for output in outputs) == tpch.table("orders").count()
             assert {output.made_by for output in outputs} <= {member.address for member in cluster.members}
@@ -444,7 +456,7 @@ def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
         assert held_bytes(cluster) == 0
         assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "mixed"
-        assert any("it was run by Spark" in stage.decisions for stage in report_of(tpch).stages)
+        assert any("computed by Spark" in stage.decisions for stage in report_of(tpch).stages)
         assert held_bytes(cluster) == 0
 
 
@@ -513,7 +525,7 @@ def test_a_holder_that_dies_with_the_rows_of_spark(
         monkeypatch.setattr(SparkInput, "pushed", kill_a_holder)
         with (
             conf(tpch, doomed.settings),
-            pytest.warns(UserWarning, match="handed over are lost with their holder"),
+            pytest.warns(UserWarning, match="rows computed by Spark were lost"),
         ):
             assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "spark"
@@ -555,7 +567,7 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
         for query in (grouped, below):
             assert_same_rows(tpch, query, native=False)
             assert report_of(tpch).engine == "mixed"
-        shared = application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
+        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
         assert shared.holders
         for holder in shared.holders:
             health = health_of(holder, shared.security)

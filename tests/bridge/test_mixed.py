@@ -123,7 +123,7 @@ def assert_mixed(spark: SparkSession, query: Callable[[SparkSession], DataFrame]
     assert_same_rows(spark, query, native=False)
     report = report_of(spark)
     assert report.engine == "mixed", [str(reason) for reason in report.reasons]
-    assert report.spark_tasks > 0
+    assert report.spark_tasks
     assert report.reasons
     assert report.stages
 
@@ -371,7 +371,7 @@ def test_settings(tpch: SparkSession) -> None:
 def test_explain_shows_the_hand_over(tpch: SparkSession) -> None:
     explanation = volley.explain(rdd_below_a_join(tpch))
     assert not explanation.native
-    assert len(explanation.find_spark_inputs) == 1
+    assert len(explanation.spark_inputs) == 1
     text = str(explanation)
     assert text.startswith("Volley and Spark run this query")
     assert text.count("~ hand-over") == 1

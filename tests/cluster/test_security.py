@@ -109,7 +109,7 @@ class TestToken:
     def test_a_driver_is_told_that_its_token_is_wrong(self, make_daemon: Callable[..., Daemon]) -> None:
         daemon = make_daemon(Security(TOKEN))
         fleet = Fleet([daemon.address], Security("wrong"), 5.0)
-        with pytest.raises(NoWorkers, match="does not accept this driver's token"):
+        with pytest.raises(NoWorkers, match="rejected this driver's token"):
             fleet.wait()
         fleet.close()
 
@@ -249,9 +249,9 @@ class TestTls:
 
     def test_the_driver_speaks_tls_to_executors(self, certificates: Path) -> None:
         security = self.security(certificates, "ca", "member")
-        control = Control("127.0.0.1", "127.0.0.1", security, insecure=False, met=print)
+        control = Control("127.0.0.1", "127.0.0.1", security, insecure=False, on_sidecar=print)
         try:
-            # It is heard and told that a driver does not do this.
+            # The driver answers that it does not support this call.
             assert health(control.address, self.security(certificates, "ca"))
             with pytest.raises(flight.FlightUnauthenticatedError):
                 health(control.address, self.security(certificates, "ca", token="wrong"))

@@ -127,7 +127,7 @@ def test_groups_above_a_join_stay_whole(tmp_path: Path, hot: float) -> None:
 
 
 @pytest.mark.parametrize("hot", [0.0, 0.8])
-def test_halves_of_groups_need_not(tmp_path: Path, hot: float) -> None:
+def test_partial_aggregates_need_not_stay_whole(tmp_path: Path, hot: float) -> None:
     half = counted(AggregateMode.PARTIAL, V, joined(tmp_path, JoinKind.INNER, None, hot=hot))
     log = adapted_run(counted(AggregateMode.FINAL, V, by(V, half)), NO_BROADCAST if hot else UNMERGED)
     assert len(decisions(log)) == 1 or hot

@@ -310,8 +310,8 @@ class Faulty:
     def holders(self) -> Set[str]:
         return self.inner.holders()
 
-    async def take_in(self, query: QueryId) -> None:
-        return await self.inner.take_in(query)
+    async def open_ingest(self, query: QueryId) -> None:
+        return await self.inner.open_ingest(query)
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         return await self.inner.reserve(worker, attempt)
@@ -420,7 +420,7 @@ def test_attempts_are_limited_and_the_error_names_stage_task_and_attempt() -> No
     ("failure", "error"),
     [(Failure.DATA, DataError), (Failure.INTERNAL, TaskError), (Failure.LOST_INPUT, BlockMissing)],
 )
-def test_what_cannot_pass_is_not_tried_again(failure: Failure, error: type[QueryError]) -> None:
+def test_permanent_failures_are_not_retried(failure: Failure, error: type[QueryError]) -> None:
     transport = faulty(lambda attempt: failure)
     query = start(single(numbers(10)), transport=transport)
     with pytest.raises(error, match="the test broke it"):
@@ -455,7 +455,7 @@ def test_the_first_committed_attempt_wins_for_good() -> None:
     assert [blocks[0].attempt for blocks in election.manifest().blocks] == [first.attempt, other.attempt]
 
 
-def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
+def test_a_manifest_names_every_block_or_raises() -> None:
     """An output that is lost and one that is not needed must never look alike."""
     election = Election(StageId(QueryId("q"), 0), 3)
     dones = [
@@ -471,7 +471,7 @@ def test_a_manifest_names_all_that_is_wanted_or_raises() -> None:
         assert election.manifest().blocks
     assert election.manifest().take(everything[:2]) == (*dones[0].blocks, *dones[1].blocks)
 
-    election.skip_the_rest()
+    election.skip_rest()
     assert election.missing() == []
     assert election.manifest().take(everything) == (*dones[0].blocks, *dones[1].blocks)
 

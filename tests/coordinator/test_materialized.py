@@ -91,7 +91,7 @@ def test_an_output_is_kept_until_it_is_closed() -> None:
     rows = [value for block in blocks for batch in query.transport.fetch(block) for value in batch.column(0)]
     assert sorted(value.as_py() for value in rows) == list(range(100_000))
     assert query.transport.held_bytes > 0
-    assert query.output.end() is None
+    assert query.output.early_end() is None
     query.output.close()
     assert query.transport.held_bytes == 0
     assert query.ending() is None
@@ -120,7 +120,7 @@ def test_a_failure_is_raised_and_leaves_nothing() -> None:
     assert query.transport.held_bytes == 0
 
 
-def test_who_cancels_takes_it_away_and_says_so() -> None:
+def test_cancelling_ends_a_materialized_result() -> None:
     query = Kept(numbers(1000))
     query.output.manifest()
     stopped: list[bool] = []
@@ -128,7 +128,7 @@ def test_who_cancels_takes_it_away_and_says_so() -> None:
     query.token.cancel("enough")
     query.output.close()
     assert stopped == [True]
-    assert isinstance(query.output.end(), QueryCancelled)
+    assert isinstance(query.output.early_end(), QueryCancelled)
     assert query.transport.held_bytes == 0
 
 
@@ -139,7 +139,7 @@ def test_its_deadline_counts_while_others_read() -> None:
     while query.transport.held_bytes:
         assert time.monotonic() < deadline
     query.output.close()
-    assert isinstance(query.output.end(), DeadlineExceeded)
+    assert isinstance(query.output.early_end(), DeadlineExceeded)
 
 
 class OneLeaves(LocalTransport):
@@ -265,7 +265,7 @@ def test_nothing_was_handed_over() -> None:
     assert run(LocalTransport(WORKERS, 3, MemoryStore), [nobody]) == []
 
 
-def test_what_is_lost_of_it_ends_the_query() -> None:
+def test_losing_a_materialized_input_ends_the_query() -> None:
     """It is known whose output is lost, and that nobody here can compute it again."""
     store = serving_store(Config.read({}), Location.here("here:0"))
     transport = LocalTransport(WORKERS, 3, MemoryStore, serving=store)
@@ -273,7 +273,7 @@ def test_what_is_lost_of_it_ends_the_query() -> None:
     damaged = replace(given[1], blocks=tuple(replace(block, checksum=1) for block in given[1].blocks))
     for outputs in ([given[0], damaged], [replace(output, made_by="gone") for output in given]):
         log = EventLog()
-        with pytest.raises(BlockMissing, match="rows that Spark had handed over are lost"):
+        with pytest.raises(BlockMissing, match="rows computed by Spark were lost"):
             run(transport, outputs, log)
         assert sum(isinstance(event, TaskFailed) for event in log.events) <= WORKERS
         store.release(HANDED)

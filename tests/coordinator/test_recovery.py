@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanged data that is lost: it is computed again, only it, and nobody sees two versions of one result."""
+"""Lost exchanged data is recomputed, and nothing else is; no reader sees two versions of one output."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_lost_block_is_held_against_its_worker_and_a_damaged_one_is_not(damage
 
 
 def test_epochs_are_limited() -> None:
-    with pytest.raises(QueryError, match="lost and computed again 2 times"):
+    with pytest.raises(QueryError, match="lost and recomputed 2 times"):
         run(three_stages(Partitioning.ROUND_ROBIN), Losses(stage=0, count=100), attempts=2)
 
 

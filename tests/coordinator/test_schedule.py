@@ -231,7 +231,7 @@ class Cluster:
     def read(self, number: int) -> None:
         """The coordinator itself reads what a stage gave, as it does with a subquery, and keeps to that."""
         self.perform(self.schedule.demand(number))
-        if self.error is not None or not self.schedule.is_whole(number):
+        if self.error is not None or not self.schedule.has_all_outputs(number):
             return
         attempts = {block.attempt for blocks in self.schedule.manifest(number).blocks for block in blocks}
         if missing := attempts & self.gone:
@@ -448,7 +448,7 @@ def test_a_late_report_says_nothing_about_outputs_that_were_made_since() -> None
     ]
     cluster.perform(schedule.fail(reports[0], "w1", set(WORKERS)))
     cluster.perform(schedule.finish(cluster.output_of(take(cluster, task_of(0, 0, 1))), "w0"))
-    assert not schedule.is_whole(0)
+    assert not schedule.has_all_outputs(0)
     cluster.perform(schedule.fail(reports[1], "w1", set(WORKERS)))
     # The new output of task 0 still counts; that of task 1 is on its way.
     assert list(cluster.running) == [task_of(0, 1, 1)]

@@ -46,10 +46,16 @@ ORDER = [
     "cluster",
     "elastic",
     "settings",
+    "callers",
     "bridge",
+    "deployment",
+    "decide",
     "observe",
     "history",
+    "native_run",
     "query",
+    "actions",
+    "intercepts",
     "session",
     "",
     "sources",
@@ -67,7 +73,7 @@ SEES_ONLY = {
 }
 
 # The only places that choose a transport or a store.
-CHOOSERS = {"query", "shuffle.factory"}
+CHOOSERS = {"deployment.local", "deployment.flight", "deployment.spark", "shuffle.factory"}
 
 # Who tests or measures them has to know them.
 COMPARERS = ("testing", "cli", "bench")
@@ -148,7 +154,7 @@ def test_the_order_names_whole_packages_that_exist() -> None:
 
 def test_the_check_sees_a_wrong_import() -> None:
     assert place("coordinator.run") > place("transport.local") > place("worker.slots") > place("rpc.codec")
-    assert "transport.local" in imports("query")
+    assert "transport.local" in imports("deployment.local")
 
 
 _FAULTS = """

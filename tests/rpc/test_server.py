@@ -124,7 +124,7 @@ def test_a_server_that_offers_nothing_refuses_everything() -> None:
     server = listen(Server, "127.0.0.1", 0, PLAIN)
     server.open()
     with Client(f"127.0.0.1:{server.port}", PLAIN) as client:
-        with pytest.raises(PeerRefused, match="nothing that a server does"):
+        with pytest.raises(PeerRefused, match="a server does not support"):
             client.call("health", AskHealth())
         with pytest.raises(flight.FlightError, match="no rows"):
             client.flight.do_get(flight.Ticket(b"x")).read_all()
@@ -148,7 +148,7 @@ OTHER_VERBS: dict[str, Callable[[flight.FlightClient], object]] = {
 
 
 @pytest.mark.parametrize("verb", OTHER_VERBS)
-def test_what_no_server_of_ours_does_is_refused_without_a_traceback(verb: str) -> None:
+def test_unsupported_calls_are_refused_without_a_traceback(verb: str) -> None:
     with serving() as address, Client(address, PLAIN) as client:
         with pytest.raises(flight.FlightError) as info:
             OTHER_VERBS[verb](client.flight)
@@ -156,13 +156,13 @@ def test_what_no_server_of_ours_does_is_refused_without_a_traceback(verb: str) -
 
 
 class TestClient:
-    def test_who_is_not_there_is_unavailable(self) -> None:
+    def test_an_absent_server_is_unavailable(self) -> None:
         with serving() as gone:
             pass
         with Client(gone, PLAIN) as client, pytest.raises(PeerUnavailable, match=gone):
             client.call("fine", AskHealth())
 
-    def test_who_has_not_opened_yet_is_unavailable(self) -> None:
+    def test_a_server_that_is_not_open_is_unavailable(self) -> None:
         with (
             serving(opened=False) as address,
             Client(address, PLAIN) as client,
@@ -172,11 +172,11 @@ class TestClient:
 
     def test_a_call_has_a_deadline(self) -> None:
         with serving() as address, Client(address, PLAIN, role="driver", timeout_seconds=0.1) as client:
-            with pytest.raises(PeerTimedOut, match=f"driver {address} did not answer within 0.1 s"):
+            with pytest.raises(PeerTimedOut, match=f"driver {address} did not reply within 0.1 s"):
                 client.call("hang", AskHealth())
             assert issubclass(PeerTimedOut, PeerLost)
 
-    def test_a_token_that_is_not_accepted_is_named(self) -> None:
+    def test_a_rejected_token_is_a_clear_error(self) -> None:
         with (
             serving(Security("right")) as address,
             Client(address, Security("wrong")) as client,
@@ -189,11 +189,11 @@ class TestClient:
         with serving() as address, Client(address, PLAIN) as client, pytest.raises(QueryError):
             client.call(action, AskHealth())
 
-    def test_a_greeting_that_is_not_returned_is_refused(self) -> None:
+    def test_an_invalid_handshake_reply_is_refused(self) -> None:
         hello = Hello(Identity("x", 1, "", ""), "x")
         with (
             serving() as address,
             Client(address, PLAIN) as client,
-            pytest.raises(HandshakeRefused, match="did not return the greeting"),
+            pytest.raises(HandshakeRefused, match="sent no valid reply to the handshake"),
         ):
             client.greet(hello)

@@ -24,7 +24,7 @@ from volley.errors import QueryError, SourceError
 from volley.plan.expressions import Alias, Attribute, Call, Literal
 from volley.plan.nodes import HERE, Filter, Node, Project, SourceScan
 from volley.plan.types import BOOLEAN, DATE, LONG, STRING
-from volley.splits.conditions import conditions
+from volley.splits.conditions import pushable_filters
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
 from volley.stages.scans import push_down, scans_of
 from volley.testing.limits import DISTRIBUTED_SETTINGS
@@ -140,7 +140,7 @@ class TestRows:
         registered(spark, Later)
         assert_same_rows(spark, "select n from later where n > 3")
 
-    def test_nothing_found_is_what_it_is_on_spark(self, spark: SparkSession) -> None:
+    def test_no_splits_give_the_same_result_as_on_spark(self, spark: SparkSession) -> None:
         registered(spark, Numbers, splits=0)
         assert_same_rows(spark, "select id from numbers")
 
@@ -241,6 +241,10 @@ class TestDaemons:
         with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
             registered(spark, Mine, splits=3)
             assert spark.sql("select id from mine").count() == 30
+            explanation = volley.explain(spark.table("mine"))
+            assert str(explanation).startswith("Spark runs this query: 2 of 2 operators (100%) are native")
+            assert "DATA_SOURCE_NOT_SUPPORTED" in str(explanation)
+            assert not explanation.native
         report = volley.last_query(spark)
         assert report is not None
         assert report.engine == "spark"
@@ -291,7 +295,7 @@ def test_a_reader_is_told_what_it_may_prune_by() -> None:
         ),
     )
     scan = SourceScan("s", "", ("n", "t", "d"), (number, text, day), filters=(condition, *vague))
-    assert conditions(scan) == [
+    assert pushable_filters(scan) == [
         filters.GreaterThan(("n",), 3),
         filters.EqualTo(("t",), "x"),
         filters.In(("d",), (datetime.date(1970, 1, 1), datetime.date(1970, 1, 2))),
@@ -318,7 +322,7 @@ def test_a_source_is_told_of_the_columns_that_are_read_and_no_others() -> None:
 
 
 class TestReferences:
-    def test_partitions_travel_as_plain_words(self) -> None:
+    def test_partitions_are_sent_as_plain_json(self) -> None:
         partition = NumbersPartition(1, 2, 3, 4)
         assert decode(encode(partition, here=False), here=False) == partition
         value = InputPartition(

@@ -66,7 +66,7 @@ def test_classes_of_the_kind_are_found_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["Other", "Circle", "Odd", "Local", "function", "Assigned", "Part2", "", "x.y"]
 )
-def test_what_is_no_class_statement_of_the_kind_is_not(name: str) -> None:
+def test_names_that_are_not_such_a_class_are_not_declared(name: str) -> None:
     assert not declares("peer_package.sources", name, DataSource)
     assert not hasattr(sys, "peer_ran_this")
 

@@ -26,7 +26,7 @@ from volley.plan.expressions import Attribute
 from volley.plan.local_registry import hold
 from volley.plan.nodes import HERE, Exchange, Node, Partitioning, SourceScan
 from volley.plan.types import LONG
-from volley.splits.datasource import portable
+from volley.splits.datasource import make_portable
 from volley.stages.cut import make_stages
 from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
@@ -47,7 +47,7 @@ def exchanged(**options: Any) -> Node:
     """The numbers, through an exchange: what a lost worker had of it is read again from its splits."""
     source = Numbers({key: str(value) for key, value in options.items()})
     schema = StructType().add("id", LongType()).add("split", LongType()).add("pid", LongType())
-    reader = portable(f"{HERE}{hold(pickle.dumps(source))}:{schema.json()}")
+    reader = make_portable(f"{HERE}{hold(pickle.dumps(source))}:{schema.json()}")
     scan = SourceScan("numbers", reader, ("id", "split", "pid"), (ID, SPLIT, PID))
     return Exchange(Partitioning.HASH, 3, (ID,), (), scan)
 

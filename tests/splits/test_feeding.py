@@ -196,7 +196,7 @@ class TestSources:
             column(start(numbers(splits=100), transport=BrokenChannels(breaks)))
 
     def test_garbage_of_discovery_is_an_error(self) -> None:
-        with pytest.raises(SourceError, match="object where an InputPartition was expected"):
+        with pytest.raises(SourceError, match="object instead of an InputPartition"):
             column(start(numbers(garbage="object")))
 
     @pytest.mark.parametrize("workers", [1, 3])
@@ -242,8 +242,10 @@ class TestSources:
                 found += next(stream).column(0).to_pylist()
         assert sorted(found) == list(range(70))
 
-    def test_where_the_splits_are_is_told_while_they_flow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("volley.coordinator.feeding._TELL_SECONDS", 0.01)
+    def test_progress_of_splits_is_reported_while_they_are_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("volley.coordinator.feeding._REPORT_SECONDS", 0.01)
         told = threading.Event()
 
         def listen(event: Event) -> None:
@@ -287,7 +289,7 @@ class TestIntake:
         assert (split_queue.take(), split_queue.take()) == (b"c", None)
         assert len(asked) == 2
 
-    def test_an_answer_to_another_question_is_not_taken(self) -> None:
+    def test_an_answer_to_another_request_is_ignored(self) -> None:
         asked = threading.Event()
         split_queue = SplitQueue(lambda after, credits, read: asked.set())
         split_queue.give(splits(0, 3, b"never asked for"))

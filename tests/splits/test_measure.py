@@ -83,12 +83,12 @@ def test_every_file_and_every_scan_counts_and_those_of_subqueries(file: DataFile
     assert abs(read_bytes(asking) - 2 * one) < 3
 
 
-def test_of_a_file_that_cannot_be_seen_everything_counts() -> None:
+def test_all_columns_count_if_the_footer_cannot_be_read() -> None:
     unseen = DataFile("/nowhere/a.parquet", 1000, 0)
     assert read_bytes(scan(unseen, NARROW)) == OPEN_BYTES + 1000
 
 
-def test_numbers_count_as_what_they_are() -> None:
+def test_ranges_count_eight_bytes_per_number() -> None:
     assert read_bytes(Range(0, 1000, 10, (NARROW,))) == 800
 
 
@@ -100,16 +100,16 @@ def test_numbers_count_as_what_they_are() -> None:
     ],
     ids=["a source of unknown size", "a product"],
 )
-def test_never_little(plan: Node) -> None:
+def test_plans_that_never_fit_one_task(plan: Node) -> None:
     assert not fits_one_task(plan, limited(2**60))
 
 
-def test_nothing_is_little_when_there_is_no_limit(file: DataFile) -> None:
+def test_no_plan_fits_one_task_with_a_limit_of_zero(file: DataFile) -> None:
     assert not fits_one_task(scan(file, NARROW), limited(0))
     assert not fits_one_task(Project((Literal(1, LONG),), Range(0, 0, 1, ())), limited(0))
 
 
-def test_a_little_query_is_one_task_and_says_so(tpch: SparkSession) -> None:
+def test_a_small_query_is_one_task_and_explain_says_so(tpch: SparkSession) -> None:
     text = "select o_orderpriority, count(*) n from orders join customer on o_custkey = c_custkey group by 1"
     tpch.conf.set("spark.volley.local.workers", "3")
     assert_same_rows(tpch, text)

@@ -171,7 +171,7 @@ class TestFeed:
         async def story() -> None:
             feed = Feed("f", Source(lambda: splits(20)))
             feed.start()
-            await feed.over()
+            await feed.wait_discovered()
             first = await feed.take(0, 0, 5)
             other = await feed.take(1, 0, 5)
             # The attempt at task 0 fails here. The next one begins with what the first had, and takes more.
@@ -200,7 +200,7 @@ class TestFeed:
         async def story() -> None:
             feed = Feed("f", Source(lambda: splits(20)))
             feed.start()
-            await feed.over()
+            await feed.wait_discovered()
             first = await feed.take(0, 0, 5)
             feed.commit(0)
             assert await everything(feed, 0) == list(first.splits)
@@ -215,18 +215,18 @@ class TestFeed:
         async def story() -> None:
             feed = Feed("f", Source(lambda: splits(100, lambda number: number % 10)))
             feed.start()
-            await feed.over()
+            await feed.wait_discovered()
             found = [int(split) % 10 for split in await everything(feed, 0, credits=1)]
             assert found == sorted(found, reverse=True)
 
         told(story())
 
-    def test_splits_go_to_where_they_are_near(self) -> None:
+    def test_splits_go_to_workers_on_their_hosts(self) -> None:
         async def story() -> None:
             hosts = [Split(b"a", 9, hosts=("x",)), Split(b"b", 5, hosts=("y",)), Split(b"c", 1, hosts=("x",))]
             feed = Feed("f", Source(lambda: iter(hosts)))
             feed.start()
-            await feed.over()
+            await feed.wait_discovered()
             assert (await feed.take(0, 0, 1, "y")).splits == (b"b",)
             assert (await feed.take(1, 0, 1, "z")).splits == (b"a",)
             assert (await feed.take(2, 0, 1, "y")).splits == (b"c",)
@@ -261,7 +261,7 @@ class TestFeed:
             with pytest.raises(
                 SourceError, match=r"numbers could not find its splits: OSError: .*broke"
             ) as info:
-                await feed.over()
+                await feed.wait_discovered()
             assert isinstance(info.value.__cause__, OSError)
             with pytest.raises(SourceError):
                 await feed.take(0, 0, 1)
@@ -274,8 +274,8 @@ class TestFeed:
         async def story() -> None:
             feed = Feed("f", Source(lambda: iter([Split(b"1"), garbage])))
             feed.start()
-            with pytest.raises(SourceError, match="where a Split of bytes was expected"):
-                await feed.over()
+            with pytest.raises(SourceError, match="instead of a Split of bytes"):
+                await feed.wait_discovered()
 
         told(story())
 
@@ -283,8 +283,8 @@ class TestFeed:
         async def story() -> None:
             feed = Feed("f", Source(lambda: iter([Split(bytes(64 * 2**20))])))
             feed.start()
-            with pytest.raises(SourceError, match="says what to read"):
-                await feed.over()
+            with pytest.raises(SourceError, match="describes what to read"):
+                await feed.wait_discovered()
 
         told(story())
 
@@ -293,7 +293,7 @@ class TestFeed:
             feed = Feed("f", Source(lambda: iter(())))
             feed.start()
             assert await everything(feed, 0) == []
-            assert not await feed.surplus(1)
+            assert not await feed.wait_for_surplus(1)
 
         told(story())
 
@@ -347,7 +347,7 @@ class TestFeed:
             feed = Feed("f", Source(slowly))
             feed.start()
             first = asyncio.create_task(feed.take(0, 0, 1))
-            surplus = asyncio.create_task(feed.surplus(1))
+            surplus = asyncio.create_task(feed.wait_for_surplus(1))
             more.release()
             assert (await first).splits == (b"0",)
             assert not surplus.done()
@@ -355,7 +355,7 @@ class TestFeed:
             # Nobody has asked for the second: there is work for another task.
             assert await surplus
             more.release(2)
-            await feed.over()
+            await feed.wait_discovered()
             assert len(await everything(feed, 1)) == 3
 
         told(story())
@@ -373,7 +373,7 @@ def test_sizes_of_a_heavy_tail_are_spread_evenly(seed: int) -> None:
     async def story() -> list[int]:
         feed = Feed("f", Source(lambda: splits(1000, lambda number: sizes[number])))
         feed.start()
-        await feed.over()
+        await feed.wait_discovered()
         tasks = [_Reading() for _ in range(4)]
         asking = [(0.0, number) for number in range(4)]
         while asking:

@@ -214,10 +214,10 @@ class TestPeers:
 
         run(story)
 
-    def test_an_address_that_is_none_is_said_at_once(self) -> None:
+    def test_an_invalid_address_is_an_error_at_once(self) -> None:
         fleet = Fleet(["not an address"], Security(), timeout_seconds=30.0)
         began = time.monotonic()
-        with pytest.raises(NoWorkers, match="cannot be connected to"):
+        with pytest.raises(NoWorkers, match="cannot connect to"):
             fleet.wait()
         assert time.monotonic() - began < 15
         fleet.close()
@@ -304,7 +304,7 @@ class TestLostWorkers:
             failure = await running.done()
             assert isinstance(failure, TaskFailure)
             assert failure.failure is Failure.WORKER
-            assert "did not answer" in failure.message
+            assert "did not reply" in failure.message
             assert time.monotonic() - stopped < 10
             await running.cancel()
             assert hung.address not in {worker.name for worker in transport.workers()}
@@ -393,12 +393,12 @@ class TestHandshake:
         assert "old driver" in str(refused.value)
         assert f"worker {cluster.addresses[0]}" in str(refused.value)
 
-    def test_this_side_refuses_too(self, cluster: LocalCluster) -> None:
+    def test_either_side_refuses_another_protocol_version(self, cluster: LocalCluster) -> None:
         ours = handshake.Identity.of_this_process("driver")
         with pytest.raises(QueryError, match=r"worker x has protocol 7"):
             replace(ours, name="worker x", protocol_version=7).require_same(ours)
 
-    def test_nobody_there_says_who_was_asked(self, cluster: LocalCluster) -> None:
+    def test_an_error_names_the_unreachable_worker(self, cluster: LocalCluster) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -430,4 +430,4 @@ class TestHandshake:
             fleet.close()
         assert isinstance(failure, TaskFailure)
         assert failure.failure is Failure.WORKER
-        assert "no message" in failure.message
+        assert "not a message" in failure.message

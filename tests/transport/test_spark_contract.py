@@ -19,8 +19,8 @@ from volley.security import Security
 from volley.testing.contracts import TransportContract
 from volley.transport.base import Transport
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark import Application, SparkTransport, application
-from volley.transport.spark_task import own_sidecar
+from volley.transport.spark import Application, SparkTransport, shared_application
+from volley.transport.spark_task import own_sidecar_address
 
 
 class TestSparkTransport(TransportContract):
@@ -28,7 +28,7 @@ class TestSparkTransport(TransportContract):
 
     @pytest.fixture
     def shared(self, spark_session: SparkSession) -> Application:
-        return application(spark_session.sparkContext, Config.read({}), {})
+        return shared_application(spark_session.sparkContext, Config.read({}), {})
 
     @pytest.fixture
     def make_transport(self, shared: Application) -> Callable[[int], Transport]:
@@ -45,7 +45,7 @@ class TestSparkTransport(TransportContract):
 
         def give(batches: Any) -> Any:
             security = Security(token)
-            address = own_sidecar(shared)
+            address = own_sidecar_address(shared)
             with Client(control, security, role="driver") as driver:
                 driver.call("register", RegisterWorker(address))
             with Client(address, security) as sidecar:

@@ -46,7 +46,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.met: list[str] = []
-        self.control = Control("127.0.0.1", "127.0.0.1", SECRET, insecure=False, met=self.met.append)
+        self.control = Control("127.0.0.1", "127.0.0.1", SECRET, insecure=False, on_sidecar=self.met.append)
         self.loop = LoopThread()
         self.outcomes: list[TaskDone | TaskFailure] = []
         self.channel = self.on_loop(self._channel())
@@ -114,7 +114,7 @@ def test_a_pull_waits_for_its_splits(driver: Driver) -> None:
     assert driver.met == ["127.0.0.1:4711"]
 
 
-def test_what_is_asked_again_is_one_want_until_it_is_answered(driver: Driver) -> None:
+def test_a_repeated_pull_is_one_request_until_it_is_answered(driver: Driver) -> None:
     assert driver.ask("pull", pull(wait_seconds=0.01)) == Ack(False)
     assert driver.ask("pull", pull(wait_seconds=0.01)) == Ack(False)
     assert driver.next_want().after == 0
@@ -148,13 +148,13 @@ def test_an_attempt_that_is_over_is_refused_also_while_it_waits(driver: Driver) 
     assert [type(answer) for answer in answers] == [Refused] * 3
 
 
-def test_an_end_is_heard(driver: Driver) -> None:
+def test_an_outcome_reaches_the_channel(driver: Driver) -> None:
     done = TaskDone(THEIRS, (), TaskMetrics(3, 24, 0.5), "127.0.0.1:4711")
     assert driver.ask("ended", done) == Ack()
     assert driver.outcomes == [done]
 
 
-def test_only_who_has_the_token_is_heard(driver: Driver) -> None:
+def test_calls_without_the_token_are_refused(driver: Driver) -> None:
     for security in (Security(), Security(token="b" * 64)):
         with pytest.raises(flight.FlightUnauthenticatedError):
             driver.ask("pull", pull(), security)
@@ -162,13 +162,13 @@ def test_only_who_has_the_token_is_heard(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"\xff", encode(Ack())])
-def test_what_is_no_message_is_refused(driver: Driver, body: bytes) -> None:
+def test_an_invalid_message_is_refused(driver: Driver, body: bytes) -> None:
     assert isinstance(driver.send("pull", body), Refused)
 
 
 def test_it_does_not_listen_for_the_network_without_tls() -> None:
     with pytest.raises(ConfigError, match="no TLS"):
-        Control("0.0.0.0", "driver", SECRET, insecure=False, met=print)
+        Control("0.0.0.0", "driver", SECRET, insecure=False, on_sidecar=print)
 
 
 def test_channels_end_with_their_attempt() -> None:

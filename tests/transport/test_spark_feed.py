@@ -45,7 +45,7 @@ def native_report(spark: SparkSession) -> QueryReport:
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "native"
-    assert report.spark_tasks > 0
+    assert report.spark_tasks
     return report
 
 

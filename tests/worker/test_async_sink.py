@@ -88,7 +88,7 @@ def test_rows_of_a_partition_keep_their_order() -> None:
     assert values(store, block) == [number for number in range(50) for _ in range(20_000)]
 
 
-def test_who_is_cancelled_leaves_no_thread_at_work() -> None:
+def test_a_cancelled_attempt_leaves_no_working_thread() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def during() -> None:

@@ -169,7 +169,7 @@ class TestCalls:
         assert isinstance(heard[0].end, TaskFailure)
         assert time.monotonic() - started < 8
 
-    def test_what_it_does_not_know_is_refused_without_a_traceback(self, caller: Caller) -> None:
+    def test_an_unknown_action_is_refused_without_a_traceback(self, caller: Caller) -> None:
         for action, body in [
             ("dance", encode(AskHealth())),
             ("run", encode(AskHealth())),
@@ -205,7 +205,7 @@ class TestCalls:
 
     def test_a_port_that_is_taken_is_an_error(self, daemon: Daemon, tmp_path: Path) -> None:
         taken = int(daemon.address.rpartition(":")[2])
-        with pytest.raises(ConfigError, match="cannot be listened on"):
+        with pytest.raises(ConfigError, match="cannot listen on"):
             Daemon(settings_of(tmp_path, port=taken), PLAIN)
 
     def test_another_name_for_loopback_works(self, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ class TestSlots:
             assert not slots.reserve(attempt_id(1))
             await asyncio.sleep(0.1)
             assert slots.reserve(attempt_id(1))
-            with pytest.raises(QueryError, match="no room"):
+            with pytest.raises(QueryError, match="no slot"):
                 slots.start(stage_task(numbers(1), SINGLE, 0))
 
         self.run(story())
@@ -421,13 +421,13 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--dir", "/nowhere/at/all"], "is not a directory"),
+            (["--dir", "/nowhere/at/all"], "is not a writable directory"),
             (["--host", "0.0.0.0", "--advertise", "here"], "no token or no TLS"),
             (["--set", "spark.volley.shuffle.compression=gzip"], "expected one of none, lz4, zstd, auto"),
         ],
         ids=["directory", "network", "option"],
     )
-    def test_what_cannot_be_is_said(self, arguments: list[str], said: str) -> None:
+    def test_invalid_options_are_reported(self, arguments: list[str], said: str) -> None:
         result = CliRunner().invoke(cli, ["worker", *arguments])
         assert isinstance(result.exception, ConfigError)
         assert said in str(result.exception)

@@ -44,12 +44,16 @@ class EngineBoundary:
         return Rows(tuple(block for task in manifest.blocks for block in task if block.rows), access)
 
     @contextmanager
-    def read_by_spark(self) -> Iterator[None]:
+    def read_by_spark(self, *, commits: bool = False) -> Iterator[None]:
         """Around the jobs of Spark that read such rows. When they could not be read, that is raised, and not what Spark
-        makes of it; afterwards they are gone."""
+        makes of it; afterwards they are gone.
+
+        With `commits` the jobs leave something behind: once they have succeeded, nothing is raised any more.
+        """
         try:
             yield
-            self._check()
+            if not commits:
+                self._check()
         except (PySparkException, Py4JError) as error:
             self._check()
             if problem := _problem(str(error)):
@@ -61,7 +65,7 @@ class EngineBoundary:
     def _check(self) -> None:
         """Raise what has ended a native query before Spark was done with its rows."""
         for kept in self._kept:
-            if ended := kept.end():
+            if ended := kept.early_end():
                 raise ended
 
     def close(self) -> None:

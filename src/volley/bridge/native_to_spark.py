@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -35,20 +35,30 @@ from volley.support.split import subplans
 
 
 class Subplan:
-    """A sub-tree that runs natively. `logical` is the part of the optimised query that it computes."""
+    """A sub-tree that runs natively. `logical` is the part of the optimised query that it computes.
 
-    def __init__(self, spark: SparkSession, node: Node, logical: Java, attributes: list[Java]) -> None:
+    `node` is the sub-tree as it was captured, `plan` is what the workers are given of it.
+    """
+
+    def __init__(
+        self, spark: SparkSession, node: Node, logical: Java, attributes: list[Java], plan: Node | None = None
+    ) -> None:
         self.node = node
+        self.plan = node if plan is None else plan
         self.logical = logical
         self._spark = spark
         self._attributes = attributes
         self._output = tuple(map(attribute_of, attributes))
 
+    def with_plan(self, plan: Node) -> Subplan:
+        """The same rows, computed by another plan."""
+        return Subplan(self._spark, self.node, self.logical, self._attributes, plan)
+
     def relation(self, boundary: EngineBoundary) -> Java:
         """The same attributes, read from where the native side keeps them. The subplan is computed now."""
-        rows = boundary.rows(self.node)
+        rows = boundary.rows(self.plan)
         # Inside the engine no column is there twice, and one is there always (`stages.row_counts`).
-        ids = [attribute.id for attribute in distinct(self.node.output)]
+        ids = [attribute.id for attribute in distinct(self.plan.output)]
         places = [ids.index(attribute.id) for attribute in self._output] or [0]
         columns = self._output or (ROW,)
         names = column_names(columns)
@@ -106,6 +116,11 @@ class SparkPart:
         self.carried = self.output or (ROW,)
         self._spark = spark
         self._logical = logical
+
+    def change_plans(self, change: Callable[[Node], Node]) -> SparkPart:
+        """The same part over subplans whose plans are changed."""
+        changed = tuple(subplan.with_plan(change(subplan.plan)) for subplan in self.subplans)
+        return SparkPart(self._spark, self._logical, changed)
 
     def logical(self, boundary: EngineBoundary) -> Java:
         """What Spark is to plan. The subplans are computed now."""

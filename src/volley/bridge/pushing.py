@@ -27,7 +27,7 @@ from volley.rpc.codec import decode, encode
 from volley.rpc.control import AskHealth, Health, Push, Pushed, RegisterWorker
 from volley.security import Security
 from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark_task import own_sidecar
+from volley.transport.spark_task import own_sidecar_address
 
 SCHEMA = "pushed binary"
 _CALL_SECONDS = 5.0
@@ -103,7 +103,7 @@ def _pushed(
 def _address(security: Security, ingest_endpoint: IngestEndpoint, turn: int) -> str:
     """The sidecar beside this task, or the next of the workers that answers."""
     if ingest_endpoint.sidecars is not None:
-        address = own_sidecar(ingest_endpoint.sidecars)
+        address = own_sidecar_address(ingest_endpoint.sidecars)
         # Otherwise it is met when it runs something, and until then nobody tells it that a query is over.
         with (
             suppress(QueryError),

@@ -6,13 +6,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pyspark import SparkContext
-
-from volley.config import Config
 from volley.rpc.server import Rows, Server, address_of, listen
-from volley.security import Security, is_loopback
+from volley.security import Security
 from volley.shuffle.location import Location
-from volley.transport.spark_control import driver_hosts
 from volley.worker.server import ServingStore
 
 _STOP_SECONDS = 5.0
@@ -41,19 +37,10 @@ class Served:
         stopping.join(_STOP_SECONDS)
 
 
-def can_be_read(context: SparkContext, config: Config) -> bool:
-    """Whether Spark's tasks can be given native rows. A driver that is its own worker has to listen for them, and needs
-    TLS, or leave, to do so beyond loopback."""
-    if config.transport != "local" or config.shuffle_store != "memory":
-        return True
-    allowed = config.executor_insecure or bool(config.tls_certificate_file)
-    return allowed or is_loopback(driver_hosts(context)[0])
-
-
 class _Server(Server):
     """Has nothing until it is told its store."""
 
-    offers = "driver"
+    role = "driver"
 
     def serve(self, store: ServingStore) -> None:
         self._store = store

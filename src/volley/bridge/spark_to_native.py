@@ -28,7 +28,7 @@ from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema, distinct
 from volley.plan.capture import Origins
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import LocalRows, MaterializedInput, Node, Project, with_children
+from volley.plan.nodes import LocalRows, MaterializedInput, Node, Project, transform, with_children
 from volley.plan.types import to_arrow
 from volley.rpc.control import Pushed
 from volley.rpc.messages import TaskDone
@@ -41,12 +41,17 @@ _RELEASE_SECONDS = 60.0
 
 
 class SparkInput:
-    """A sub-tree that Spark runs. `output` is what the native side gets of it, by Catalyst's ids."""
+    """A sub-tree, `node` as it was captured, that Spark runs. `output` is what the native side gets of it, by
+    Catalyst's ids."""
 
     def __init__(self, node: Node, part: SparkPart) -> None:
         self.node = node
         self.part = part
         self.output = part.carried
+
+    def change_plans(self, change: Callable[[Node], Node]) -> SparkInput:
+        """The same over native subplans whose plans are changed."""
+        return SparkInput(self.node, self.part.change_plans(change))
 
     def rows(self, boundary: EngineBoundary) -> LocalRows:
         """All rows, in this process."""
@@ -92,42 +97,46 @@ class IngestTarget:
 class SparkInputs:
     """The rows of all hand-overs of a query. Spark runs them when they are first asked for.
 
-    With `land` they go to workers in other processes, from Spark's tasks. Otherwise the worker is this process.
+    `ingest` opens the workers in other processes to which Spark's tasks push them; where it gives None, the worker is
+    this process.
     """
 
     def __init__(
-        self, items: tuple[SparkInput, ...], boundary: EngineBoundary, land: Callable[[], IngestTarget] | None
+        self,
+        items: tuple[SparkInput, ...],
+        boundary: EngineBoundary,
+        ingest: Callable[[], IngestTarget | None],
     ) -> None:
         self.items = items
         self.given: dict[int, list[TaskDone]] = {}
         """What has been put into the stores, by the numbers of the `MaterializedInput` in the plan."""
         self._boundary = boundary
-        self._land = land
+        self._ingest = ingest
         self._ingest_target: IngestTarget | None = None
-        self._rows: dict[int, Node] = {}
+        self._rows: list[Node] = []
 
-    def filled(self, plan: Node) -> Node:
-        """The plan with the rows of Spark in place of the sub-trees that Spark runs."""
+    def fill(self, plan: Node) -> Node:
+        """The plan that `number_inputs` made, with the rows of Spark where it reads them."""
         if not self._rows:
-            self._rows = {id(item.node): _exactly(item.node.output, self._read(item)) for item in self.items}
+            self._open()
+            self._rows = [
+                _exactly(item.node.output, self._read(number, item)) for number, item in enumerate(self.items)
+            ]
+        return transform(
+            plan, lambda node: self._rows[node.number] if isinstance(node, MaterializedInput) else node
+        )
 
-        def fill(node: Node) -> Node:
-            if id(node) in self._rows:
-                return self._rows[id(node)]
-            return with_children(node, tuple(fill(child) for child in node.children))
+    def _open(self) -> None:
+        if self._ingest_target is None and (target := self._ingest()) is not None:
+            self._ingest_target = target
+            # An iterator over the rows of a query may be dropped before it has begun.
+            self._dropped = weakref.finalize(self, target.release)
+            self._dropped.atexit = False  # workers are told otherwise that a driver goes
 
-        return fill(plan)
-
-    def _read(self, item: SparkInput) -> Node:
-        if self._land is None:
-            return item.rows(self._boundary)
+    def _read(self, number: int, item: SparkInput) -> Node:
         ingest_target = self._ingest_target
         if ingest_target is None:
-            ingest_target = self._ingest_target = self._land()
-            # An iterator over the rows of a query may be dropped before it has begun.
-            self._dropped = weakref.finalize(self, ingest_target.release)
-            self._dropped.atexit = False  # workers are told otherwise that a driver goes
-        number = len(self.given)
+            return item.rows(self._boundary)
         outputs = item.pushed(self._boundary, ingest_target)
         if not outputs:
             # A stage has an output, if only one without rows.
@@ -153,12 +162,24 @@ def _output(said: Pushed) -> TaskDone:
     return TaskDone(said.attempt, said.blocks, TaskMetrics(rows, size_bytes, 0.0), said.holder)
 
 
+def number_inputs(plan: Node, items: tuple[SparkInput, ...]) -> Node:
+    """The plan with a numbered input in place of each sub-tree that Spark runs; `SparkInputs` fills them."""
+    inputs = {id(item.node): MaterializedInput(n, 0, 0, item.node.output) for n, item in enumerate(items)}
+
+    def replace(node: Node) -> Node:
+        if id(node) in inputs:
+            return inputs[id(node)]
+        return with_children(node, tuple(map(replace, node.children)))
+
+    return replace(plan)
+
+
 def find_spark_inputs(
-    spark: SparkSession, plan: Node, origins: Origins, with_islands: bool = True
+    spark: SparkSession, plan: Node, origins: Origins, with_subplans: bool = True
 ) -> tuple[SparkInput, ...] | Unsupported | None:
     """What Spark runs of a plan that is not native as a whole; a reason, or None, when that is all of it.
 
-    With `with_islands`, what is native below that runs natively again. Nothing runs yet.
+    With `with_subplans`, what is native below that runs natively again. Nothing runs yet.
     """
 
     def can_cut(node: Node) -> bool:
@@ -170,10 +191,11 @@ def find_spark_inputs(
         plans = spark._jvm.org.apache.spark.sql.catalyst.plans.logical  # type: ignore[union-attr]
         # Ids stay, so the native plan above reads the columns that it expects.
         logical = plans.Project(physical.output(), logical_of(physical))  # type: ignore[union-attr]  # it can be cut
-        part = spark_part(spark, logical, node, origins) if with_islands else None
+        part = spark_part(spark, logical, node, origins) if with_subplans else None
         return SparkInput(node, part if isinstance(part, SparkPart) else SparkPart(spark, logical, ()))
 
     cuts = cut_off(plan, can_cut)
     if cuts is None or isinstance(cuts, Unsupported):
         return cuts
-    return tuple(map(handed, cuts))
+    # A node that is read twice is handed over once.
+    return tuple(map(handed, {id(cut): cut for cut in cuts}.values()))

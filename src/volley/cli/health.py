@@ -9,7 +9,7 @@ from rich.table import Table
 
 from volley.rpc.control import Health
 from volley.rpc.service import ServiceHealth
-from volley.worker.budget import size
+from volley.worker.budget import format_size
 
 
 def health_table(addresses: Sequence[str], health: Sequence[Health | None]) -> Table:
@@ -23,9 +23,9 @@ def health_table(addresses: Sequence[str], health: Sequence[Health | None]) -> T
                 state.status,
                 str(state.running),
                 str(state.slots),
-                size(state.held_bytes),
-                size(state.shuffle_limit_bytes),
-                size(state.memory_bytes),
+                format_size(state.held_bytes),
+                format_size(state.shuffle_limit_bytes),
+                format_size(state.memory_bytes),
                 str(state.drivers),
             )
     return table
@@ -53,9 +53,9 @@ def service_table(addresses: Sequence[str], health: Sequence[ServiceHealth | Non
                 str(state.applications),
                 str(state.queries),
                 str(state.committed),
-                size(state.held_bytes),
-                size(state.memory_bytes),
-                size(state.memory_limit_bytes),
-                size(state.disk_bytes),
+                format_size(state.held_bytes),
+                format_size(state.memory_bytes),
+                format_size(state.memory_limit_bytes),
+                format_size(state.disk_bytes),
             )
     return table

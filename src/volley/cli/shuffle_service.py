@@ -14,7 +14,7 @@ from volley.foreground import serve
 from volley.machine import available_memory_bytes
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.server_state import LEASE_SECONDS, ShuffleServerSettings
-from volley.worker.budget import size
+from volley.worker.budget import format_size
 from volley.worker.daemon import check_directories
 
 
@@ -95,9 +95,9 @@ def shuffle_service(
 
     def announce() -> None:
         health = daemon.server_state.health()
-        words = [f"shuffle server {daemon.address}: memory {size(budget)}"]
+        words = [f"shuffle server {daemon.address}: memory {format_size(budget)}"]
         if health.committed:
-            words.append(f"found {health.committed} committed attempts, {size(health.held_bytes)}")
+            words.append(f"found {health.committed} committed attempts, {format_size(health.held_bytes)}")
         if daemon.metrics_port is not None:
             words.append(f"metrics http://{listening.host}:{daemon.metrics_port}/metrics")
         listening.announce(

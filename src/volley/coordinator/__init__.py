@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the stages of a query and streams its result.
+"""Runs the stages of a query: schedules tasks, retries them, and streams the result to the client.
 
-A graph of stages and a transport enter; batches for the client and events leave. It decides who runs what, which
-attempt counts and when to stop; it never touches exchanged data and knows no concrete transport or store.
+A stage graph and a transport enter; result batches, or a manifest of materialized blocks, and events leave. It must
+never depend on a concrete transport or shuffle store, and it reads no exchanged data except the results of scalar
+subqueries.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a task is tried, and what its last failure becomes."""
+"""The retry policy of a task, and the error that its final failure becomes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Attempts:
         return attempt
 
     def may_retry(self, failure: TaskFailure) -> bool:
-        """Count a failure and say whether to try again. Only what may pass is worth it: bad data stays bad.
+        """Count a failure and return whether to retry. Only transient failures are retried: bad data stays bad.
 
-        Lost input can be computed again if it is known whose output it was.
+        A lost input can be recomputed if the attempt that produced it is known.
         """
         if failure.failure is Failure.LOST_INPUT:
-            # Not this task's failure: counted apart, so that the loss of one worker does not use up its attempts.
+            # Counted separately: it is not this task's fault, and one lost worker must not use up its attempts.
             self._lost_inputs += 1
             return failure.lost is not None and self._lost_inputs < self._limit
         self._failures += 1
@@ -37,7 +37,7 @@ class Attempts:
 
 
 def error_of(failure: TaskFailure) -> QueryError:
-    """The failure that ends a query, as the error that its caller sees."""
+    """Convert the failure that ends a query into the error that the user sees."""
     match failure.failure:
         case Failure.DATA:
             return DataError(f"{failure.attempt}: {failure.message}")

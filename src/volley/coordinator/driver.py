@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what the schedule decides: every event goes to it, and every action that it answers with is carried out here.
+"""Carries out what the schedule decides: reports every event to it and performs the actions that it returns.
 
-    adaptive plan   a stage may begin         -> begin it: start its feeds, tell the schedule
-    schedule        Launch, Cancel            -> attempts on workers
-                    Completed                 -> stop its feeds, adapt the plan to its sizes
-                    Failed                    -> the query ends
+    adaptive plan   a stage may begin         -> start its feeds, add it to the schedule
+    schedule        Launch, Cancel            -> start or cancel an attempt on a worker
+                    Completed                 -> stop the feeds, adapt the plan to the output sizes
+                    Failed                    -> end the query
 
-It decides nothing itself, and lives on one event loop.
+The driver makes no scheduling decisions. It lives on one event loop.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from volley.transport.base import RunningTask, Transport
 
 
 class Driver:
-    """One query."""
+    """Drives one query."""
 
     def __init__(
         self, graph: StageGraph, transport: Transport, launcher: Launcher, options: RunOptions
@@ -84,19 +84,19 @@ class Driver:
         self._error: BaseException | None = None
 
     async def run(self) -> None:
-        """Until the last stage has given everything. Raises what makes the query fail."""
+        """Run until the result stage is complete. Raises the error that fails the query."""
         self._adapt()
-        await self._until(lambda: self._graph.result.id in self._finished)
+        await self._wait_until(lambda: self._graph.result.id in self._finished)
 
-    async def whole(self, number: int) -> Manifest:
-        """All that a finished stage gave; what has been lost since is computed again."""
-        self._perform(self._schedule.lose(number, frozenset(), self._launcher.present()))
+    async def complete_output(self, number: int) -> Manifest:
+        """The complete output of a finished stage. Recomputes whatever has been lost since."""
+        self._perform(self._schedule.lose(number, frozenset(), self._launcher.holders()))
         self._perform(self._schedule.demand(number))
-        await self._until(lambda: self._schedule.is_whole(number))
+        await self._wait_until(lambda: self._schedule.has_all_outputs(number))
         return self._schedule.manifest(number)
 
     async def close(self) -> None:
-        """Stop everything."""
+        """Cancel everything that runs and close the feeds."""
         self._schedule.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -109,7 +109,7 @@ class Driver:
     # -------------------------------------------------------------------------------------------------- planning
 
     def _adapt(self) -> None:
-        """Let the stages begin that may, in the form that the sizes of the finished ones suggest."""
+        """Begin the stages that are ready, adapted to the sizes of the finished ones."""
         before, self._plan = self._plan, adapt(self._plan, self._finished, self._limits)
         for number, reader in self._plan.absorbed.items():
             if number not in before.absorbed:
@@ -125,7 +125,7 @@ class Driver:
         id = StageId(self._query, stage.id)
         if isinstance(stage.plan, MaterializedInput):
             self._stages[stage.id] = _Stage(stage)
-            self._events.record(StageStarted(id, stage.tasks, planned_tasks, ("it was run by Spark",), 0))
+            self._events.record(StageStarted(id, stage.tasks, planned_tasks, ("computed by Spark",), 0))
             spec = StageSpec(stage.id, stage.tasks, stage.output, False, layout)
             self._perform(self._schedule.add(spec, self._materialized[stage.plan.number]))
             return
@@ -133,33 +133,35 @@ class Driver:
         reads_alike, equal_workers = layout.is_same_for_all(outputs), self._launcher.equal_workers
         feeding = Feeding(stage, str(id), reads_alike, equal_workers, self._limits)
         running = self._stages[stage.id] = _Stage(stage, feeding)
-        # It starts with the tasks that are sure to have something to do; `_grow` adds more as work is found.
+        # Start only the tasks that are certain to have work; `_grow` adds more as splits are discovered.
         tasks = max(1, min(feeding.known_splits(), stage.tasks)) if feeding.may_grow else stage.tasks
         feeding.start()
         workers = self._launcher.worker_count
         self._events.record(StageStarted(id, tasks, planned_tasks, stage.decisions, workers))
         if feeding:
-            progress = feeding.tell(lambda counts: self._progress(id, counts))
-            running.beside = [self._spawn(work) for work in (feeding.watch(), self._grow(stage), progress)]
+            progress = feeding.report_progress(lambda counts: self._progress(id, counts))
+            running.background = [
+                self._spawn(work) for work in (feeding.watch(), self._grow(stage), progress)
+            ]
         spec = StageSpec(stage.id, tasks, stage.output, is_repeatable(stage), layout, inputs)
         self._perform(self._schedule.begin(spec))
 
     async def _grow(self, stage: Stage) -> None:
-        """Another task whenever splits wait and every task has its hands full, up to the number that was planned.
+        """Add a task whenever splits are queued and every task is busy, up to the planned number.
 
-        That is one a worker: a task is as wide as its worker's cores.
+        That is one task per worker: a task uses all cores of its worker.
         """
         feeding = self._stages[stage.id].feeding
         assert feeding is not None
         while feeding.may_grow and (tasks := self._schedule.tasks(stage.id)) < stage.tasks:
-            if not await feeding.surplus(tasks):
+            if not await feeding.wait_for_surplus(tasks):
                 return
             self._perform(self._schedule.add_task(stage.id))
 
     def _progress(self, id: StageId, counts: SplitCounts) -> None:
         self._events.record(SplitProgress(id, counts))
 
-    # ------------------------------------------------------------------------------------------------- carrying out
+    # ----------------------------------------------------------------------------------------------------- actions
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -169,7 +171,7 @@ class Driver:
                 case Cancel(attempt):
                     self._attempts[attempt].cancel()
                 case Completed(stage):
-                    for task in self._stages[stage.stage].beside:
+                    for task in self._stages[stage.stage].background:
                         task.cancel()
                     self._spawn(self._finish(action))
                 case RolledBack(stage):
@@ -181,18 +183,18 @@ class Driver:
         self._changed.set()
 
     async def _attempt(self, launch: Launch) -> None:
-        """One attempt from its start to its end."""
+        """Run one attempt and report how it ended."""
         attempt = launch.attempt
         number, task = attempt.task.stage.stage, attempt.task.task
         stage, feeding = self._stages[number].stage, self._stages[number].feeding
-        assert feeding is not None, "a stage that ran elsewhere has no attempts"
+        assert feeding is not None, "a materialized stage has no attempts"
 
         async def serve(running: RunningTask, worker: str) -> None:
             await feeding.serve(running, worker, lambda: self._schedule.tasks(number))
 
         def deliver() -> bool:
             if not self._schedule.is_running(attempt):
-                return False  # it was rolled back, and another attempt gives these rows
+                return False  # rolled back: another attempt delivers these rows
             self._perform(self._schedule.deliver(attempt))
             return True
 
@@ -202,15 +204,15 @@ class Driver:
             feeding.commit(task)
             self._perform(self._schedule.finish(ended.outcome, ended.worker))
         else:
-            present = self._launcher.present()
+            present = self._launcher.holders()
             self._perform(self._schedule.fail(ended.outcome, ended.worker, present))
 
     async def _finish(self, completed: Completed) -> None:
-        """A stage has given everything: stop what still runs for it, and let others begin."""
+        """Stop what still runs for a complete stage, then begin the stages that waited for it."""
         id, number = completed.stage, completed.stage.stage
         stage = self._stages[number]
         attempts = [task for attempt, task in self._attempts.items() if attempt.task.stage.stage == number]
-        await asyncio.gather(*attempts, *stage.beside, return_exceptions=True)
+        await asyncio.gather(*attempts, *stage.background, return_exceptions=True)
         if stage.feeding is not None:
             await self._stop_feeding(id, stage.feeding)
         outputs = [done for done in completed.outputs if done is not None]
@@ -218,7 +220,7 @@ class Driver:
         self._events.record(StageFinished(id, rows, size_bytes, stage.seconds))
         if number in self._graph.subqueries:
             self._plan = answer(self._plan, number, await self._result_of(number))
-        self._finished[number] = _produced(stage.stage, completed)
+        self._finished[number] = _measure_output(stage.stage, completed)
         self._adapt()
         self._changed.set()
 
@@ -229,23 +231,23 @@ class Driver:
         for status in feeding.status():
             self._events.record(FeedFinished(id, status))
         if not feeding.is_exhausted:
-            # What its tasks have read gave enough rows. Over other inputs it might not, and nobody would read the rest.
-            self._perform(self._schedule.pin(id.stage, "and not all that could be read has been read"))
+            # The splits read so far gave enough rows. A rerun over other inputs might not, and the feeds are stopped.
+            self._perform(self._schedule.pin(id.stage, "and some of its splits were never read"))
 
     async def _result_of(self, number: int) -> pa.Table:
-        """The rows of a subquery. From now on there are no others."""
+        """Fetch the rows of a subquery and pin them: a later rerun must not produce different ones."""
         missing: BlockMissing | None = None
         for _ in range(self._attempts_limit):
-            manifest = await self.whole(number)
+            manifest = await self.complete_output(number)
             try:
                 batches = await run_blocking(Work.FETCH, self._fetch, manifest)
             except BlockMissing as error:
                 missing = error
                 lost = frozenset({error.attempt} if error.attempt else ())
-                self._perform(self._schedule.lose(number, lost, self._launcher.present()))
+                self._perform(self._schedule.lose(number, lost, self._launcher.holders()))
                 continue
             if self._schedule.manifest(number) != manifest:
-                continue  # it was computed again while it was read
+                continue  # it was recomputed while we read it
             self._perform(self._schedule.consume(number))
             schema = result_schema(self._stages[number].stage.plan.output)
             return pa.Table.from_batches(
@@ -267,7 +269,7 @@ class Driver:
     # ---------------------------------------------------------------------------------------------------- waiting
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run beside everything else; an error ends the query."""
+        """Run background everything else; an error ends the query."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -283,8 +285,8 @@ class Driver:
         self._error = self._error or error
         self._changed.set()
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that an event brings about. Raises what ends the query before that."""
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until an event makes `condition` true. Raises the error that ends the query before that."""
         while True:
             if self._error is not None:
                 raise self._error
@@ -296,11 +298,11 @@ class Driver:
 
 @dataclass
 class _Stage:
-    """A stage that has begun. `beside` is what runs next to its attempts; one that ran elsewhere has no `feeding`."""
+    """A stage that has begun. `background` runs alongside its attempts; a materialized stage has no `feeding`."""
 
     stage: Stage
     feeding: Feeding | None = None
-    beside: list[asyncio.Task[None]] = field(default_factory=list)
+    background: list[asyncio.Task[None]] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -308,8 +310,8 @@ class _Stage:
         return time.monotonic() - self.started if self.feeding is not None else 0.0
 
 
-def _produced(stage: Stage, completed: Completed) -> Produced:
-    # The result stage has no output, and nobody asks for its size.
+def _measure_output(stage: Stage, completed: Completed) -> Produced:
+    # The result stage has no output, and nobody needs its size.
     output = stage.output or Output(Partitioning.SINGLE)
     return Produced(
         output,

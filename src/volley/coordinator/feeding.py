@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scans of a running stage: what each task is told of them, and who answers when it wants splits.
+"""The scans of a running stage: the plan that each task gets, and the answers to its split requests.
 
-one task       reads files that are all known itself, in one DataFusion scan
-several        do the same, each with files of its own, where these can be dealt evenly to workers of one size
-otherwise      they are fed: the scan in the task's plan is a `FeedInput`, and splits come while it runs
+one task        reads all files itself, in one DataFusion scan
+several tasks   each get their own files, if these can be dealt evenly to workers of equal size
+otherwise       the scan is fed: the task's plan has a `FeedInput`, and splits arrive while it runs
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from volley.stages.limits import PlannerLimits
 from volley.stages.scans import dealt, push_down, scans_of
 from volley.transport.base import RunningTask
 
-# How often the progress of a query is told: its events are kept, so not at every split.
-_TELL_SECONDS = 1.0
+# How often progress is reported. Events are kept, so there cannot be one per split.
+_REPORT_SECONDS = 1.0
 
 
 class Feeding:
-    """The feeds of one stage, and its plan as tasks get it. On one event loop."""
+    """The feeds of one stage, and the plans of its tasks. Lives on one event loop."""
 
     def __init__(
         self, stage: Stage, name: str, reads_alike: bool, equal_workers: bool, limits: PlannerLimits
     ) -> None:
-        """`reads_alike`: what a task reads of other stages does not depend on how many tasks there are.
-        `equal_workers`: none has more cores than another.
+        """`reads_alike`: what a task reads from other stages does not depend on the number of tasks.
+        `equal_workers`: all workers have the same number of cores.
         """
         self._feeds: list[Feed] = []
         self._dealt: dict[int, _Dealt] = {}
         self._equal_workers = equal_workers
         self._limits = limits
-        self._plan = self._fed(stage, name)
-        # A plan that was made for one task gives wrong rows with more, and so do inputs that are dealt out by the
-        # number of tasks, once it changes.
+        self._plan = self._replace_scans(stage, name)
+        # Adding a task to a plan made for one task gives wrong rows. So does changing the number of tasks when inputs
+        # are dealt out by that number.
         fed_only = bool(self._feeds) and len(self._feeds) == len(scans_of(stage.plan))
         self.may_grow = stage.tasks > 1 and fed_only and reads_alike
 
-    def _fed(self, stage: Stage, name: str) -> Node:
-        def replaced(node: Node) -> Node:
+    def _replace_scans(self, stage: Stage, name: str) -> Node:
+        def replace_scan(node: Node) -> Node:
             scan = fed_scan(node)
             if scan is None or (isinstance(scan, FileScan) and stage.tasks == 1):
-                return with_children(node, tuple(replaced(child) for child in node.children))
+                return with_children(node, tuple(replace_scan(child) for child in node.children))
             label = f"{name} scan {len(self._feeds) + len(self._dealt)}"
             if isinstance(scan, SourceScan):
                 label = scan.name
@@ -61,24 +61,24 @@ class Feeding:
             self._feeds.append(Feed(label, source_of(scan, stage.tasks, self._limits)))
             return FeedInput(len(self._feeds) - 1, over_files(node, ()))
 
-        return replaced(push_down(stage.plan))
+        return replace_scan(push_down(stage.plan))
 
     def plan_of(self, task: int) -> Node:
-        """The plan as a task gets it."""
+        """The plan of one task, with its share of the dealt files."""
 
-        def with_its_files(node: Node) -> Node:
-            # A scan of the plan lives as long as the plan, so nothing else has its identity.
+        def assign_files(node: Node) -> Node:
+            # The scan lives as long as the plan, so its id() is unique.
             if isinstance(node, FileScan) and id(node) in self._dealt:
                 return replace(node, files=self._dealt[id(node)].shares[task])
-            return with_children(node, tuple(with_its_files(child) for child in node.children))
+            return with_children(node, tuple(assign_files(child) for child in node.children))
 
-        return with_its_files(self._plan)
+        return assign_files(self._plan)
 
     def __bool__(self) -> bool:
         return bool(self._feeds or self._dealt)
 
     def known_splits(self) -> int:
-        """How many splits there are at least, as far as that is certain before anybody looks for them."""
+        """A lower bound on the number of splits, from the feeds that know theirs before discovery."""
         estimates = [feed.estimate() for feed in self._feeds]
         return max((estimate.splits for estimate in estimates if estimate.final), default=0)
 
@@ -87,12 +87,12 @@ class Feeding:
             feed.start()
 
     async def watch(self) -> None:
-        """Returns when all discovery is over; raises as soon as one fails."""
-        await _all(feed.over() for feed in self._feeds)
+        """Wait for the end of all discovery. Raises as soon as one feed fails."""
+        await _gather(feed.wait_discovered() for feed in self._feeds)
 
-    async def surplus(self, tasks: int) -> bool:
-        """Waits until some feed has more splits than the tasks there are take; False when none will."""
-        waits = [asyncio.create_task(feed.surplus(tasks)) for feed in self._feeds]
+    async def wait_for_surplus(self, tasks: int) -> bool:
+        """Wait until a feed has more splits than `tasks` tasks take. False if none will have."""
+        waits = [asyncio.create_task(feed.wait_for_surplus(tasks)) for feed in self._feeds]
         try:
             for done in asyncio.as_completed(waits):
                 if await done:
@@ -104,7 +104,7 @@ class Feeding:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def serve(self, running: RunningTask, worker: str, tasks: Callable[[], int]) -> None:
-        """Answer everything that an attempt wants, until it ends. Raises as soon as one answer fails."""
+        """Answer the split requests of an attempt until it ends. Raises as soon as one answer fails."""
         if not self._feeds:
             return
         answers: set[asyncio.Task[None]] = set()
@@ -117,9 +117,9 @@ class Feeding:
                 failed.set_exception(error)
 
         async def listen() -> None:
-            async for want in running.split_requests():
-                # Each by itself: a feed that has nothing now must not hold up another.
-                answer = asyncio.create_task(self._answer(running, want, worker, tasks()))
+            async for request in running.split_requests():
+                # Each in its own task: a feed with nothing queued must not delay another.
+                answer = asyncio.create_task(self._answer(running, request, worker, tasks()))
                 answers.add(answer)
                 answer.add_done_callback(ended)
 
@@ -135,26 +135,26 @@ class Feeding:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
 
-    async def _answer(self, running: RunningTask, want: SplitRequest, worker: str, tasks: int) -> None:
-        host = want.host or worker.rpartition(":")[0]
-        feed = self._feeds[want.feed]
-        feed.has_read(want.attempt.task.task, want.read)
-        share = await feed.take(want.attempt.task.task, want.after, want.credits, host, tasks)
+    async def _answer(self, running: RunningTask, request: SplitRequest, worker: str, tasks: int) -> None:
+        host = request.host or worker.rpartition(":")[0]
+        feed = self._feeds[request.feed]
+        feed.record_read(request.attempt.task.task, request.read)
+        share = await feed.take(request.attempt.task.task, request.after, request.credits, host, tasks)
         await running.give(
-            SplitBatch(want.attempt, want.feed, want.after, share.splits, share.after, share.over)
+            SplitBatch(request.attempt, request.feed, request.after, share.splits, share.after, share.over)
         )
 
-    async def tell(self, tell: Callable[[SplitCounts], None]) -> None:
-        """Again and again, until it is cancelled, what has changed."""
-        told: SplitCounts | None = None
+    async def report_progress(self, report: Callable[[SplitCounts], None]) -> None:
+        """Report the split counts whenever they have changed, until cancelled."""
+        last: SplitCounts | None = None
         while True:
-            await asyncio.sleep(_TELL_SECONDS)
-            if (counts := self.counts()) != told:
-                told = counts
-                tell(counts)
+            await asyncio.sleep(_REPORT_SECONDS)
+            if (counts := self.counts()) != last:
+                last = counts
+                report(counts)
 
     def counts(self) -> SplitCounts:
-        """Where the splits of all its scans are."""
+        """How many splits of all scans are found, queued, running and done."""
         found = self.status()
         return SplitCounts(
             sum(status.found for status in found),
@@ -168,7 +168,7 @@ class Feeding:
             scan.commit(task)
 
     async def stop(self) -> None:
-        """No more discovery; what was taken can still be read again."""
+        """Stop discovery. Splits that were handed out can still be read again by a retry."""
         await asyncio.gather(*(feed.stop() for feed in self._feeds))
 
     async def close(self) -> None:
@@ -178,7 +178,7 @@ class Feeding:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether everything that there is to read has been found and given to tasks."""
+        """Whether every split has been found and handed to a task."""
         return all(status.final and not status.queued for status in self.status())
 
     def status(self) -> list[FeedStatus]:
@@ -189,7 +189,7 @@ class Feeding:
 
 
 class _Dealt:
-    """A scan whose files were dealt to the tasks, each file a split."""
+    """A scan whose files were dealt to the tasks. Each file counts as a split."""
 
     def __init__(self, name: str, shares: tuple[tuple[DataFile, ...], ...]) -> None:
         self.name = name
@@ -209,7 +209,7 @@ class _Dealt:
         )
 
 
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _gather(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt from its placement to its end."""
+"""Places and runs one attempt, and waits for its outcome."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
 from volley.transport.base import RunningTask, Transport
 
 Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
-"""Answers what an attempt on a worker wants, until it ends."""
+"""Answers the split requests of an attempt on a worker, until it ends."""
 
 
 @dataclass(frozen=True)
-class Launched:
-    """How an attempt ended, and where."""
+class AttemptResult:
+    """How an attempt ended, and on which worker."""
 
     outcome: TaskDone | TaskFailure
     worker: str
 
 
 class Launcher:
-    """Places attempts of one query on workers, starts them and waits for their end."""
+    """Places the attempts of one query on workers, starts them and waits for them to end."""
 
     def __init__(
         self, transport: Transport, events: EventLog, batches: ResultQueue, absence_seconds: float = 0.0
@@ -39,8 +39,8 @@ class Launcher:
         self._events = events
         self._batches = batches
 
-    def present(self) -> Set[str]:
-        """Those whose blocks can be read now."""
+    def holders(self) -> Set[str]:
+        """The workers whose blocks can be read now."""
         return self._transport.holders()
 
     @property
@@ -49,14 +49,14 @@ class Launcher:
 
     @property
     def equal_workers(self) -> bool:
-        """Whether none of those that can be reached has more cores than another."""
+        """Whether all reachable workers have the same number of cores."""
         return len({worker.cores for worker in self._transport.workers()}) <= 1
 
     async def launch(
         self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], bool]
-    ) -> Launched:
-        """Run an attempt to its end. `serve` answers what it wants meanwhile: if that fails, so does the query.
-        `deliver` is asked before the client is given rows; False: the attempt does not count any more.
+    ) -> AttemptResult:
+        """Run an attempt to its end. `serve` answers its split requests; if that fails, so does the query.
+        `deliver` is asked before rows go to the client; False means that the attempt no longer counts.
         """
         attempt = task.attempt
         worker = await self._placement.place(attempt, avoid)
@@ -68,7 +68,7 @@ class Launcher:
             try:
                 await asyncio.wait({working, serving}, return_when=asyncio.FIRST_COMPLETED)
                 if not working.done():
-                    _check(attempt, serving)
+                    _raise_serving_error(attempt, serving)
                 outcome = await working
             finally:
                 for part in (working, serving):
@@ -76,11 +76,11 @@ class Launcher:
                 await asyncio.gather(working, serving, return_exceptions=True)
                 await running.cancel()
         finally:
-            self._placement.ended(worker)
+            self._placement.release(worker)
         if isinstance(outcome, TaskDone):
             self._events.record(TaskFinished(attempt, outcome.metrics))
             worker = outcome.made_by or worker
-        return Launched(outcome, worker)
+        return AttemptResult(outcome, worker)
 
     async def _outcome(
         self, task: TaskSpec, running: RunningTask, deliver: Callable[[], bool]
@@ -91,8 +91,8 @@ class Launcher:
         return await running.done()
 
 
-def _check(attempt: AttemptId, serving: asyncio.Task[None]) -> None:
-    """Raise what ended the serving of an attempt that still runs: it would wait for ever."""
+def _raise_serving_error(attempt: AttemptId, serving: asyncio.Task[None]) -> None:
+    """Raise the error that ended `serving` while the attempt still runs: it would wait forever for splits."""
     error = serving.exception()
     if isinstance(error, VolleyError):
         raise error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attempts count: of several at one task, the first that committed, for as long as its output is there."""
+"""Which attempt of a task counts: the first that committed, as long as its output exists."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from volley.stages.layout import Read
 
 @dataclass(frozen=True)
 class Manifest:
-    """The output of a stage at one moment; readers take what it names and nothing else.
+    """The output of a stage at one moment. Readers read the blocks that it names and nothing else.
 
-    `outputs` are the blocks of each task by partition, None for a task without output. That is an error for whoever
-    wants it, unless the task is in `unneeded`: the stage had enough rows without it.
+    `outputs` are the blocks of each task by partition, None for a task without output. Reading such a task is an error
+    unless it is in `unneeded`: the stage had enough rows without it.
     """
 
     stage: StageId
@@ -26,18 +26,18 @@ class Manifest:
     unneeded: frozenset[int] = frozenset()
 
     def take(self, reads: Iterable[Read]) -> tuple[Block, ...]:
-        """The blocks for these reads, in their order. BlockMissing if one of them has no output."""
-        return tuple(blocks[read.partition] for read in reads if (blocks := self._of(read.producer)))
+        """The blocks for these reads, in order. Raises BlockMissing if one of them has no output."""
+        return tuple(blocks[read.partition] for read in reads if (blocks := self._blocks_of(read.producer)))
 
     @property
     def blocks(self) -> tuple[tuple[Block, ...], ...]:
-        """All blocks by task and partition; an unneeded task has none. BlockMissing if a task has no output."""
-        return tuple(self._of(task) for task in range(len(self.outputs)))
+        """All blocks by task and partition; an unneeded task has none. Raises BlockMissing if an output is missing."""
+        return tuple(self._blocks_of(task) for task in range(len(self.outputs)))
 
-    def _of(self, task: int) -> tuple[Block, ...]:
+    def _blocks_of(self, task: int) -> tuple[Block, ...]:
         blocks = self.outputs[task]
         if blocks is None and task not in self.unneeded:
-            raise BlockMissing(f"{TaskId(self.stage, task)} has no output that could be read.")
+            raise BlockMissing(f"{TaskId(self.stage, task)} has no readable output.")
         return blocks or ()
 
 
@@ -50,21 +50,21 @@ class Election:
         self._unneeded: frozenset[int] = frozenset()
 
     def add_task(self) -> None:
-        """One task more than there were."""
+        """Add one task to the stage."""
         self._winners.append(None)
 
     def commit(self, done: TaskDone) -> bool:
-        """Whether this attempt is the one that counts. A later commit of the same task never is."""
+        """Register a commit. False if the task already has a winner: only the first commit counts."""
         task = done.attempt.task
         if task.stage != self._stage:
-            raise ValueError(f"{done.attempt} is not of stage {self._stage}")
+            raise ValueError(f"{done.attempt} does not belong to stage {self._stage}")
         if self._winners[task.task] is not None:
             return False
         self._winners[task.task] = done
         return True
 
     def adopt(self, outputs: Sequence[TaskDone]) -> None:
-        """Let outputs count, one for each task, that were made elsewhere."""
+        """Accept outputs, one per task, that were computed elsewhere."""
         self._winners = list(outputs)
 
     def winner(self, task: int) -> TaskDone | None:
@@ -74,8 +74,8 @@ class Election:
     def winners(self) -> frozenset[AttemptId]:
         return frozenset(winner.attempt for winner in self._winners if winner is not None)
 
-    def skip_the_rest(self) -> None:
-        """The winners gave enough rows: the other tasks are not needed, as long as no winner is lost."""
+    def skip_rest(self) -> None:
+        """The winners gave enough rows: the other tasks are unneeded as long as no winner is lost."""
         self._unneeded = frozenset(self.missing()) | self._unneeded
 
     def is_missing(self, task: int) -> bool:
@@ -87,14 +87,14 @@ class Election:
         return [task for task in range(len(self._winners)) if self.is_missing(task)]
 
     def forget(self, attempts: Set[AttemptId]) -> bool:
-        """Let these attempts no longer count, because their output is lost. Whether any of them did."""
+        """Drop these attempts, whose output is lost. Returns whether any of them was a winner."""
         lost = [
             number for number, winner in enumerate(self._winners) if winner and winner.attempt in attempts
         ]
         for number in lost:
             self._winners[number] = None
         if lost:
-            # What is left may not be enough rows.
+            # The remaining winners may not have enough rows.
             self._unneeded = frozenset()
         return bool(lost)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's end of a query whose rows stay in the stores, where others read them."""
+"""The client's handle of a query whose result stays in the shuffle stores for others to read."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from volley.ids import QueryId
 
 
 class MaterializedResult:
-    """Blocks that are there until `close`, or until this is dropped, the query cancelled or its deadline passed."""
+    """Blocks that exist until `close`, until this object is dropped, or until the query is cancelled or times out."""
 
     def __init__(
         self,
         query: QueryId,
-        news: ResultQueue,
+        result_queue: ResultQueue,
         run: Future[None],
         token: CancellationToken,
         deadline: float,
         events: EventLog,
     ) -> None:
         self.query = query
-        self._news = news
+        self._queue = result_queue
         self._run = run
         self._token = token
         self._deadline = deadline
@@ -38,9 +38,9 @@ class MaterializedResult:
         weakref.finalize(self, token.finish)
 
     def manifest(self) -> Manifest:
-        """Where everything is. Waits for the stages to finish; raises what made them fail. To be asked once."""
+        """The location of every block. Waits for the stages to finish, and raises their error. Call it once."""
         try:
-            found = self._news.get(self._deadline + GRACE_SECONDS - time.monotonic())
+            found = self._queue.get(self._deadline + GRACE_SECONDS - time.monotonic())
         except queue.Empty:
             self._token.cancel("its deadline passed")
             raise DeadlineExceeded(f"query {self.query} did not stop at its deadline.") from None
@@ -51,29 +51,33 @@ class MaterializedResult:
         if isinstance(found, Manifest):
             return found
         self.close()
-        raise found if isinstance(found, QueryError) else QueryError(f"query {self.query} gave nothing.")
+        raise (
+            found if isinstance(found, QueryError) else QueryError(f"query {self.query} returned no output.")
+        )
 
-    def end(self) -> QueryError | None:
-        """Why it ended before it was closed; None when it did not. To be asked before `close`."""
+    def early_end(self) -> QueryError | None:
+        """Why the query ended early, or None if it did not. Call it before `close`."""
         try:
-            found = self._news.get(0)
+            found = self._queue.get(0)
         except queue.Empty:
             return None
         return found if isinstance(found, QueryError) else None
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Call this, which must not block, when somebody cancels the query."""
+        """Call `callback`, which must not block, when the query is cancelled."""
         self._token.on_fire(lambda: callback() if self._token.cancelled else None)
 
     def close(self) -> None:
-        """Nobody reads any more: free everything, and wait until that is done. May be called again."""
+        """Free the blocks and wait until that is done. Idempotent."""
         self._token.finish()
         try:
             self._run.result(timeout=GRACE_SECONDS)
         except TimeoutError:
-            raise DeadlineExceeded(f"query {self.query} did not stop when it was told to.") from None
+            raise DeadlineExceeded(
+                f"query {self.query} did not stop within {GRACE_SECONDS:g} s of being closed."
+            ) from None
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What has happened so far; complete after `close`."""
+        """The events so far; complete after `close`."""
         return self._events.events

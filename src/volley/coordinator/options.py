@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs a query, and how: one value from the client to the driver."""
+"""The options of one query run, passed as one value from the client to the driver."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Who runs a query, and how.
+    """How to run one query.
 
-    `limits` decide how stages adapt to the sizes of their inputs. A task is given up after `attempts` failures. When no
-    worker is left the query waits `absence_seconds` for one, which only makes sense where its data outlives workers.
-    `given` are the outputs of stages that have run elsewhere, by the numbers of their `MaterializedInput`. `deferred`
-    are the stages that wait for others, if that is not to be planned here.
+    `limits` decide how stages adapt to the sizes of their inputs. A task fails for good after `attempts` failures. If
+    no worker is left, the query waits `absence_seconds` for one; that only helps if its data outlives workers. `given`
+    holds the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`. `deferred` lists the
+    stages that wait for others; None means that the driver plans that itself.
     """
 
     timeout_seconds: float

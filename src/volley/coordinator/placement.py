@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which worker runs an attempt."""
+"""Task placement: which worker runs an attempt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 class Placement:
-    """Reserves room on workers for one query, the least busy first, and waits when all are full.
+    """Reserves slots on workers for one query, least busy first, and waits while all are full.
 
-    When none is there it waits `absence_seconds` for one to come.
+    If there is no worker at all, it waits `absence_seconds` for one to join.
     """
 
     def __init__(self, transport: Transport, absence_seconds: float = 0.0) -> None:
@@ -31,7 +31,7 @@ class Placement:
         self._room = asyncio.Event()
 
     async def place(self, attempt: AttemptId, avoid: Set[str] = frozenset()) -> str:
-        """The worker that keeps room for the attempt; one of `avoid` only when no other has room."""
+        """Reserve a slot and return its worker. A worker in `avoid` is used only if no other has a free slot."""
         absent_since: float | None = None
         while True:
             self._room.clear()
@@ -41,18 +41,18 @@ class Placement:
             else:
                 absent_since = time.monotonic() if absent_since is None else absent_since
                 if time.monotonic() - absent_since >= self._absence_seconds:
-                    raise QueryError("there is no worker to run on.")
+                    raise QueryError("no worker is available.")
             for worker in sorted(enumerate(workers), key=lambda item: self._rank(item, attempt, avoid)):
                 name = worker[1].name
                 if await self._transport.reserve(name, attempt):
                     self._running[name] += 1
                     return name
-            # Room is also made by other queries and by workers that join: look again soon.
+            # Other queries and joining workers free slots too, without telling us: poll.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), _LOOK_AGAIN_SECONDS)
 
-    def ended(self, worker: str) -> None:
-        """An attempt that was placed on `worker` has ended."""
+    def release(self, worker: str) -> None:
+        """Note that an attempt placed on `worker` has ended."""
         self._running[worker] -= 1
         self._room.set()
 
@@ -60,8 +60,8 @@ class Placement:
         self, item: tuple[int, WorkerInfo], attempt: AttemptId, avoid: Set[str]
     ) -> tuple[bool, int, bool]:
         number, worker = item
-        # Equal task numbers of two stages on one worker: much of what they exchange need not leave it. Another query
-        # begins with another worker, or the first would have all single tasks.
+        # Put equal task numbers of two stages on one worker: much of what they exchange stays local. Each query starts
+        # at another worker, or the first worker would get all single-task stages.
         first = crc32(attempt.task.stage.query.value.encode())
         home = number == (first + attempt.task.task) % max(1, len(self._transport.workers()))
         return worker.name in avoid, self._running[worker.name], not home

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's end of a query: an iterator of batches that stops the query when it is let go."""
+"""The client's end of a query: an iterator of batches that stops the query when it is dropped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
 from volley.stages.graph import result_schema
 
-# After its deadline a query has this long to stop before its client gives up on it.
+# How long after its deadline a query may take to stop before the client gives up on it.
 GRACE_SECONDS = 30.0
 
 
 class ResultQueue:
     """Batches on their way from the event loop to the client's thread, bounded in bytes.
 
-    For a client that has them kept, where they are comes instead.
+    A client that materializes the result gets a manifest instead.
     """
 
     def __init__(self, loop: LoopThread, limit_bytes: int) -> None:
@@ -39,10 +39,10 @@ class ResultQueue:
         self._items: queue.SimpleQueue[pa.RecordBatch | Manifest | QueryError | None] = queue.SimpleQueue()
 
     async def put(self, batch: pa.RecordBatch, admit: Callable[[], bool]) -> None:
-        """Hand a batch over; waits on the loop while the client is behind.
+        """Queue a batch. Waits on the loop while the client is behind.
 
-        `admit` is asked when there is room, in the same step: an attempt that was rolled back while it waited must not
-        give rows that another attempt gives too.
+        `admit` is called once there is room, in the same step: an attempt that was rolled back while it waited must
+        not deliver rows that another attempt delivers too.
         """
         await self._gate.enter(batch.nbytes)
         if admit():
@@ -50,16 +50,16 @@ class ResultQueue:
         else:
             self._gate.leave(batch.nbytes)
 
-    def keep(self, manifest: Manifest) -> None:
-        """Say where the output is that the stores keep for the client."""
+    def put_manifest(self, manifest: Manifest) -> None:
+        """Queue the location of a materialized result."""
         self._items.put(manifest)
 
     def end(self, error: QueryError | None) -> None:
-        """No more batches, because all were given or because of `error`."""
+        """End the stream: all batches were delivered, or the query failed with `error`."""
         self._items.put(error)
 
     def get(self, timeout_seconds: float) -> pa.RecordBatch | Manifest | QueryError | None:
-        """The next batch, where they are, an error, or None at the end. Raises queue.Empty after the timeout."""
+        """The next batch, the manifest, an error, or None at the end. Raises queue.Empty after the timeout."""
         item = self._items.get(timeout=max(0.0, timeout_seconds))
         if isinstance(item, pa.RecordBatch):
             self._loop.call(self._gate.leave, item.nbytes)
@@ -67,10 +67,10 @@ class ResultQueue:
 
 
 class ResultStream(Iterator[pa.RecordBatch]):
-    """The rows of a query in batches. Columns are by position: `schema` names them "0", "1", ...
+    """The rows of a query in batches. Columns are positional: `schema` names them "0", "1", ...
 
-    Closing it, leaving its `with` block, dropping it, an interrupt and the last row all end the query. `close` returns
-    when nothing of the query runs or holds memory any more. For one thread at a time.
+    The query ends with the last row, on `close`, on leaving the `with` block, when the stream is dropped and on an
+    interrupt. `close` returns once nothing of the query runs or holds memory. Use it from one thread at a time.
     """
 
     def __init__(
@@ -115,22 +115,24 @@ class ResultStream(Iterator[pa.RecordBatch]):
         raise StopIteration
 
     def cancel(self, reason: str) -> None:
-        """Stop the query from any thread; whoever reads the stream gets `QueryCancelled`."""
+        """Cancel the query, from any thread. The reader of the stream gets `QueryCancelled`."""
         self._token.cancel(reason)
 
     def close(self) -> None:
-        """End the query and wait until it has let go of everything. May be called again."""
+        """End the query and wait until it has released everything. Idempotent."""
         self._over = True
         self._token.finish()
         if threading.current_thread().name != "volley-loop":
             try:
                 self._run.result(timeout=GRACE_SECONDS)
             except TimeoutError:
-                raise DeadlineExceeded(f"query {self.query} did not stop when it was told to.") from None
+                raise DeadlineExceeded(
+                    f"query {self.query} did not stop within {GRACE_SECONDS:g} s of being closed."
+                ) from None
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What has happened so far; complete after `close`."""
+        """The events so far; complete after `close`."""
         return self._events.events
 
     def __enter__(self) -> ResultStream:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run of a query, top to bottom.
+"""Runs a query from start to end.
 
-    driver     carries out what is decided: attempts on workers, feeds, events
+    driver     acts: attempts on workers, feeds, events
     schedule   decides: which task runs, which attempt counts, what a loss means
-    adaptive   plans: what the sizes of finished stages change about the next ones
+    adaptive   plans: how the sizes of finished stages change the next ones
 
-The rows of the last stage stream to the client, or stay in the stores until the client has had them read. Whatever
-happens, everything is released and the client is told.
+The rows of the result stage stream to the client, or stay in the stores until the client is done with them. Whatever
+happens, all resources are released and the client learns the outcome.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["NOTHING_GIVEN", "RunOptions", "execute", "materialize"]
 
 
 def execute(graph: StageGraph, transport: Transport, options: RunOptions) -> ResultStream:
-    """Start a query; its rows come from the stream that is returned, its failure is raised there.
+    """Start a query. The returned stream yields its rows and raises its failure.
 
-    Failures are `DataError` (the data is at fault: Spark can say how), `TaskError`, `BlockMissing`,
+    Failures are `DataError` (the data is at fault; Spark can report the exact error), `TaskError`, `BlockMissing`,
     `ResultInterrupted`, `DeadlineExceeded` or `QueryCancelled`.
     """
     run = _Run(graph, transport, options)
@@ -49,9 +49,9 @@ def execute(graph: StageGraph, transport: Transport, options: RunOptions) -> Res
 
 
 def materialize(graph: StageGraph, transport: Transport, options: RunOptions) -> MaterializedResult:
-    """Start a query whose last stage has an output as the others do: its blocks stay in the stores for others to read.
+    """Start a query whose result stays in the shuffle stores, as blocks for others to read.
 
-    The same as `execute` otherwise. The deadline counts until the end, when nobody reads them any more.
+    Otherwise like `execute`. The deadline also covers the time until the result is closed.
     """
     run = _Run(graph, transport, options)
     return MaterializedResult(
@@ -67,7 +67,7 @@ class _Run:
         self._query = options.query
         self._events = options.events
         self._loop = shared_loop()
-        self._kept = False
+        self._is_materialized = False
         self.deadline = time.monotonic() + options.timeout_seconds
         self.batches = ResultQueue(self._loop, options.result_buffer_bytes)
 
@@ -75,7 +75,7 @@ class _Run:
         return self._loop.submit(self._run())
 
     async def _run(self) -> None:
-        """All of it. Never raises: the client is told through the result queue."""
+        """Run the whole query. Never raises: errors reach the client through the result queue."""
         token, timeout_seconds = self._options.token, self._options.timeout_seconds
         started = time.monotonic()
         error: QueryError | None = None
@@ -87,11 +87,11 @@ class _Run:
         except TimeoutError:
             error = DeadlineExceeded(
                 f"query {self._query} took longer than {timeout_seconds:g} s.",
-                hint="Raise spark.volley.timeoutSeconds if that is what it needs.",
+                hint="Raise spark.volley.timeoutSeconds if the query needs more time.",
             )
         except asyncio.CancelledError:
-            # Who had the output kept ends the query when it has been read.
-            error = None if self._kept and not token.cancelled else token.error()
+            # Closing a materialized result ends its query; that is not an error.
+            error = None if self._is_materialized and not token.cancelled else token.error()
         except QueryError as failure:
             error = failure
         except Exception as failure:
@@ -113,8 +113,8 @@ class _Run:
         try:
             await driver.run()
             if graph.result.output is not None:
-                self.batches.keep(await driver.whole(graph.result.id))
-                self._kept = True
+                self.batches.put_manifest(await driver.complete_output(graph.result.id))
+                self._is_materialized = True
                 await asyncio.Event().wait()
         finally:
             await driver.close()

@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what runs, which attempt counts and what a loss means: a state machine without a clock, a loop or a worker.
+"""Decides what runs, which attempt counts and what a loss means: a state machine without clock, event loop or workers.
 
-    events                                      actions
-    begin(stage, layout)                        Launch    an attempt, with exactly this input
-    add(stage, outputs)     it ran elsewhere    Cancel    an attempt
-    add_task(stage)                             Completed every task of a stage has an output, or is not needed
-    finish(done)            an attempt won      RolledBack, AttemptFailed    to be reported
-    fail(failure)           an attempt failed   Failed    the query is over
-    deliver(attempt)        rows leave the query
-    lose(attempt)           an output is gone
-    demand(stage)           somebody wants all of it
-    close()                 cancelled
+    events                                          actions
+    begin(stage)                                    Launch     an attempt, with exactly this input
+    add(stage, outputs)     it ran elsewhere        Cancel     an attempt
+    add_task(stage)                                 Completed  every task of a stage has an output or is unneeded
+    finish(done)            an attempt committed    RolledBack, AttemptFailed    for reports
+    fail(failure)           an attempt failed       Failed     the query is over
+    deliver(attempt)        its rows reach the client
+    pin, consume(stage)     its rows must not change
+    lose(stage, attempts)   these outputs are lost
+    demand(stage)           its whole output is needed
+    close()                 the query was cancelled
 
-The rules, all applied in one step at the end of every event:
+These rules are applied together, at the end of every event:
 
-    Tasks of a stage that is not complete are wanted. A wanted task without a winner is launched as soon as all outputs
-    that it reads are there; those that are not there are wanted in turn. So a lost output is computed again when, and
-    only if, somebody needs it, and no attempt ever starts with less than its whole input.
+    The tasks of an incomplete stage are wanted. A wanted task without a winner is launched as soon as all outputs that
+    it reads exist; missing ones become wanted in turn. So a lost output is recomputed if and only if something needs
+    it, and no attempt ever starts with less than its whole input.
 
     The first attempt that finishes wins, until its output is lost. A report of a loss says nothing about outputs that
-    were made after the reporting attempt was launched.
+    were produced after the reporting attempt was launched.
 
-    When an output is lost that would not be the same another time, every stage that has read from it begins again, in a
-    new epoch, and so does what has read from that. Nobody sees two versions of one output.
+    If a lost output is not repeatable, every stage that has read from it restarts in a new epoch, and so do the stages
+    that have read from those. No reader ever sees two versions of one output.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from volley.stages.layout import Layout, Read
 
 @dataclass(frozen=True)
 class Launch:
-    """Start an attempt. `inputs` are all that it reads; workers in `avoid` failed at the task before."""
+    """Start an attempt. `inputs` is everything that it reads; workers in `avoid` already failed this task."""
 
     attempt: AttemptId
     inputs: tuple[InputBlocks, ...]
@@ -50,30 +51,30 @@ class Launch:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Stop an attempt: what it gives does not count any more."""
+    """Stop an attempt: its output no longer counts."""
 
     attempt: AttemptId
 
 
 @dataclass(frozen=True)
 class Completed:
-    """All that a stage gives is there. Said once, even if some of it is lost and computed again later."""
+    """The whole output of a stage exists. Emitted once, even if parts are lost and recomputed later."""
 
     stage: StageId
     outputs: tuple[TaskDone | None, ...]
-    """By task; None for one that was not needed."""
+    """By task; None for an unneeded one."""
 
 
 @dataclass(frozen=True)
 class RolledBack:
-    """A stage begins again, in the epoch of `stage`."""
+    """A stage restarts, in the epoch of `stage`."""
 
     stage: StageId
 
 
 @dataclass(frozen=True)
 class AttemptFailed:
-    """`final`: the task is not tried again."""
+    """`final`: the task is not retried."""
 
     failure: TaskFailure
     final: bool
@@ -91,10 +92,10 @@ Action = Launch | Cancel | Completed | RolledBack | AttemptFailed | Failed
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What the schedule has to know of a stage.
+    """What the schedule needs to know about a stage.
 
-    `inputs` are the outputs of the stages that it reads, by their numbers. `repeatable`: a task that runs again over
-    the same input gives the same rows in the same partitions.
+    `inputs` are the numbers of the stages that it reads. `repeatable`: a task that reruns over the same input produces
+    the same rows in the same partitions.
     """
 
     number: int
@@ -106,7 +107,7 @@ class StageSpec:
 
 
 class Schedule:
-    """The stages of one query that have begun. An attempt is the last of its task after `limit` failures."""
+    """The stages of one query that have begun. A task fails for good after `limit` failures."""
 
     def __init__(self, query: QueryId, limit: int) -> None:
         self._query = query
@@ -118,37 +119,37 @@ class Schedule:
     # ----------------------------------------------------------------------------------------------- events
 
     def begin(self, spec: StageSpec) -> list[Action]:
-        """All stages that this one reads are complete."""
+        """Begin a stage, all of whose inputs are complete."""
         self._stages[spec.number] = _Stage(spec, StageId(self._query, spec.number), self._limit)
         return self._react()
 
     def add(self, spec: StageSpec, outputs: Sequence[TaskDone]) -> list[Action]:
-        """A stage whose `outputs` were made elsewhere. Nobody here can compute them again."""
+        """Add a stage whose `outputs` were computed elsewhere. They cannot be recomputed here."""
         stage = _Stage(spec, StageId(self._query, spec.number), self._limit, outputs)
         self._stages[spec.number] = stage
         return self._react()
 
     def add_task(self, number: int) -> list[Action]:
-        """One task more than there were, for a stage that is not complete."""
+        """Add one task to a stage, unless it is complete."""
         if not self._stages[number].is_complete:
             self._stages[number].add_task()
         return self._react()
 
     def finish(self, done: TaskDone, worker: str) -> list[Action]:
-        """An attempt has committed its output, which `worker` holds."""
+        """An attempt committed its output, which `worker` holds."""
         stage = self._running(done.attempt)
         if stage is not None:
             stage.commit(done, worker)
         return self._react()
 
     def fail(self, failure: TaskFailure, worker: str, present: Set[str]) -> list[Action]:
-        """An attempt on `worker` has ended without output. `present` are the workers that can be reached."""
+        """An attempt on `worker` ended without output. `present` are the workers whose blocks can be read."""
         stage = self._running(failure.attempt)
         if stage is None:
             return self._react()
         attempt = stage.end(failure.attempt)
         task = failure.attempt.task.task
-        # Rows that have left the query cannot be taken back, so an attempt that gave some is the last.
+        # Rows that the client has cannot be taken back, so a task that delivered some is not retried.
         final = attempt.has_delivered or not stage.attempts[task].may_retry(failure)
         self._actions.append(AttemptFailed(failure, final))
         if final and attempt.has_delivered and failure.failure.may_pass:
@@ -163,7 +164,7 @@ class Schedule:
         return self._lose_inputs(stage, failure, attempt.known, present)
 
     def deliver(self, attempt: AttemptId) -> list[Action]:
-        """Rows of this attempt leave the query."""
+        """Rows of this attempt are about to reach the client."""
         stage = self._running(attempt)
         if stage is None or stage.running[attempt.task.task].has_delivered:
             return []
@@ -172,19 +173,19 @@ class Schedule:
         return self._react()
 
     def pin(self, number: int, reason: str) -> list[Action]:
-        """From now on a stage cannot begin again; `reason` completes a sentence that says so."""
+        """Forbid a restart of this stage. `reason` completes the sentence of the error message."""
         self._stages[number].pinned = reason
         return self._react()
 
     def consume(self, number: int) -> list[Action]:
-        """The rows of a stage, as they are now, are used outside of the stages: there must be no others."""
+        """The current rows of a stage are in use outside the stages: it must never produce different ones."""
         stage = self._stages[number]
         stage.is_consumed = True
         stage.pinned = "and the old ones are in use"
         return self._react()
 
     def lose(self, number: int, attempts: Set[AttemptId], present: Set[str]) -> list[Action]:
-        """The outputs of these attempts are gone, and all of the stage that absent workers held."""
+        """The outputs of these attempts are lost, and so is everything that absent workers held of the stage."""
         try:
             stage = self._stages[number]
             self._drop(stage, attempts | stage.held_by_absent(present))
@@ -193,29 +194,29 @@ class Schedule:
         return self._react()
 
     def demand(self, number: int) -> list[Action]:
-        """Somebody wants all that a stage has given: compute again what was lost."""
+        """The whole output of a stage is needed: recompute what was lost."""
         self._stages[number].is_demanded = True
         return self._react()
 
     def close(self) -> list[Action]:
-        """Nothing runs any more."""
+        """Cancel all attempts. The query is over."""
         self._is_over = True
         for stage in self._stages.values():
             self._actions += stage.cancel_all()
-        return self._taken_actions()
+        return self._take_actions()
 
-    # ---------------------------------------------------------------------------------------------- questions
+    # ------------------------------------------------------------------------------------------------ queries
 
     def manifest(self, number: int) -> Manifest:
-        """What a stage has given, as it is now."""
+        """The current output of a stage."""
         return self._stages[number].election.manifest()
 
-    def is_whole(self, number: int) -> bool:
-        """Whether every output of a stage is there."""
+    def has_all_outputs(self, number: int) -> bool:
+        """Whether no output of a stage is missing."""
         return not self._stages[number].election.missing()
 
     def is_running(self, attempt: AttemptId) -> bool:
-        """Whether an attempt was launched, has not ended and was not cancelled."""
+        """Whether an attempt was launched and has neither ended nor been cancelled."""
         return self._running(attempt) is not None
 
     def stage_id(self, number: int) -> StageId:
@@ -227,22 +228,22 @@ class Schedule:
     # ------------------------------------------------------------------------------------------------ reaction
 
     def _react(self) -> list[Action]:
-        """What the state asks for now."""
+        """Apply the rules to the current state and return the resulting actions."""
         if not self._is_over:
             for stage in self._stages.values():
                 self._actions += stage.settle()
                 if stage.is_complete and stage.spec.output is None:
-                    return self.close()  # the client has all rows: whatever is lost now does not matter
+                    return self.close()  # the client has all rows: losses no longer matter
             self._launch_wanted()
-        return self._taken_actions()
+        return self._take_actions()
 
     def _end(self, error: QueryError) -> list[Action]:
         if self._is_over:
-            return self._taken_actions()
+            return self._take_actions()
         actions = self.close()
         return [*actions, Failed(error)]
 
-    def _taken_actions(self) -> list[Action]:
+    def _take_actions(self) -> list[Action]:
         actions, self._actions = self._actions, []
         return actions
 
@@ -266,7 +267,7 @@ class Schedule:
                 self._launch(stage, task)
 
     def _missing(self, stage: _Stage, task: int) -> Iterator[tuple[_Stage, int]]:
-        """The tasks whose outputs a task needs and cannot have."""
+        """The producer tasks whose outputs this task reads and that are missing."""
         for number, reads in self._reads(stage, task).items():
             producer = self._stages[number]
             for needed in sorted({read.producer for read in reads}):
@@ -295,7 +296,7 @@ class Schedule:
         return stage.reads[task]
 
     def _running(self, attempt: AttemptId) -> _Stage | None:
-        """The stage of an attempt that still counts."""
+        """The stage of an attempt, if that attempt still counts."""
         stage = self._stages.get(attempt.task.stage.stage)
         if self._is_over or stage is None:
             return None
@@ -310,8 +311,8 @@ class Schedule:
         assert failure.lost is not None
         producers = [self._stages[number] for number in reader.spec.inputs]
         maker = next((made for stage in producers if (made := stage.maker(failure.lost))), None)
-        # One attempt must not be spent on each input that the same worker held. What is damaged was there, and nothing
-        # follows from it for others.
+        # Drop all that the same worker held, or each such input would cost another attempt. A damaged block was
+        # readable, so it says nothing about the worker's other blocks.
         suspect = None if failure.damaged else maker
         try:
             for stage in producers:
@@ -324,23 +325,23 @@ class Schedule:
         return self._react()
 
     def _drop(self, stage: _Stage, attempts: Set[AttemptId]) -> None:
-        """These outputs count no more."""
+        """Drop lost outputs, and roll back their readers if a rerun would produce different rows."""
         if not stage.election.winners & attempts:
             return
-        if stage.is_foreign:
+        if stage.is_materialized:
             raise BlockMissing(
-                f"{stage.id}: rows that Spark had handed over are lost with their holder.",
-                hint="Only Spark can compute them again: run the query again.",
+                f"{stage.id}: rows computed by Spark were lost together with the worker that held them.",
+                hint="Only Spark can recompute them. Run the query again.",
             )
         if stage.is_consumed and not stage.spec.repeatable:
-            raise _interrupted(stage.id, "and the old ones are in use")
+            raise _interruption(stage.id, "and the old ones are in use")
         stage.election.forget(attempts)
         if not stage.spec.repeatable:
             self._roll_back_readers(stage)
 
     def _roll_back_readers(self, stage: _Stage) -> None:
         for reader in self._stages.values():
-            # One that has launched nothing in its epoch has seen nothing, and so has nobody of it.
+            # A stage that launched nothing in its epoch has read nothing, and nothing has read from it.
             if stage.number in reader.spec.inputs and reader.has_launched:
                 self._actions += reader.roll_back()
                 self._roll_back_readers(reader)
@@ -348,7 +349,7 @@ class Schedule:
 
 @dataclass
 class _Attempt:
-    """An attempt that runs. `known` are the outputs of its producers that were there when it was launched."""
+    """A running attempt. `known` are the outputs of its producers that existed when it was launched."""
 
     id: AttemptId
     known: frozenset[AttemptId]
@@ -370,11 +371,11 @@ class _Stage:
         self.spec = spec
         self.number = spec.number
         self.tasks = spec.tasks
-        self.is_foreign = outputs is not None
+        self.is_materialized = outputs is not None
         self.is_complete = False
         self.is_demanded = False
         self.is_consumed = False
-        # Why it cannot begin again, once it cannot.
+        # Why it cannot restart, once it cannot.
         self.pinned: str | None = None
         self.reads: dict[int, Mapping[int, tuple[Read, ...]]] = {}
         self._limit = limit
@@ -386,7 +387,7 @@ class _Stage:
                 self._remember(done, done.made_by)
 
     def _begin(self, id: StageId) -> None:
-        """A new epoch: no task has a winner, and each has all its attempts before it."""
+        """Start an epoch: no task has a winner, and each has its full number of attempts."""
         self.id = id
         self.has_launched = False
         self.running: dict[int, _Attempt] = {}
@@ -427,7 +428,7 @@ class _Stage:
         return self._made[attempt].worker if attempt in self._made else None
 
     def held_by(self, worker: str) -> set[AttemptId]:
-        """The outputs that are gone if a worker is."""
+        """The outputs that are lost if this worker is."""
         return {
             attempt
             for attempt, made in self._made.items()
@@ -442,10 +443,10 @@ class _Stage:
         }
 
     def settle(self) -> Iterator[Action]:
-        """Stop what is not needed, and say when everything is there."""
+        """Cancel unneeded attempts, and emit `Completed` once no output is missing."""
         enough = self.spec.output.enough_rows if self.spec.output else None
         if enough is not None and self.election.rows >= enough:
-            self.election.skip_the_rest()
+            self.election.skip_rest()
             for task in [task for task in self.running if not self.election.is_missing(task)]:
                 yield Cancel(self.running.pop(task).id)
         if self.election.missing():
@@ -456,13 +457,13 @@ class _Stage:
             yield Completed(self.id, tuple(map(self.election.winner, range(self.tasks))))
 
     def roll_back(self) -> Iterator[Action]:
-        """What it has read will be computed differently: begin again."""
+        """Restart in a new epoch, because its input will be recomputed with different rows."""
         if self.pinned is not None:
-            raise _interrupted(self.id, self.pinned)
+            raise _interruption(self.id, self.pinned)
         if self.id.epoch + 1 >= self._limit:
             raise QueryError(
-                f"{self.id}: what it reads was lost and computed again {self.id.epoch + 1} times.",
-                hint="Workers are lost faster than this query can run.",
+                f"{self.id}: its input was lost and recomputed {self.id.epoch + 1} times.",
+                hint="Workers fail faster than this query can finish.",
             )
         yield from self.cancel_all()
         self._begin(replace(self.id, epoch=self.id.epoch + 1))
@@ -473,8 +474,8 @@ class _Stage:
         return [Cancel(attempt.id) for attempt in running.values()]
 
 
-def _interrupted(stage: StageId, reason: str) -> ResultInterrupted:
+def _interruption(stage: StageId, reason: str) -> ResultInterrupted:
     return ResultInterrupted(
-        f"{stage}: exchanged data was lost that cannot be computed again with the same rows, {reason}.",
+        f"{stage}: exchanged data was lost, a rerun would produce different rows, {reason}.",
         hint="Run the query again.",
     )

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import sys
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from volley.bridge.native_to_spark import SparkPart, spark_part
-from volley.bridge.served import can_be_read
-from volley.bridge.spark_to_native import find_spark_inputs
-from volley.config import PREFIX, Config
-from volley.errors import CaptureError
-from volley.plan.capture import Origins, capture
+from volley.config import Config
+from volley.decide import Decider
+from volley.deployment.factory import choose_deployment
+from volley.observe.display import show, show_at_end
 from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import (
     Aggregate,
@@ -35,28 +33,33 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
-from volley.settings import settings
+from volley.settings import is_active, settings
 from volley.splits.files import FileSource
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.stages.scans import scan_tasks
-from volley.support.check import NodeVerdict, check
+from volley.support.check import NodeVerdict
 from volley.support.reasons import Reason, Unsupported
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The verdict on each operator of a plan. `fraction` is the share of operators that could run natively."""
+    """Who would run a query, with a verdict on each operator of its plan.
+
+    `native` says whether Volley alone runs it, `fraction` is the share of operators that have a native form.
+    """
 
     native: bool
     fraction: float
     reasons: tuple[Unsupported, ...]
     nodes: tuple[NodeVerdict, ...] = ()
-    find_spark_inputs: tuple[int, ...] = ()
+    spark_inputs: tuple[int, ...] = ()
     """Positions in `nodes` of the sub-trees that Spark runs for a native plan above them."""
     workers: int = 1
     """How many tasks may share a scan."""
     subplans: tuple[int, ...] = ()
     """Positions in `nodes` of the sub-trees that run natively below what Spark runs."""
+    enabled: bool = True
+    """Whether Volley is on; if not, Spark runs the query, and the rest says what Volley would do."""
     limits: PlannerLimits = DEFAULT_LIMITS
     """How finely scans are divided."""
 
@@ -75,20 +78,35 @@ class Explanation:
             + "</div>"
             for position, verdict in enumerate(self.nodes)
         )
-        return f'<div style="font-family:monospace"><b>{escape(self._headline())}</b>{rows}</div>'
+        others = "".join(
+            f"<div><small>{escape(str(reason))}</small></div>" for reason in self._other_reasons()
+        )
+        return f'<div style="font-family:monospace"><b>{escape(self._headline())}</b>{rows}{others}</div>'
+
+    def _ipython_display_(self) -> None:
+        show_at_end(self)
 
     def _headline(self) -> str:
+        off = (
+            ""
+            if self.enabled
+            else "Volley is off on this session, so Spark runs this query. With Volley on: "
+        )
         if not self.nodes:
-            return f"Spark runs this query: {self.reasons[0]}"
+            return f"{off}Spark runs this query: {self.reasons[-1]}"
         count = sum(verdict.native for verdict in self.nodes)
         share = f"{count} of {len(self.nodes)} operators ({self.fraction:.0%}) are native"
-        if crossings := len(self.find_spark_inputs) + len(self.subplans):
-            return f"Volley and Spark run this query: {share}, {crossings} hand-overs"
-        return f"{'Volley' if self.native else 'Spark'} runs this query: {share}"
+        if crossings := len(self.spark_inputs) + len(self.subplans):
+            share += f", {crossings} hand-overs"
+        if not self.enabled:
+            return off + share
+        if self.native:
+            return f"Volley runs this query: {share}"
+        return f"{'Volley and Spark run' if crossings else 'Spark runs'} this query: {share}"
 
     def _boundary(self, position: int) -> Iterator[str]:
         """What stands above an operator where rows are handed over."""
-        if position in self.find_spark_inputs:
+        if position in self.spark_inputs:
             yield "~ hand-over: Spark runs this, and what is below it"
         if position in self.subplans:
             yield "~ hand-over: Volley runs this, and what is below it"
@@ -100,9 +118,12 @@ class Explanation:
             yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers, self.limits)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
-        # What is about no single operator, such as a native part that is too small.
+        yield from map(str, self._other_reasons())
+
+    def _other_reasons(self) -> list[Unsupported]:
+        """What is about no single operator, such as a native part that is too small."""
         told = {reason for verdict in self.nodes for reason in verdict.reasons}
-        yield from (str(reason) for reason in self.reasons if reason not in told and self.nodes)
+        return [reason for reason in self.reasons if reason not in told and self.nodes]
 
 
 _MARKS = {True: "✓", False: "✗"}
@@ -110,67 +131,36 @@ _COLOURS = {True: "#1b5e20", False: "#b00020"}
 
 
 def explain(frame: DataFrame) -> Explanation:
-    """Spark's plan with a verdict an operator. Printed, or shown as HTML in a notebook; nothing runs."""
-    spark = frame.sparkSession
-    limits = PlannerLimits.of(Config.read(settings(spark)))
-    explanation = replace(_explain(frame), workers=_workers(spark), limits=limits)
-    if "IPython" not in sys.modules:
-        print(explanation)
+    """Spark's plan with a verdict on each operator. Printed, or shown as HTML in a notebook; nothing runs."""
+    explanation = _explain(frame)
+    show(explanation)
     return explanation
 
 
 def _explain(frame: DataFrame) -> Explanation:
     spark = frame.sparkSession
-    physical = frame._jdf.queryExecution().executedPlan()
-    origins = Origins()
-    try:
-        plan = capture(spark.sparkContext._gateway, physical, origins)
-        verdict = check(plan)
-    except CaptureError as error:
-        return Explanation(False, 0.0, (Unsupported(Reason.CAPTURE, "plan", error.message),))
-    if verdict.native or not _is_mixed(spark):
-        return Explanation(verdict.native, verdict.fraction, verdict.reasons, verdict.nodes)
-    subplans = can_be_read(spark.sparkContext, Config.read(settings(spark)))
-    handed = find_spark_inputs(spark, plan, origins, subplans)
-    if handed is None or isinstance(handed, Unsupported):
-        logical = frame._jdf.queryExecution().optimizedPlan()
-        part = spark_part(spark, logical, plan, origins) if subplans else None
-        if not isinstance(part, SparkPart):
-            reasons = dict.fromkeys((*verdict.reasons, *filter(None, (handed, part))))
-            return Explanation(False, verdict.fraction, tuple(reasons), verdict.nodes)
-        handed, parts = (), [part]
-    else:
-        parts = [item.part for item in handed]
+    config = Config.read(settings(spark))
+    deployment = choose_deployment(spark, config)
+    decider = Decider(spark, deployment, mixed=config.mixed, what="plan", started=time.perf_counter())
+    decision = decider.decide(frame._jdf.queryExecution())
+    enabled = is_active(spark)
+    off = () if enabled else (Unsupported(Reason.DISABLED, "session", "volley.enable(spark) turns it on"),)
 
     def positions(nodes: Iterable[Node]) -> tuple[int, ...]:
         ids = {id(node) for node in nodes}
-        return tuple(number for number, found in enumerate(verdict.nodes) if id(found.node) in ids)
+        return tuple(number for number, found in enumerate(decision.nodes) if id(found.node) in ids)
 
     return Explanation(
-        False,
-        verdict.fraction,
-        verdict.reasons,
-        verdict.nodes,
-        positions(item.node for item in handed),
-        subplans=positions(subplan.node for part in parts for subplan in part.subplans),
+        native=enabled and decision.engine == "native",
+        fraction=sum(node.native for node in decision.nodes) / max(1, len(decision.nodes)),
+        reasons=(*off, *decision.reasons),
+        nodes=decision.nodes,
+        spark_inputs=positions(decision.spark_nodes),
+        workers=deployment.planned_workers(),
+        subplans=positions(decision.native_nodes),
+        enabled=enabled,
+        limits=PlannerLimits.of(config),
     )
-
-
-def _is_mixed(spark: SparkSession) -> bool:
-    return str(spark.conf.get(PREFIX + "mixed", "true")).lower() == "true"
-
-
-def _workers(spark: SparkSession) -> int:
-    """As many as the settings say; who is there is known when a query runs."""
-    match spark.conf.get(PREFIX + "transport", "local"):
-        case "spark":
-            return max(1, spark.sparkContext.defaultParallelism)
-        case "flight":
-            return len(
-                [name for name in str(spark.conf.get(PREFIX + "workers", "")).split(",") if name.strip()]
-            )
-        case _:
-            return int(str(spark.conf.get(PREFIX + "local.workers", "1")))
 
 
 def _describe(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:

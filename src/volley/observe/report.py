@@ -8,9 +8,9 @@ from html import escape
 from typing import Any, Literal
 
 from volley.events import FeedStatus
-from volley.support.reasons import Unsupported
+from volley.support.reasons import Engine, Unsupported
 
-Engine = Literal["native", "mixed", "spark"]
+Outcome = Literal["answered", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,24 @@ class StageReport:
 
 
 @dataclass(frozen=True)
-class QueryReport:
-    """The last word on one action. `seconds` is planning, capture and execution together.
+class ErrorReport:
+    """Why an action has no answer: Volley's code, Spark's error condition or else the class, and the message."""
 
-    `native_tasks` counts every attempt at a native task, those of subqueries too, which are no part of `stages`.
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+
+@dataclass(frozen=True)
+class QueryReport:
+    """What one action did. `seconds` is planning, capture and execution together.
+
+    `engine` is who ran it, or was about to when it failed. `outcome` is failed, or cancelled for an interrupt,
+    `volley.cancel` and rows that were not read to their end; `error` then says why. `spark_tasks` is None where Spark
+    ran it with Volley off: they are not counted then. `native_tasks` counts every attempt at a native task, those of
+    subqueries too, which are no part of `stages`.
     """
 
     query: str
@@ -66,10 +80,12 @@ class QueryReport:
     capture_seconds: float
     execution_seconds: float
     rows: int
-    spark_tasks: int
+    spark_tasks: int | None
     shuffle_bytes: int = 0
     stages: tuple[StageReport, ...] = ()
     native_tasks: int = 0
+    outcome: Outcome = "answered"
+    error: ErrorReport | None = None
 
     @property
     def native(self) -> bool:
@@ -100,11 +116,14 @@ class QueryReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.action}: {self.engine}, {self.rows:,} rows in {self.seconds:.3f} s "
+            f"{self.action}: {self.engine}, {self._ended()} {self.seconds:.3f} s "
             f"(Spark's planning {self.planning_seconds:.3f}, capture {self.capture_seconds:.3f}, "
-            f"execution {self.execution_seconds:.3f}), {self.spark_tasks} Spark tasks"
+            f"execution {self.execution_seconds:.3f})"
+            + (f", {self.spark_tasks} Spark tasks" if self.spark_tasks is not None else "")
             + (f", {self.spilled_bytes:,} bytes spilled" if self.spilled_bytes else "")
         ]
+        if self.error is not None:
+            lines.append(f"  {str(self.error).splitlines()[0]}")
         lines += [f"  {reason}" for reason in self.reasons]
         for stage in self.stages:
             lines.append(
@@ -118,6 +137,9 @@ class QueryReport:
             lines += [f"    {decision}" for decision in stage.decisions]
         return "\n".join(lines)
 
+    def _ended(self) -> str:
+        return f"{self.rows:,} rows in" if self.outcome == "answered" else f"{self.outcome} after"
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{stage.stage}</td><td>{stage.tasks}</td><td>{stage.rows:,}</td>"
@@ -125,7 +147,8 @@ class QueryReport:
             f"<td>{escape('; '.join(stage.decisions))}</td></tr>"
             for stage in self.stages
         )
-        reasons = "".join(f"<li>{escape(str(reason))}</li>" for reason in self.reasons)
+        why = (*filter(None, (self.error,)), *self.reasons)
+        reasons = "".join(f"<li>{escape(str(reason))}</li>" for reason in why)
         head = escape(str(self).splitlines()[0])
         return (
             f"<p><b>{head}</b></p>"

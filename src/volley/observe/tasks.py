@@ -41,6 +41,26 @@ class SparkTasks:
         self.count = spark_tasks(self._spark) - self._before
 
 
+class ApplicationTasks:
+    """Counts the tasks of the whole application while a block runs, those of other threads too."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark = spark
+        self._before = 0
+
+    def __enter__(self) -> ApplicationTasks:
+        self._before = spark_tasks(self._spark)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def tasks(self) -> int:
+        return spark_tasks(self._spark) - self._before
+
+
 class TaggedJobs:
     """Counts the tasks of the jobs that this thread starts while a block runs, whatever other threads do."""
 

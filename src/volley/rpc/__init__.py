@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How processes of Volley talk: messages, the codec that checks them, the handshake, one client and one server base.
+"""The wire protocol between Volley processes: messages, codec, handshake, client and server base classes.
 
-Plain messages enter and leave; whatever goes wrong on either side becomes a coded error, and no traceback travels. This
-package knows what may be said, never what is done about it: it must not import a worker, a store or a transport.
+Plain messages enter and leave. Failures on either side become errors with a code; tracebacks are never sent. This
+package defines what can be said, not what happens next: it must never import a worker, a store or a transport.
 """

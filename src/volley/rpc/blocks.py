@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of exchanged data as they are named in messages: who wrote them, where they are, what a reader must find."""
+"""Blocks of exchanged data as messages describe them: who wrote them, where they are, what a reader must find."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from volley.ids import AttemptId
 
 @dataclass(frozen=True, order=True)
 class Block:
-    """One partition of one attempt's output: its name, where it is, and what a reader must find there.
+    """One partition of one attempt's output: its identity, its location, and what a reader must find there.
 
-    `location` and `handle` mean something to the store that made the block and to no one else. `size_bytes` is what the
-    rows take in memory; `checksum` covers all that the store keeps of them; `spilled_bytes` is what the store wrote of
-    them to disk because there was no room in memory. One that `outlives_worker` is still there when the worker that
-    wrote it has gone.
+    `location` and `handle` are meaningful only to the store that wrote the block. `size_bytes` is the size of the rows
+    in memory. `checksum` covers the stored bytes. `spilled_bytes` is what the store wrote to disk for lack of memory. A
+    block that `outlives_worker` can still be read after the worker that wrote it is gone.
     """
 
     attempt: AttemptId
@@ -36,10 +35,10 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockRequest:
-    """What one worker asks of another: these blocks, one after the other in one stream.
+    """Asks another worker for these blocks, one after the other in one stream.
 
-    `skip_chunks` of the first are not wanted any more: the reader has them from a stream that broke. `codec`
-    (none, lz4, zstd) is how to pack on the way what is not packed yet.
+    Skip the first `skip_chunks` chunks: the reader already has them from a stream that broke. `codec` (none, lz4,
+    zstd) compresses uncompressed chunks in transit.
     """
 
     blocks: tuple[Block, ...]

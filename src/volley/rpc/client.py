@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call to another process of Volley: an action and a message out, a message back, always within a deadline.
+"""Calls to another Volley process: an action and a message out, a message back, always with a deadline.
 
     call(action, message)
-        an answer of the expected kind    ->   returned
-        Refused                           ->   PeerRefused, with the code of the other side
-        an answer of any other kind       ->   QueryError
-        a token that is not accepted      ->   HandshakeRefused
-        no answer within the deadline     ->   PeerTimedOut, a PeerLost
-        nobody there                      ->   PeerUnavailable, a PeerLost
-        a call that broke in another way  ->   PeerLost
+        a reply of the expected type      ->   returned
+        Refused                           ->   PeerRefused, with the peer's error code
+        a reply of any other type         ->   QueryError
+        the token is rejected             ->   HandshakeRefused
+        no reply within the deadline      ->   PeerTimedOut, a PeerLost
+        nothing listens there             ->   PeerUnavailable, a PeerLost
+        the call fails in another way     ->   PeerLost
 
-A client is for any thread. It opens its connection at the first call, and keeps it.
+A client may be used from any thread. It connects at the first call and keeps the connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Reply = TypeVar("Reply")
 
 
 class Client:
-    """A connection to the process at `address`; `role` is what messages of errors call it."""
+    """A connection to the process at `address`. Error messages call it by its `role`."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Client:
         timeout_seconds: float = CALL_SECONDS,
         hang_seconds: float | None = None,
     ) -> None:
-        """`timeout_seconds` is the deadline of a call that names none; for `hang_seconds` see `Security.connect`."""
+        """`timeout_seconds` is the default deadline of a call; for `hang_seconds` see `Security.connect`."""
         self.address = address
         self.name = f"{role} {address}"
         try:
             self.flight = security.connect(address, hang_seconds)
-            """For rows, which are streamed and not called for."""
+            """The underlying Flight client, for streams of rows."""
         except (flight.FlightError, pa.ArrowException, OSError, ValueError) as error:
-            raise PeerLost(f"{self.name} cannot be connected to: {first_line(error)}.") from None
+            raise PeerLost(f"cannot connect to {self.name}: {first_line(error)}.") from None
         self._timeout_seconds = timeout_seconds
 
     @overload
@@ -70,21 +70,21 @@ class Client:
     def call(
         self, action: str, message: Any, expect: Any = Ack, *, timeout_seconds: float | None = None
     ) -> Any:
-        """The answer, which is of the kind `expect`. A message that is `bytes` is encoded already."""
+        """Send a message and return the reply, of type `expect`. A `bytes` message is already encoded."""
         body = message if isinstance(message, bytes) else encode(message)
         answer = decode(self._send(action, body, timeout_seconds))
         if isinstance(answer, Refused):
             raise PeerRefused(answer.code, f"{self.name}: {answer.message}")
         if not isinstance(answer, expect):
-            raise QueryError(f"{self.name} answered {action} with {type(answer).__name__}.")
+            raise QueryError(f"{self.name} replied to {action} with {type(answer).__name__}.")
         return answer
 
     def greet(self, hello: Hello, timeout_seconds: float | None = None) -> Welcome:
-        """Exchange the first words. HandshakeRefused when the two cannot work together."""
+        """Perform the handshake. Raises HandshakeRefused if the two processes are incompatible."""
         reply = self._send("hello", to_json(hello), timeout_seconds)
         welcome = read_welcome(reply)
         if welcome is None:
-            raise HandshakeRefused(f"{self.name} did not return the greeting.")
+            raise HandshakeRefused(f"{self.name} sent no valid reply to the handshake.")
         hello.identity.require_same(welcome.identity)
         if welcome.refusal:
             raise HandshakeRefused(welcome.refusal)
@@ -109,11 +109,11 @@ class Client:
             return bytes(reply.body.to_pybytes())
         except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError):
             raise HandshakeRefused(
-                f"{self.name} does not accept this driver's token.",
+                f"{self.name} rejected this driver's token.",
                 hint="Set spark.volley.tokenFile, or VOLLEY_TOKEN, to the same token on both sides.",
             ) from None
         except flight.FlightTimedOutError:
-            raise PeerTimedOut(f"{self.name} did not answer within {seconds:g} s.") from None
+            raise PeerTimedOut(f"{self.name} did not reply within {seconds:g} s.") from None
         except flight.FlightUnavailableError as error:
             raise PeerUnavailable(f"{action} at {self.name}: {first_line(error)}.") from None
         except (flight.FlightError, pa.ArrowException, OSError, ValueError) as error:
@@ -121,6 +121,6 @@ class Client:
 
 
 def first_line(error: BaseException) -> str:
-    """Without what Arrow appends of gRPC's, which is about sockets and not about the cause."""
+    """The first line of a message, without the gRPC debug context that Arrow appends: it hides the cause."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0].partition(". gRPC client debug context")[0].rstrip(".")

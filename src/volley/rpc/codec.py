@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as JSON: plain data that names its own classes, and nothing that could run when it is read.
+"""Messages as JSON: plain data that names its classes, and nothing that could execute when it is decoded.
 
     dataclass  {"$": "TaskSpec", field: value, ...}      tuple    [ ... ]
     enum       {"$enum": "Partitioning", "value": ...}   bytes    {"$bytes": base64}
     decimal    {"$decimal": "1.20"}                      others   themselves
 
-Only the classes listed here can be named. A message of another protocol version is refused before it is looked into.
-Every field of a message is checked against its annotation, with the limits of `volley.fields`: this is the one place
-where what a peer sends becomes a value, so nobody behind it has to doubt a type, a sign or a NaN.
+Only the classes listed here can be named. A message of another protocol version is refused before it is decoded. Every
+field is checked against its annotation, with the limits of `volley.fields`. This is the only place where a peer's bytes
+become values, so no code behind it has to check for a wrong type, a negative size or a NaN.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MODULES: tuple[ModuleType, ...] = (
     messages,
     control,
 )
-_FURTHER: tuple[type, ...] = (Output, OperatorMetrics, TaskMetrics)
+_EXTRA_CLASSES: tuple[type, ...] = (Output, OperatorMetrics, TaskMetrics)
 
 _VERSION = messages.PROTOCOL_VERSION
 
@@ -49,8 +49,8 @@ Check = Callable[[Any], bool]
 
 
 def encode(message: Any) -> bytes:
-    """The message, with its version in front."""
-    return json.dumps({"version": _VERSION, "message": _plain(message)}).encode()
+    """Encode a message, with the protocol version in front."""
+    return json.dumps({"version": _VERSION, "message": _to_plain(message)}).encode()
 
 
 @overload
@@ -62,20 +62,20 @@ def decode(payload: bytes) -> Any: ...
 
 
 def decode(payload: bytes, expect: type | None = None) -> Any:
-    """What `encode` was given; QueryError for another version, for what is no message, and unless it is an `expect`."""
+    """Decode a message. QueryError if the version differs, the bytes are no message or it is not an `expect`."""
     try:
-        # Looked into only when its version is known to be this one; the quick way is to look how it begins.
+        # Decode only after checking the version. The prefix is the fast path.
         if payload.startswith(_THIS_VERSION) or (version := json.loads(payload)["version"]) == _VERSION:
-            message = _tuples(json.loads(payload, object_hook=_object)["message"])
+            message = _to_tuples(json.loads(payload, object_hook=_build)["message"])
             if expect is not None and not isinstance(message, expect):
                 raise QueryError(
                     f"a peer sent {type(message).__name__} where {expect.__name__} was expected."
                 )
             return message
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        # Whoever reads this has threads that live on messages: what a peer sends must not end them.
+        # Long-lived threads decode messages: nothing that a peer sends may end them.
         raise QueryError(
-            f"a peer sent {len(payload)} bytes that are no message: {type(error).__name__}: {error}.",
+            f"a peer sent {len(payload)} bytes that are not a message: {type(error).__name__}: {error}.",
             hint="Install the same version of Volley on both sides.",
         ) from error
     raise QueryError(
@@ -84,14 +84,14 @@ def decode(payload: bytes, expect: type | None = None) -> Any:
     )
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     kind = type(value)
-    if kind in _THEMSELVES:
+    if kind in _JSON_TYPES:
         return value
     if kind is tuple:
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if kind in _CHECKS:
-        return {"$": kind.__name__} | {name: _plain(getattr(value, name)) for name in _CHECKS[kind]}
+        return {"$": kind.__name__} | {name: _to_plain(getattr(value, name)) for name in _CHECKS[kind]}
     match value:
         case Enum():
             return {"$enum": kind.__name__, "value": value.value}
@@ -103,15 +103,15 @@ def _plain(value: Any) -> Any:
             raise TypeError(f"{kind.__name__} is not part of any message")
 
 
-def _object(value: dict[str, Any]) -> Any:
-    """A JSON object, of which those inside are made already."""
+def _build(value: dict[str, Any]) -> Any:
+    """Build the value of a JSON object whose nested objects are already built."""
     if "$" in value:
-        made = _class(value.pop("$"), _CLASSES)
+        made = _find_class(value.pop("$"), _CLASSES)
         checks = _CHECKS[made]
         for name, item in value.items():
             if type(item) is list:
-                item = value[name] = _tuples(item)
-            if not checks[name](item):  # no such field is a KeyError
+                item = value[name] = _to_tuples(item)
+            if not checks[name](item):  # an unknown field is a KeyError
                 raise ValueError(f"{made.__name__}.{name} cannot be {item!r:.60}")
         return made(**value)
     match value:
@@ -120,55 +120,55 @@ def _object(value: dict[str, Any]) -> Any:
         case {"$decimal": text}:
             return Decimal(text)
         case {"$enum": name, "value": member}:
-            return _class(name, _ENUMS)(member)
+            return _find_class(name, _ENUMS)(member)
         case _:
             return value
 
 
-def _tuples(value: Any) -> Any:
-    return tuple([_tuples(item) for item in value]) if type(value) is list else value
+def _to_tuples(value: Any) -> Any:
+    return tuple([_to_tuples(item) for item in value]) if type(value) is list else value
 
 
-def _class(name: str, known: dict[str, type]) -> Any:
+def _find_class(name: str, known: dict[str, type]) -> Any:
     if name not in known:
         raise QueryError(f"a peer sent {name!r}, which is not part of any message.")
     return known[name]
 
 
-# ------------------------------------------------------------------------------------------- what a field may hold
+# ------------------------------------------------------------------------------------------------- field checks
 
 
-def _check(hint: Any) -> Check:
-    """Whether a value may stand where this is annotated. TypeError for an annotation that cannot be checked."""
+def _make_check(hint: Any) -> Check:
+    """Build the check of a field from its annotation. TypeError for an annotation that cannot be checked."""
     if hint is Any or hint is object:
         return lambda value: True
     if hint is None or hint is NoneType:
         return lambda value: value is None
     if hint is float:
         return lambda value: type(value) is float or type(value) is int
-    if hint in _THEMSELVES:
+    if hint in _JSON_TYPES:
         return lambda value: type(value) is hint
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         (limit,) = hint.__metadata__
-        return _limited(arguments[0], limit)
+        return _make_limited_check(arguments[0], limit)
     if origin is Literal:
         return lambda value: value in arguments
     if origin in (Union, UnionType):
-        checks = tuple(_check(argument) for argument in arguments)
+        checks = tuple(_make_check(argument) for argument in arguments)
         return lambda value: any(check(value) for check in checks)
     if origin is tuple:
-        return _check_of_tuple(arguments)
+        return _make_tuple_check(arguments)
     if isinstance(hint, type):
         return lambda value: type(value) is hint or isinstance(value, hint)
     raise TypeError(f"a field of a message cannot be {hint}")
 
 
-def _check_of_tuple(arguments: tuple[Any, ...]) -> Check:
+def _make_tuple_check(arguments: tuple[Any, ...]) -> Check:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        each = _check(arguments[0])
+        each = _make_check(arguments[0])
         return lambda value: type(value) is tuple and all(map(each, value))
-    checks = tuple(_check(argument) for argument in arguments)
+    checks = tuple(_make_check(argument) for argument in arguments)
     return lambda value: (
         type(value) is tuple
         and len(value) == len(checks)
@@ -176,13 +176,13 @@ def _check_of_tuple(arguments: tuple[Any, ...]) -> Check:
     )
 
 
-def _limited(kind: Any, limit: Any) -> Check:
-    """One call for a field: these are most of what is checked, a dozen for each block that a task reads."""
+def _make_limited_check(kind: Any, limit: Any) -> Check:
+    """A single lambda per field, for speed: a task decodes a dozen such fields for each block that it reads."""
     match kind, limit:
         case type(), Between(low, high) if kind is int:
             return lambda value: type(value) is int and low <= value <= high
         case type(), Between(low, high) if kind is float:
-            # NaN is between nothing.
+            # NaN fails both comparisons.
             return lambda value: (type(value) is float or type(value) is int) and low <= value <= high
         case type(), Matches(pattern) if kind is str:
             matches = re.compile(pattern, re.ASCII).fullmatch
@@ -191,7 +191,7 @@ def _limited(kind: Any, limit: Any) -> Check:
             raise TypeError(f"a field of a message cannot be {kind} with {limit}")
 
 
-def _message_classes() -> tuple[dict[str, type], dict[str, type]]:
+def _collect_classes() -> tuple[dict[str, type], dict[str, type]]:
     """Dataclasses and enums, by their names."""
     defined = [
         member
@@ -201,22 +201,22 @@ def _message_classes() -> tuple[dict[str, type], dict[str, type]]:
     ]
     classes: dict[str, type] = {}
     enums: dict[str, type] = {}
-    for member in (*defined, *_FURTHER):
+    for member in (*defined, *_EXTRA_CLASSES):
         if not (is_dataclass(member) or issubclass(member, Enum)):
             continue
         if member.__name__ in classes or member.__name__ in enums:
-            raise TypeError(f"two classes of messages are called {member.__name__}")
+            raise TypeError(f"two message classes are called {member.__name__}")
         (classes if is_dataclass(member) else enums)[member.__name__] = member
     return classes, enums
 
 
-def _checks_of(kind: Any) -> dict[str, Check]:
-    # The tree's base is imported for annotations alone where modules would otherwise import each other.
+def _make_checks(kind: Any) -> dict[str, Check]:
+    # Some modules import Node only for type checking, to avoid an import cycle.
     hints = get_type_hints(kind, localns={"Node": nodes.Node}, include_extras=True)
-    return {field.name: _check(hints[field.name]) for field in fields(kind)}
+    return {field.name: _make_check(hints[field.name]) for field in fields(kind)}
 
 
-_THEMSELVES = frozenset({NoneType, bool, int, float, str})
-_CLASSES, _ENUMS = _message_classes()
-_CHECKS = {kind: _checks_of(kind) for kind in _CLASSES.values()}
+_JSON_TYPES = frozenset({NoneType, bool, int, float, str})
+_CLASSES, _ENUMS = _collect_classes()
+_CHECKS = {kind: _make_checks(kind) for kind in _CLASSES.values()}
 _THIS_VERSION = b'{"version": %d, "message":' % _VERSION

@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver and a worker daemon say to each other beside tasks. Data travels elsewhere.
+"""The control messages between drivers and worker daemons. Rows travel in streams of their own.
 
-    hello     Hello            ->  Welcome              plain JSON, see handshake.py
+    driver -> worker
+    hello     Hello            ->  Welcome      plain JSON, see handshake.py
     reserve   Reserve          ->  Ack
     run       TaskSpec         ->  Ack
-    watch     Watch            ->  News                 at once when there is some, else after `wait_seconds`
-    feed      SplitBatch            ->  Ack               the answer to a SplitRequest that came as news
-    cancel    AttemptId        ->  Ack               when the attempt holds nothing any more
-    perform   TaskSpec         ->  Ack               for a caller that waits, without a driver
-    await     Await            ->  how it ended, or Ack(False): not yet
-    pull      Pull             ->  SplitBatch, or Ack(False): not yet; a worker with such a task asks the driver
-    ended     how it ended     ->  Ack               told to the driver by who waits for such a task
-    do_put    Push, batches    ->  Pushed               rows of somebody else into the worker's store
-    meet      RegisterWorker             ->  Ack               told to the driver by who does that inside an executor
-    release   QueryId          ->  Ack
-    bye       Bye              ->  Ack               the driver ends: forget it
+    watch     Watch            ->  News         at once if there is any, else after `wait_seconds`
+    feed      SplitBatch       ->  Ack          the answer to a SplitRequest that came as news
+    cancel    AttemptId        ->  Ack          once the attempt has released everything
+    release   QueryId          ->  Ack          the query is over
+    bye       Bye              ->  Ack          the driver stops: forget it
     drain     Drain            ->  Ack
     health    AskHealth        ->  Health
 
-Whatever is refused is answered by `Refused`. The control channel is `watch`, asked again and again: each question has a
-deadline of its own, so a worker that is stopped, cut off or gone shows itself within that time, and no thread of the
-driver can wait for ever; each question also renews the driver's lease, so a worker forgets a driver that has gone.
+    Spark task -> sidecar worker
+    perform   TaskSpec         ->  Ack          run an attempt for a caller that polls `await`
+    await     Await            ->  TaskDone or TaskFailure; Ack(False): still running
+    do_put    Push, batches    ->  Pushed       rows computed elsewhere, into the worker's store
+
+    executor -> driver
+    pull      Pull             ->  SplitBatch; Ack(False): none yet. Sent by a sidecar that runs a fed attempt
+    ended     TaskDone or TaskFailure  ->  Ack  sent by the Spark task that waits for the attempt
+    register  RegisterWorker   ->  Ack          sent by a Spark task before it pushes rows into its sidecar
+
+A refused request is answered with `Refused`. The control channel is repeated `watch` calls. Each has a deadline, so a
+stopped, unreachable or dead worker is noticed within that time and no thread of the driver waits forever. Each call
+also renews the driver's lease, so a worker forgets drivers that are gone.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Watch:
-    """`after` is the number of the last outcome that arrived; those up to it may be forgotten."""
+    """`after` is the number of the last outcome that was received; the worker may forget those up to it."""
 
     driver: Name
     after: Count
@@ -50,7 +55,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended. Numbers rise by one for each driver, so that none is lost with a lost answer."""
+    """How an attempt ended. Outcomes are numbered per driver, so that a lost reply loses none of them."""
 
     number: Count
     end: TaskDone | TaskFailure
@@ -58,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class News:
-    """`wants` are told once: an answer that does not arrive is a lost worker, whose attempts begin elsewhere."""
+    """`wants` are sent once: if the reply is lost, the worker counts as lost and its attempts run elsewhere."""
 
     outcomes: tuple[Outcome, ...]
     draining: bool
@@ -67,7 +72,7 @@ class News:
 
 @dataclass(frozen=True)
 class Await:
-    """How did this attempt end? Asked by whoever let it be performed, at least every few seconds."""
+    """Asks how an attempt ended. The caller that started it must ask every few seconds to keep it alive."""
 
     attempt: AttemptId
     wait_seconds: Seconds
@@ -75,7 +80,7 @@ class Await:
 
 @dataclass(frozen=True)
 class Pull:
-    """What does this attempt get? Asked of the driver by the worker at `holder`, again until there is an answer."""
+    """A split request that the worker at `holder` sends to the driver, and repeats until there is an answer."""
 
     want: SplitRequest
     holder: Name
@@ -84,9 +89,9 @@ class Pull:
 
 @dataclass(frozen=True)
 class Push:
-    """Batches follow: the output of an attempt that no worker runs, to be dealt evenly into `partitions`.
+    """Batches follow: the output of an attempt that ran elsewhere, to be spread evenly over `partitions`.
 
-    They are kept until the query is released, or `driver` forgotten; without a name until the query is released.
+    The blocks are kept until the query is released or, if `driver` is named, until that driver's lease ends.
     """
 
     driver: Name
@@ -96,7 +101,7 @@ class Push:
 
 @dataclass(frozen=True)
 class Pushed:
-    """They are committed. `holder` is the worker that has them, or has put them into the store beside it."""
+    """The rows are committed. `holder` is the worker that holds them or wrote them to its shared store."""
 
     attempt: AttemptId
     blocks: tuple[Block, ...]
@@ -105,7 +110,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class RegisterWorker:
-    """The worker at `holder` is about to hold something for this driver."""
+    """The worker at `holder` is about to hold blocks for this driver."""
 
     holder: Name
 
@@ -117,17 +122,17 @@ class Bye:
 
 @dataclass(frozen=True)
 class Drain:
-    """Finish what runs, take nothing new."""
+    """Finish running attempts, accept no new ones."""
 
 
 @dataclass(frozen=True)
 class AskHealth:
-    """How is it?"""
+    """Asks for the current state of a server."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """A worker as it is now. `status` is "serving" or "draining"; bytes are of exchanged data."""
+    """The current state of a worker. `status` is "serving" or "draining"; `held_bytes` counts exchanged data."""
 
     name: Name
     status: Name
@@ -148,7 +153,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Refused:
-    """`code` is that of the error on the other side."""
+    """`code` is the error code of the other side."""
 
     code: Name
     message: str
@@ -160,4 +165,4 @@ STOPPING = "STOPPING"
 INTERNAL = "INTERNAL"
 NOT_OFFERED = "NOT_OFFERED"
 RESULT_TICKET = b"result "
-"""Before the encoded attempt whose rows are wanted; any other ticket is for the shuffle store."""
+"""Prefix of a ticket for the rows of an attempt, which follows encoded. Other tickets go to the shuffle store."""

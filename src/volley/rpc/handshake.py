@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first words of two processes: they go on only when both speak the same protocol and hash alike.
+"""The handshake of two processes: they continue only if protocol, engine version and hash function are the same.
 
-These words are plain JSON outside of the versioned codec, because they must be understood by every version, older and
-newer. A field may be added; none may ever change its meaning.
+Its messages are plain JSON outside the versioned codec, because every version must understand them, older and newer. A
+field may be added; none may ever change its meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from volley.rpc.messages import PROTOCOL_VERSION
 
 @dataclass(frozen=True)
 class Identity:
-    """Who speaks, and what must be equal on both sides."""
+    """The name of a process, and what must be equal on both sides."""
 
     name: str
     protocol_version: int
@@ -42,7 +42,7 @@ class Identity:
         return cls(name, PROTOCOL_VERSION, datafusion.__version__, hash_fingerprint())
 
     def require_same(self, other: Identity) -> None:
-        """HandshakeRefused, with both sides by name, unless they can work together."""
+        """Raises HandshakeRefused, naming both sides, if they are incompatible."""
         checks = [
             ("protocol", self.protocol_version, other.protocol_version),
             ("datafusion", self.engine_version, other.engine_version),
@@ -58,7 +58,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Hello:
-    """A driver to a worker. `queries` are those it still runs: all else that it left there may go."""
+    """Sent by a driver to a worker. `queries` are those still running; the worker frees all others of this driver."""
 
     identity: Identity
     driver: str
@@ -67,7 +67,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The worker's answer. `refusal` says why the two cannot work together, and is empty when they can."""
+    """The worker's reply. `refusal` says why the two are incompatible; it is empty if they are not."""
 
     identity: Identity
     cores: int
@@ -80,37 +80,37 @@ def to_json(words: Hello | Welcome) -> bytes:
 
 
 def read_hello(payload: bytes) -> Hello:
-    """QueryError for what is no hello."""
+    """Decode a Hello. Raises QueryError for anything else."""
     try:
         words = json.loads(payload)
-        queries = tuple(_text(query) for query in words.get("queries", ()))
-        return Hello(_identity(words), _text(words["driver"]), queries)
-    except _NOT_UNDERSTOOD as error:
-        raise QueryError(f"that was no hello: {type(error).__name__}.") from error
+        queries = tuple(_require_string(query) for query in words.get("queries", ()))
+        return Hello(_read_identity(words), _require_string(words["driver"]), queries)
+    except _DECODE_ERRORS as error:
+        raise QueryError(f"the handshake is not valid: {type(error).__name__}.") from error
 
 
 def read_welcome(payload: bytes) -> Welcome | None:
-    """None for what is no welcome."""
+    """Decode a Welcome. None for anything else."""
     try:
         words = json.loads(payload)
         cores, slots = int(words["cores"]), int(words["slots"])
-        return Welcome(_identity(words), cores, slots, _text(words.get("refusal", "")))
-    except _NOT_UNDERSTOOD:
+        return Welcome(_read_identity(words), cores, slots, _require_string(words.get("refusal", "")))
+    except _DECODE_ERRORS:
         return None
 
 
-# A text that nests too deeply is a RecursionError.
-_NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# JSON that nests too deeply raises RecursionError.
+_DECODE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
-def _identity(words: dict[str, Any]) -> Identity:
+def _read_identity(words: dict[str, Any]) -> Identity:
     values = words["identity"]
     return Identity(**{field.name: values[field.name] for field in fields(Identity)})
 
 
-def _text(value: Any) -> str:
+def _require_string(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is not a text")
+        raise TypeError(f"{type(value).__name__} is not a string")
     return value
 
 
@@ -120,7 +120,7 @@ def process_name(role: str) -> str:
 
 @cache
 def hash_fingerprint() -> str:
-    """Where DataFusion's hash puts the rows of a fixed batch. Two engines that differ here would lose rows of joins."""
+    """A digest of where DataFusion's hash puts the rows of a fixed batch. If two engines differ, joins lose rows."""
     keys = (
         Attribute(1, "l", LONG, True),
         Attribute(2, "s", STRING, True),
@@ -137,16 +137,18 @@ def hash_fingerprint() -> str:
     batch = pa.RecordBatch.from_arrays(columns, [column_name(key.id) for key in keys])
     digest = hashlib.sha256()
     for chosen in (*((key,) for key in keys), keys):
-        digest.update(json.dumps(asyncio.run(_placed(batch, chosen))).encode())
+        digest.update(json.dumps(asyncio.run(_place_rows(batch, chosen))).encode())
     return digest.hexdigest()[:16]
 
 
-async def _placed(batch: pa.RecordBatch, keys: tuple[Attribute, ...], partitions: int = 7) -> list[list[int]]:
+async def _place_rows(
+    batch: pa.RecordBatch, keys: tuple[Attribute, ...], partitions: int = 7
+) -> list[list[int]]:
     context = hashing_context(partitions)
     frame = context.create_dataframe([[batch]])
     plan = partitioned_plan(frame, context, keys, partitions)
     if plan is None:
-        raise HandshakeRefused("DataFusion did not partition the batch of the fingerprint.")
+        raise HandshakeRefused("DataFusion did not partition the batch for the hash fingerprint.")
 
     async def rows(partition: int) -> list[int]:
         found: list[int] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses the wire: plain data with a version, and the attempt that it belongs to in every message."""
+"""The messages about tasks. Each carries the attempt that it belongs to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker says of itself. `slots` is how many tasks of one query it runs at a time."""
+    """A worker as it describes itself. `slots` is how many tasks of one query it runs at a time."""
 
     name: Name
     cores: Count
@@ -29,7 +29,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class InputBlocks:
-    """The blocks that an attempt reads as stage `stage`, in the producers' order."""
+    """The blocks of stage `stage` that an attempt reads, in the producers' order."""
 
     stage: Count
     blocks: tuple[Block, ...]
@@ -37,10 +37,10 @@ class InputBlocks:
 
 @dataclass(frozen=True)
 class SplitRequest:
-    """An attempt has room for `credits` splits of feed `feed`, behind place `after` of what it was given.
+    """An attempt asks for up to `credits` splits of feed `feed`, after position `after` of its task's ledger.
 
-    It asks one thing at a time of each feed; 0 is the beginning, to which it may go back. `read` splits it has read to
-    their end. `host` is where it runs, if that is not where it was placed.
+    It has one request per feed in flight. Position 0 is the beginning, to which an attempt may return. `read` counts
+    the splits that it has finished reading. `host` is where it runs, if that is not where it was placed.
     """
 
     attempt: AttemptId
@@ -53,9 +53,9 @@ class SplitRequest:
 
 @dataclass(frozen=True)
 class SplitBatch:
-    """The answer to a `SplitRequest`: what stands from place `since`, where it asked, up to place `after`.
+    """The answer to a `SplitRequest`: the splits of the ledger from position `since` (the request's) to `after`.
 
-    `over`: there are no more for this task.
+    `over`: this task gets no more splits.
     """
 
     attempt: AttemptId
@@ -70,7 +70,7 @@ class SplitBatch:
 class TaskSpec:
     """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
 
-    `driver` is the address at which the attempt's worker asks for splits, where nobody comes to ask what it wants."""
+    `driver` is the address from which the worker must pull splits, if no driver watches it."""
 
     attempt: AttemptId
     plan: Node
@@ -83,9 +83,9 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """The attempt has committed. `blocks` is empty for a result task.
+    """The attempt committed. `blocks` is empty for a result task.
 
-    `made_by` is the worker that ran it and holds its blocks, where that is not the one that it was placed on.
+    `made_by` is the worker that ran it and holds its blocks, if that is not the one on which it was placed.
     """
 
     attempt: AttemptId
@@ -103,7 +103,7 @@ class TaskDone:
 
 
 class Failure(StrEnum):
-    """What went wrong, as far as it matters to who decides what next."""
+    """The kind of a failure, as far as it matters for the decision to retry."""
 
     DATA = "the data or an input file"
     INTERNAL = "a defect"
@@ -114,19 +114,19 @@ class Failure(StrEnum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether another attempt may succeed; the others would fail again in the same way.
+        """Whether a retry may succeed. All other failures would happen again.
 
-        Input that is lost is computed again first.
+        Lost input is recomputed before the retry.
         """
         return self in (Failure.WORKER, Failure.LOST_INPUT)
 
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """The attempt is over and has left nothing behind. `code` and `message` are those of the cause.
+    """The attempt failed and left nothing behind. `code` and `message` are those of the cause.
 
-    `lost` is the attempt whose output was not to be had, where that is the cause; `damaged` when it was there but
-    not what was written, so that nothing follows for what else its worker holds.
+    `lost` is the attempt whose output could not be read, if that is the cause. `damaged`: the output was there but
+    corrupt, which says nothing about the other blocks of its worker.
     """
 
     attempt: AttemptId

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every server of Volley has in common: how it listens, and what a peer sees when something goes wrong.
+"""The base of all Volley servers: how they listen, and what a peer sees of an error.
 
     do_action    answer(action, body)     ->  a message; an error becomes `Refused` with its code
     do_get       stream(ticket)           ->  batches; an error becomes a Flight error with the code in its text
-    do_put       receive(command, ...)    ->  likewise
+    do_put       receive(command, ...)    ->  like do_get
 
-An exception that left a Flight handler would carry a traceback of this process to the peer. So each is mapped here:
-errors of Volley by their code, a cancelled call to STOPPING, and everything else to INTERNAL, with the traceback in the
-log of this process.
+An exception that escapes a Flight handler sends a traceback of this process to the peer. So every exception is mapped
+here: Volley's errors to their code, a cancelled call to STOPPING, and anything else to INTERNAL, with the traceback in
+this process's log.
 """
 
 from __future__ import annotations
@@ -29,43 +29,44 @@ _log = logging.getLogger(__name__)
 
 Listening = TypeVar("Listening")
 Rows = tuple[pa.Schema, Iterator[Any]]
-"""Batches, or batches with metadata."""
+"""A schema and its batches, with or without metadata."""
 
 
 class Server(flight.FlightServerBase):  # type: ignore[misc]
-    """Subclasses override what they offer. Until `open` they refuse to answer with "unavailable", as one that is gone.
+    """Subclasses override the methods that they support. Until `open`, every call fails as "unavailable".
 
-    It listens from its construction on, so that its port is known.
+    It listens as soon as it is constructed, so that its port is known.
     """
 
-    offers = "server"
-    """What messages of errors call it."""
+    role = "server"
+    """What error messages call it."""
 
     def __init__(self, uri: str, **security: Any) -> None:
         self._is_open = False
         super().__init__(uri, **security)
 
     def open(self) -> None:
-        """Answer from now on."""
+        """Start answering calls."""
         self._is_open = True
 
     def answer(self, action: str, body: pa.Buffer) -> Any:
-        """The message, or the encoded one, that answers an action."""
-        raise QueryError(f"{action!r} is nothing that a {self.offers} does.")
+        """The reply to an action: a message, or its encoded bytes."""
+        raise QueryError(f"a {self.role} does not support {action!r}.")
 
     def stream(self, ticket: bytes) -> Rows:
-        """The schema of the rows that a ticket stands for, and the batches, made as they are taken."""
-        raise QueryError(f"a {self.offers} has no rows to give.")
+        """The schema and the batches of a ticket. Batches are produced as they are consumed."""
+        raise QueryError(f"a {self.role} serves no rows.")
 
     def receive(
         self, command: bytes, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
     ) -> None:
-        raise QueryError(f"a {self.offers} takes no rows.")
+        """Consume the rows of a put, and reply through `writer`."""
+        raise QueryError(f"a {self.role} accepts no rows.")
 
-    def refused(self, refusal: Refused) -> None:
-        """Told of every action that is refused; for counters."""
+    def on_refused(self, refusal: Refused) -> None:
+        """Called for every refused action, for counters."""
 
-    # ------------------------------------------------------------------------------------------ what Flight calls
+    # --------------------------------------------------------------------------------------------- Flight handlers
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         self._require_open()
@@ -74,7 +75,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
             answer = answer if isinstance(answer, bytes) else encode(answer)
         except Exception as error:
             refusal = refusal_of(error, action.type)
-            self.refused(refusal)
+            self.on_refused(refusal)
             answer = encode(refusal)
         yield answer
 
@@ -82,7 +83,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         self._require_open()
         try:
             schema, batches = self.stream(ticket.ticket)
-            return flight.GeneratorStream(schema, _guarded(batches))
+            return flight.GeneratorStream(schema, _map_errors(batches))
         except Exception as error:
             _raise_flight_error(error, "do_get")
 
@@ -100,10 +101,10 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
             _raise_flight_error(error, "do_put")
 
     def _refuse(self, *arguments: Any) -> NoReturn:
-        """Flight's own answer to these would be a traceback."""
-        raise flight.FlightServerError(f"[{NOT_OFFERED}] a {self.offers} does not do this.")
+        """Refuse a call. Flight's default reply would contain a traceback."""
+        raise flight.FlightServerError(f"[{NOT_OFFERED}] a {self.role} does not support this call.")
 
-    # `get_schema` is left to pyarrow, whose own refusal names no file of ours; it shows the traceback of any error.
+    # `get_schema` is left to pyarrow: it would send the traceback of our error, but its own names none of our files.
     list_flights = get_flight_info = do_exchange = list_actions = _refuse
 
     def _require_open(self) -> None:
@@ -112,25 +113,25 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def refusal_of(error: Exception, doing: str) -> Refused:
-    """What a peer is told of an error. Only errors of Volley are meant for others to read."""
+    """What a peer learns of an error. Only Volley's own errors have messages that are meant for peers."""
     if isinstance(error, VolleyError):
         return Refused(error.code, error.message)
     if isinstance(error, CancelledError):
-        return Refused(STOPPING, "what was asked for has ended, or this process is stopping.")
+        return Refused(STOPPING, "the request was cancelled, or this process is stopping.")
     _log.error("%s failed", doing, exc_info=error)
     return Refused(INTERNAL, f"{doing} failed: {type(error).__name__}")
 
 
 def _raise_flight_error(error: Exception, doing: str) -> NoReturn:
-    """The same for a stream, which has no other way to say it."""
+    """Raise the refusal as a Flight error: a stream has no other way to report it."""
     if isinstance(error, flight.FlightError):
         raise error
     refusal = refusal_of(error, doing)
     raise flight.FlightServerError(f"[{refusal.code}] {refusal.message}") from None
 
 
-def _guarded(batches: Iterator[Any]) -> Iterator[Any]:
-    """Flight takes the batches of a stream after `do_get` has returned."""
+def _map_errors(batches: Iterator[Any]) -> Iterator[Any]:
+    """Map the errors of a stream too: Flight consumes its batches after `do_get` has returned."""
     try:
         yield from batches
     except Exception as error:
@@ -149,7 +150,7 @@ def listen(
     require_client_certificate: bool = False,
     insecure: bool = False,
 ) -> Listening:
-    """The server that `make` makes of a URI and what security asks for. ConfigError when it may or can not listen."""
+    """Start a server: call `make` with its URI and security arguments. ConfigError if it must not or cannot listen."""
     security.check_listening(host, insecure)
     address = address_of(host, port)
     arguments: dict[str, Any] = security.server_arguments(require_client_certificate)
@@ -157,7 +158,7 @@ def listen(
         return make(security.uri(address), **arguments)
     except (pa.ArrowException, flight.FlightError, OSError) as error:
         raise ConfigError(
-            f"{address} cannot be listened on: {error}.", hint="Is the port taken, is the certificate good?"
+            f"cannot listen on {address}: {error}.", hint="Is the port in use? Is the certificate valid?"
         ) from error
 
 
@@ -166,11 +167,9 @@ def address_of(host: str, port: int) -> str:
 
 
 def reachable_name(host: str, advertise: str) -> str:
-    """What others call a daemon that listens on `host`."""
+    """The host name by which others reach a daemon that listens on `host`."""
     if advertise:
         return advertise
     if host in ("0.0.0.0", "::", ""):
-        raise ConfigError(
-            f"{host or 'an empty host'} is no name that others can call.", hint="Give --advertise."
-        )
+        raise ConfigError(f"others cannot connect to {host or 'an empty host'}.", hint="Set --advertise.")
     return host

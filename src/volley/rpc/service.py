@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said to a shuffle server, and what it writes down. Data follows or precedes in plain bytes.
+"""The messages of a shuffle server, and the records of its journal. Chunk data follows a message as plain bytes.
 
-    keep      KeepAlive        ->  Kept                 a driver begins queries, and shows again and again that it lives
-    reserve   ReserveBytes     ->  Granted              room for what is about to be sent; none: ask again soon
-    push      PushChunks+data  ->  Ack               numbered, so that a second time does nothing
-    commit    CommitAttempt    ->  Ack               all of an attempt that is on this server, or nothing
+    keep      KeepAlive        ->  Kept             registers new queries and renews the application's lease
+    reserve   ReserveBytes     ->  Granted          memory for the next push; 0: ask again soon
+    push      PushChunks+data  ->  Ack              chunks are numbered, so a repeated push has no effect
+    commit    CommitAttempt    ->  Ack              atomic for all of the attempt's chunks on this server
     abort     AttemptId        ->  Ack
-    release   QueryId          ->  Ack               the query is over
+    release   QueryId          ->  Ack              the query is over
     health    AskHealth        ->  ServiceHealth
     drain     Drain            ->  Ack
 
-Whatever is refused is answered by `Refused`, with one of the codes below. Every word carries the protocol version.
+A refused request is answered with `Refused` and one of the codes below. Every message carries the protocol version.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ DRAINING = "SHUFFLE_DRAINING"
 UNAVAILABLE = "SHUFFLE_UNAVAILABLE"
 
 ELSEWHERE = frozenset({UNKNOWN_QUERY, QUOTA, FULL, DRAINING})
-"""Refusals that another server may not share."""
+"""Refusals for which another server may still accept the request."""
 
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """`queries` are all that the application runs. Those that are new here begin."""
+    """`queries` are all that the application runs. Those that the server does not know yet begin here."""
 
     application: Name
     queries: tuple[QueryId, ...]
@@ -47,7 +47,7 @@ class KeepAlive:
 
 @dataclass(frozen=True)
 class Kept:
-    """`expired` were removed here since: their driver was silent for too long."""
+    """`expired` are queries that the server has removed because their lease ran out."""
 
     lease_seconds: Seconds
     expired: tuple[QueryId, ...]
@@ -61,7 +61,7 @@ class ReserveBytes:
 
 @dataclass(frozen=True)
 class Granted:
-    """None when there is no room now."""
+    """`size_bytes` is 0 if there is no room now."""
 
     size_bytes: Count
 
@@ -78,7 +78,7 @@ class PushedChunk:
 
 @dataclass(frozen=True)
 class PushChunks:
-    """Their bytes follow, one after the other."""
+    """The bytes of the chunks follow, one after the other."""
 
     attempt: AttemptId
     chunks: tuple[PushedChunk, ...]
@@ -100,7 +100,7 @@ class CommitAttempt:
 
 @dataclass(frozen=True)
 class ServiceHealth:
-    """A server as it is now. `status` is "serving" or "draining"."""
+    """The current state of a shuffle server. `status` is "serving" or "draining"."""
 
     name: Name
     status: Name
@@ -115,7 +115,7 @@ class ServiceHealth:
     uptime_seconds: Seconds
 
 
-# ---------------------------------------------------------------------------------------------- in the journal
+# --------------------------------------------------------------------------------------------- journal records
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class ChunkPlace:
 
 @dataclass(frozen=True)
 class PlacedBlock:
-    """A committed block and where its chunks lie, in their order; no places where they were left in memory."""
+    """A committed block and where its chunks are, in order; no `places` if they are in memory."""
 
     block: CommittedBlock
     places: tuple[ChunkPlace, ...]
@@ -146,7 +146,7 @@ class AttemptCommitted:
 
 @dataclass(frozen=True)
 class QueryEnded:
-    """`code` is what late callers are told."""
+    """`code` is the refusal that late callers get."""
 
     query: QueryId
     code: Name

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sources that come with Volley: ordinary ones of PySpark, whose readers offer `discover`.
+"""The data sources that ship with Volley: ordinary PySpark data sources whose readers also offer `discover`.
 
-They run on plain Spark as well, and import nothing of Volley.
+Options and a path enter; partitions and Arrow batches leave. They also run on plain Spark, so they must never need a
+Volley session: of Volley they import only helpers for batches and pruning.
 """

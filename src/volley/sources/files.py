@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a directory, read while the directory is still being listed.
+"""Reads the files of a directory while the directory is still being listed.
 
     spark.dataSource.register(Files)
     spark.read.format("volley_files").option("format", "parquet").load("/data/events")
 
-Spark lists a directory to its end before it reads the first file. This source yields files as it meets them, folder by
-folder, on a local file system or any that pyarrow knows (`s3://`, `gs://`, `hdfs://`). Large files of Parquet and ORC
-are cut into ranges, and a row group belongs to the range in which it begins, a stripe to that in which it would begin
-if all were alike; so no footer is read to cut one.
+Spark lists a whole directory before it reads the first file. This source yields files as it finds them, folder by
+folder, on the local file system or any that pyarrow supports (`s3://`, `gs://`, `hdfs://`). Large Parquet and ORC files
+are cut into byte ranges without reading their footers. A row group belongs to the range in which it begins; a stripe to
+the range in which it would begin if all stripes had the same size.
 
-Values of folders named `key=value` are columns, of type string unless `.schema(...)` says otherwise. Files and folders
-whose names begin with `_` or `.` are left out, as Spark leaves them out. Folders whose values a query's filter excludes
-are not listed. Row groups of Parquet that it excludes by their statistics, and columns that nobody wants, are not read.
+Folders named `key=value` become columns, of type string unless `.schema(...)` says otherwise. Files and folders whose
+names begin with `_` or `.` are skipped, as in Spark. Folders that a query's filter excludes are not listed. Parquet row
+groups that it excludes by their statistics, and unused columns, are not read.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from volley.sources.pruning import Pruner
 
 FORMATS = ("parquet", "orc", "csv", "json")
 _SPLIT_BYTES = 64 * 2**20
-_ROWS_A_BATCH = 65_536
+_ROWS_PER_BATCH = 65_536
 
 
 @dataclass
 class FilePartition(InputPartition):
-    """The part of a file of `size` bytes that begins at one of those from `start` up to `end`; all of CSV and JSON."""
+    """The part of a file of `size` bytes that begins in the byte range [`start`, `end`). CSV and JSON are not cut."""
 
     path: str
     start: int
@@ -63,12 +63,12 @@ class Files(DataSource):
         return "volley_files"
 
     def schema(self) -> StructType:
-        """The columns of the first file that the listing meets, and those of its folders."""
+        """The columns of the first file that is found, and those of its folders."""
         reader = self._reader()
         first = next(reader.discover(), None)
         if first is None:
-            raise ValueError(f"there is no file in {self.options['path']}, and no schema was given")
-        file_system, _ = _opened(self.options["path"])
+            raise ValueError(f"{self.options['path']} has no files, and no schema was given")
+        file_system, _ = _open(self.options["path"])
         found = ds.dataset(first.path, filesystem=file_system, format=reader.format).schema
         columns = [*found, *(pa.field(name, pa.string()) for name in first.values)]
         return from_arrow_schema(pa.schema(columns))
@@ -79,7 +79,7 @@ class Files(DataSource):
     def _reader(self, schema: StructType | None = None) -> FilesReader:
         kind = self.options.get("format", "parquet").lower()
         if kind not in FORMATS:
-            raise ValueError(f"format {kind} is none of {', '.join(FORMATS)}")
+            raise ValueError(f"format {kind} is not one of {', '.join(FORMATS)}")
         split_bytes = int(self.options.get("splitBytes", _SPLIT_BYTES))
         return FilesReader(self.options["path"], kind, split_bytes, schema)
 
@@ -93,28 +93,28 @@ class FilesReader(DataSourceReader):
         self._pruner = Pruner([], schema)
 
     def prune(self, filters: Sequence[Filter]) -> None:
-        """Read nothing for which one of these cannot hold."""
+        """Skip whatever cannot satisfy all of these filters."""
         self._pruner = Pruner(filters, self._schema)
 
     def select(self, columns: Sequence[str]) -> None:
-        """Read these columns alone."""
+        """Read only these columns."""
         assert self._schema is not None
         self._schema = StructType([self._schema[name] for name in columns])
 
     def discover(self) -> Iterator[FilePartition]:
-        file_system, root = _opened(self._path)
+        file_system, root = _open(self._path)
         if file_system.get_file_info(root).is_file:
             yield from self._pieces(root, file_system.get_file_info(root).size, {})
             return
         folders: deque[tuple[str, dict[str, str | None]]] = deque([(root, {})])
         while folders:
             folder, values = folders.popleft()
-            for path, size in _listed(file_system, folder):
+            for path, size in _list(file_system, folder):
                 name = path.rpartition("/")[2]
                 if name.startswith(("_", ".")):
                     continue
                 if size is None:
-                    found = _value(name)
+                    found = _parse_folder(name)
                     if self._pruner.keeps_folder(found):
                         folders.append((path, values | found))
                 else:
@@ -125,20 +125,20 @@ class FilesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, FilePartition):
-            return  # Spark reads a source without partitions once, without one
+            return  # Spark calls read() once, without a partition, if there are none
         assert self._schema is not None
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         stored = [field.name for field in wanted if field.name not in partition.values]
-        file_system, _ = _opened(self._path)
+        file_system, _ = _open(self._path)
         match self.format:
             case "parquet":
-                batches = _parquet(self._pruner, file_system, partition, stored)
+                batches = _read_parquet(self._pruner, file_system, partition, stored)
             case "orc":
-                batches = _orc(file_system, partition, stored)
+                batches = _read_orc(file_system, partition, stored)
             case kind:
-                batches = _whole(kind, wanted, file_system, partition, stored)
+                batches = _read_whole(kind, wanted, file_system, partition, stored)
         for batch in batches:
-            yield _as_declared(batch, partition.values, wanted)
+            yield _conform(batch, partition.values, wanted)
 
     def _pieces(self, path: str, size: int, values: dict[str, str | None]) -> Iterator[FilePartition]:
         count = max(1, -(-size // self._split_bytes)) if self.format in ("parquet", "orc") else 1
@@ -146,12 +146,12 @@ class FilesReader(DataSourceReader):
             yield FilePartition(path, size * number // count, size * (number + 1) // count, size, values)
 
 
-def _opened(path: str) -> tuple[fs.FileSystem, str]:
+def _open(path: str) -> tuple[fs.FileSystem, str]:
     return fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), os.path.abspath(path))  # noqa: PTH100
 
 
-def _listed(file_system: fs.FileSystem, folder: str) -> Iterator[tuple[str, int | None]]:
-    """Paths with the sizes of files, None for folders. A local folder of any size is given entry by entry."""
+def _list(file_system: fs.FileSystem, folder: str) -> Iterator[tuple[str, int | None]]:
+    """Yield paths with their size, None for folders. Local folders are listed lazily, whatever their size."""
     if isinstance(file_system, fs.LocalFileSystem):
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -161,50 +161,50 @@ def _listed(file_system: fs.FileSystem, folder: str) -> Iterator[tuple[str, int 
         yield found.path, found.size if found.is_file else None
 
 
-def _value(folder: str) -> dict[str, str | None]:
+def _parse_folder(folder: str) -> dict[str, str | None]:
     key, is_value, value = folder.partition("=")
     if not is_value:
         return {}
     return {unquote(key): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)}
 
 
-def _parquet(
+def _read_parquet(
     pruner: Pruner, file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     with file_system.open_input_file(partition.path) as opened, pq.ParquetFile(opened) as file:
         groups = [
             number
             for number in range(file.metadata.num_row_groups)
-            if partition.start <= _begin(file.metadata.row_group(number)) < partition.end
+            if partition.start <= _group_offset(file.metadata.row_group(number)) < partition.end
             and pruner.keeps_group(file.metadata.row_group(number), file.schema_arrow)
         ]
         present = [name for name in columns if name in file.schema_arrow.names]
         if groups and present:
-            yield from file.iter_batches(_ROWS_A_BATCH, groups, present, use_threads=False)
+            yield from file.iter_batches(_ROWS_PER_BATCH, groups, present, use_threads=False)
         elif groups:
             rows = sum(file.metadata.row_group(number).num_rows for number in groups)
             yield pa.RecordBatch.from_arrays([pa.nulls(rows)], ["row"])
 
 
-def _begin(group: pq.RowGroupMetaData) -> int:
+def _group_offset(group: pq.RowGroupMetaData) -> int:
     first = group.column(0)
     begin: int = first.data_page_offset
     return begin if first.dictionary_page_offset is None else min(begin, first.dictionary_page_offset)
 
 
-def _orc(
+def _read_orc(
     file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     with file_system.open_input_file(partition.path) as opened:
         file = orc.ORCFile(opened)
-        # Rows without columns could not be counted.
+        # Read at least one column, or the rows could not be counted.
         present = [name for name in columns if name in file.schema.names] or file.schema.names[:1]
         for stripe in range(file.nstripes):
             if partition.start <= partition.size * stripe // file.nstripes < partition.end:
                 yield file.read_stripe(stripe, columns=present)
 
 
-def _whole(
+def _read_whole(
     kind: str, wanted: pa.Schema, file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     found = ds.dataset(partition.path, filesystem=file_system, format=kind)
@@ -212,10 +212,10 @@ def _whole(
     typed = pa.schema(
         [wanted.field(name) if name in present else found.schema.field(name) for name in found.schema.names]
     )
-    yield from found.replace_schema(typed).to_batches(columns=present, batch_size=_ROWS_A_BATCH)
+    yield from found.replace_schema(typed).to_batches(columns=present, batch_size=_ROWS_PER_BATCH)
 
 
-def _as_declared(batch: pa.RecordBatch, values: dict[str, str | None], wanted: pa.Schema) -> pa.RecordBatch:
+def _conform(batch: pa.RecordBatch, values: dict[str, str | None], wanted: pa.Schema) -> pa.RecordBatch:
     def column(field: pa.Field) -> Any:
         if field.name in values:
             return pa.repeat(pa.scalar(values[field.name], pa.string()), batch.num_rows).cast(field.type)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of Apache Iceberg, planned by pyiceberg and read a data file at a time.
+"""Reads Apache Iceberg tables, planned by pyiceberg, one data file per partition.
 
     spark.dataSource.register(Iceberg)
     spark.read.format("volley_iceberg").option("catalog.uri", "sqlite:////data/catalog.db").load("sales.orders")
 
 Needs the extra `volley-spark[iceberg]`. Options that begin with `catalog.` are properties of the catalog; `snapshot`
-reads an older version of the table. Schema evolution, row-level deletes and leaving out the files that a query's filter
-excludes are pyiceberg's.
+reads an older version of the table. pyiceberg handles schema evolution, positional deletes and the pruning of files by
+a query's filter. It does not support equality deletes: a table that has them raises an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from volley.batches import make_batch
 
-# Of a data file or a delete file, what reading it takes.
+# The plain values that are needed to read a data file or a delete file.
 File = dict[str, Any]
 
 
@@ -51,7 +51,7 @@ class Iceberg(DataSource):
         return "volley_iceberg"
 
     def schema(self) -> StructType:
-        table = _table(dict(self.options))
+        table = _load_table(dict(self.options))
         return from_arrow_schema(_scan(table, self.options).projection().as_arrow())
 
     def reader(self, schema: StructType) -> IcebergReader:
@@ -65,17 +65,17 @@ class IcebergReader(DataSourceReader):
         self._filters: Sequence[Filter] = ()
 
     def prune(self, filters: Sequence[Filter]) -> None:
-        """Plan no file for which one of these cannot hold."""
+        """Skip files that cannot satisfy all of these filters."""
         self._filters = filters
 
     def select(self, columns: Sequence[str]) -> None:
-        """Read these columns alone."""
+        """Read only these columns."""
         self._schema = StructType([self._schema[name] for name in columns])
 
     def discover(self) -> Iterator[IcebergPartition]:
-        table = _table(self._options)
-        for task in _scan(table, self._options).filter(_condition(self._filters)).plan_files():
-            yield IcebergPartition(_described(task.file), [_described(file) for file in task.delete_files])
+        table = _load_table(self._options)
+        for task in _scan(table, self._options).filter(_to_iceberg(self._filters)).plan_files():
+            yield IcebergPartition(_describe(task.file), [_describe(file) for file in task.delete_files])
 
     def partitions(self) -> list[InputPartition]:
         return list(self.discover())
@@ -86,17 +86,17 @@ class IcebergReader(DataSourceReader):
         from pyiceberg.table import FileScanTask
 
         if not isinstance(partition, IcebergPartition):
-            return  # Spark reads a source without partitions once, without one
-        table = _table(self._options)
+            return  # Spark calls read() once, without a partition, if there are none
+        table = _load_table(self._options)
         projected = _scan(table, self._options).select(*self._schema.names).projection()
-        task = FileScanTask(_made(partition.file), {_made(file) for file in partition.deletes})
+        task = FileScanTask(_rebuild(partition.file), {_rebuild(file) for file in partition.deletes})
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         for batch in ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([task]):
             columns = [batch.column(column.name).cast(column.type) for column in wanted]
             yield make_batch(columns, wanted, batch.num_rows)
 
 
-def _table(options: dict[str, str]) -> Any:
+def _load_table(options: dict[str, str]) -> Any:
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
@@ -111,11 +111,11 @@ def _scan(table: Any, options: Any) -> Any:
     return table.scan(snapshot_id=int(options["snapshot"]) if "snapshot" in options else None)
 
 
-# Each has the same name in PySpark and in pyiceberg.
+# These have the same names in PySpark and in pyiceberg.
 _COMPARISONS = ("EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In")
 
 
-def _condition(filters: Sequence[Filter]) -> Any:
+def _to_iceberg(filters: Sequence[Filter]) -> Any:
     from pyiceberg import expressions
 
     condition: Any = expressions.AlwaysTrue()
@@ -132,8 +132,8 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime.date) else value
 
 
-def _described(file: Any) -> File:
-    """A file in plain values, so that it can travel."""
+def _describe(file: Any) -> File:
+    """Describe a file in plain values, so that it can be sent to a worker."""
     return {
         "content": int(file.content),
         "file_path": file.file_path,
@@ -146,7 +146,7 @@ def _described(file: Any) -> File:
     }
 
 
-def _made(described: File) -> Any:
+def _rebuild(described: File) -> Any:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 

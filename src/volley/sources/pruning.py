@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a directory of files a query's filter leaves: by the values of folders, by the statistics of row groups."""
+"""Prunes a directory of files by a query's filter: by the values of folders and the statistics of row groups."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 class Pruner:
-    """Says of folders and row groups whether they may have rows for which all `filters` are true."""
+    """Decides whether a folder or row group may have rows that satisfy all `filters`."""
 
     def __init__(self, filters: Sequence[Filter], schema: StructType | None) -> None:
-        """`schema` is what the rows are read as; without one the values of folders are strings."""
+        """`schema` is the schema of the rows. Without one, the values of folders are strings."""
         self._types = (
             {field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")} if schema else {}
         )
@@ -38,7 +38,7 @@ class Pruner:
             try:
                 value = pa.scalar(text, pa.string()).cast(self._types.get(name, pa.string())).as_py()
             except pa.ArrowException:
-                continue  # reading says what is wrong with it
+                continue  # reading it will raise the error
             for function, others in self._conditions.get(name, ()):
                 if not holds(value, function, others):
                     return False
@@ -46,14 +46,14 @@ class Pruner:
 
     def keeps_group(self, group: pq.RowGroupMetaData, stored: pa.Schema) -> bool:
         return all(
-            may_hold(group, name, function, [_counted(value) for value in values])
+            may_hold(group, name, function, [_to_days(value) for value in values])
             for name, conditions in self._conditions.items()
-            # What is read as another type than it is stored as may be in another order.
+            # If a column is read as another type than it is stored as, its order may differ.
             if name in stored.names and stored.field(name).type == self._types.get(name)
             for function, values in conditions
         )
 
 
-def _counted(value: Any) -> Any:
-    """Dates as the days that bounds have."""
+def _to_days(value: Any) -> Any:
+    """Convert a date to days since the epoch, as bounds have it."""
     return (value - _EPOCH).days if isinstance(value, datetime.date) else value

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaf tasks read, found by the coordinator and fed to them in splits.
+"""Splits: what the scans of a query read, discovered by the coordinator and handed to tasks piece by piece.
 
-A source enters; splits of work, as opaque bytes, leave for the tasks that pull or are dealt them. Only the source and
-its reader know what a split means; nothing here knows of plans or of transports.
+A scan of a plan enters; splits, as opaque bytes, leave for the tasks that request them, and batches leave the readers
+that tasks use. Only a source and its reader understand a split; this package must never know a transport or a worker.
 """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a data source is told of the query above it, in PySpark's own words.
+"""Pushes a query's filters and columns down to a data source, as PySpark's own filter objects.
 
     Filter: id > 3 and name = 'x' and f(y)    ->    reader.prune([GreaterThan(("id",), 3), EqualTo(("name",), "x")])
     Project: id, name                         ->    reader.select(["id", "name", "y"])
 
-A reader that offers `prune` may leave out partitions and rows for which one of the conditions is not true, and need
-not: the plan filters again. One that offers `select` gives these columns, in this order, and no others. Spark knows
-nothing of either and reads everything.
+A reader with `prune` may skip partitions and rows for which one of the filters is not true, but need not: the plan
+filters again. A reader with `select` must return exactly these columns, in this order. Spark calls neither and reads
+everything.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _EPOCH = datetime.date(1970, 1, 1)
 
 
-def tell(reader: DataSourceReader, scan: SourceScan, schema: StructType) -> StructType:
-    """Let the reader leave out what it can; the schema of what it reads then."""
+def push_down(reader: DataSourceReader, scan: SourceScan, schema: StructType) -> StructType:
+    """Push filters and columns down to a reader that supports it. Returns the schema that it then reads."""
     prune, select = getattr(reader, "prune", None), getattr(reader, "select", None)
-    if prune is not None and (found := conditions(scan)):
+    if prune is not None and (found := pushable_filters(scan)):
         prune(found)
     if select is None:
         return schema
@@ -36,7 +36,8 @@ def tell(reader: DataSourceReader, scan: SourceScan, schema: StructType) -> Stru
     return type(schema)([schema[name] for name in scan.columns])
 
 
-def conditions(scan: SourceScan) -> list[Filter]:
+def pushable_filters(scan: SourceScan) -> list[Filter]:
+    """The filters of a scan that PySpark's filter objects can express."""
     from pyspark.sql import datasource
 
     names = dict(zip((column.id for column in scan.output), scan.columns, strict=True))
@@ -45,7 +46,7 @@ def conditions(scan: SourceScan) -> list[Filter]:
         if column.id not in names:
             continue
         path = (names[column.id],)
-        plain = tuple(_value(value, column.type) for value in values)
+        plain = tuple(_to_python(value, column.type) for value in values)
         if len(plain) == 1:
             found.append(getattr(datasource, function)(path, plain[0]))
         else:
@@ -53,5 +54,5 @@ def conditions(scan: SourceScan) -> list[Filter]:
     return found
 
 
-def _value(value: Any, type: DataType) -> Any:
+def _to_python(value: Any, type: DataType) -> Any:
     return _EPOCH + datetime.timedelta(days=value) if type == DATE else value

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PySpark's Python data sources as split sources: what a reader discovers are the splits, what it reads are the rows.
+"""PySpark's Python data sources as split sources: a reader's partitions are the splits.
 
     class Reader(DataSourceReader):
-        def discover(self):             # ours: partitions one by one, as they are found; may be an async generator
+        def discover(self):             # Volley: yields partitions as they are found; may be an async generator
             ...
-        def partitions(self):           # Spark's: all of them
+        def partitions(self):           # Spark: all partitions
             return list(self.discover())
         def read(self, partition):
             ...
-        def prune(self, filters):       # ours, if it likes, and called before the others: see `splits.conditions`
+        def prune(self, filters):       # Volley, optional, called before the others: see `splits.conditions`
             ...
         def select(self, columns):
             ...
 
-A source without `discover` gives what its `partitions` returns. A partition may have attributes `size_bytes`, `rows`
-and `hosts`, which are then the hints of its split.
+Without `discover`, the splits are what `partitions` returns. The attributes `size_bytes` and `hosts` of a partition, if
+it has them, become the hints of its split.
 
-How a process comes by the source is the `reader` of a `SourceScan`:
+The `reader` of a `SourceScan` says how a process gets the source:
 
-    here:<digest>:<schema>                     an object that this process has: the driver with its own workers
-    {"class": "module:name", "options": ...}   a class that every worker imports: nothing that travels is code
+    here:<digest>:<schema>                     an object in this process, for a driver with in-process workers
+    {"class": "module:name", "options": ...}   a class that every worker imports; no code is sent
 
-Partitions travel accordingly: pickled where they do not leave the process, as plain JSON where they do.
+Partitions are pickled if they stay in the process, and sent as plain JSON if they leave it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from volley.plan.expressions import Expression
 from volley.plan.local_registry import held
 from volley.plan.nodes import HERE, Node, SourceScan, transform
 from volley.plan.subqueries import with_subqueries
-from volley.splits.conditions import tell
+from volley.splits.conditions import push_down
 from volley.splits.declared import declares
 from volley.splits.plain import from_plain, to_plain
 from volley.splits.source import Estimate, Split
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
     from pyspark.sql.types import StructType
 
-_ROWS_A_BATCH = 10_000
+_ROWS_PER_BATCH = 10_000
 
 
 class NotPortable(QueryError):
-    """A source or a partition that cannot be described to another process in plain words."""
+    """A source or partition that cannot be sent to another process as plain data."""
 
     code = "DATA_SOURCE_NOT_PORTABLE"
 
@@ -61,39 +61,39 @@ class NotPortable(QueryError):
 # ---------------------------------------------------------------------------------------- references
 
 
-def portable(reference: str) -> str:
-    """The reference for other processes; NotPortable, with the reason, where there is none."""
+def make_portable(reference: str) -> str:
+    """Convert a reference for use in other processes. Raises NotPortable, with the reason, if that is impossible."""
     if not reference.startswith(HERE):
         return reference
     from pyspark.sql.datasource import DataSource
 
-    source, schema = _opened(reference)
+    source, schema = _open(reference)
     kind = type(source)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
         raise NotPortable(f"class {kind.__qualname__} is not in a module that workers can import")
     try:
-        found = _imported(f"{kind.__module__}:{kind.__qualname__}", DataSource)
+        found = _import_class(f"{kind.__module__}:{kind.__qualname__}", DataSource)
     except NotPortable:
         raise
     except Exception as error:
         raise NotPortable(f"class {kind.__qualname__} cannot be imported: {error}") from error
     if found is not kind:
-        raise NotPortable(f"{kind.__module__}.{kind.__qualname__} is another class when it is imported")
+        raise NotPortable(f"importing {kind.__module__}.{kind.__qualname__} gives another class")
     options = {str(key): str(value) for key, value in dict(source.options).items()}
     description = {"class": f"{kind.__module__}:{kind.__qualname__}", "options": options}
     return json.dumps(description | {"schema": schema.json()}, sort_keys=True)
 
 
-def portable_plan(plan: Node) -> Node:
-    """The plan with every data source named in words that travel; NotPortable where one has none."""
+def make_plan_portable(plan: Node) -> Node:
+    """Make all data sources of a plan usable in other processes. Raises NotPortable if one cannot be."""
 
-    def travelling(node: Node) -> Node:
-        return replace(node, reader=portable(node.reader)) if isinstance(node, SourceScan) else node
+    def convert(node: Node) -> Node:
+        return replace(node, reader=make_portable(node.reader)) if isinstance(node, SourceScan) else node
 
-    return with_subqueries(transform(plan, travelling), portable_plan)
+    return with_subqueries(transform(plan, convert), make_plan_portable)
 
 
-def _opened(reference: str) -> tuple[DataSource, StructType]:
+def _open(reference: str) -> tuple[DataSource, StructType]:
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
@@ -101,17 +101,19 @@ def _opened(reference: str) -> tuple[DataSource, StructType]:
         digest, _, schema = reference.removeprefix(HERE).partition(":")
         pickled = held(digest)
         if pickled is None:
-            raise QueryError("a data source of the driver's process was asked for elsewhere, or too late.")
-        # What the driver's own program pickled for the driver: Spark's planner does the same with it.
+            raise QueryError(
+                "a data source that exists only in the driver's process was used elsewhere or too late."
+            )
+        # Safe to unpickle: the driver's own program pickled it, and Spark's planner does the same.
         return pickle.loads(pickled), StructType.fromJson(json.loads(schema))
     words = json.loads(reference)
-    kind = _imported(words["class"], DataSource)
+    kind = _import_class(words["class"], DataSource)
     return kind(words["options"]), StructType.fromJson(json.loads(words["schema"]))
 
 
-def _imported(name: str, base: type) -> Any:
-    """A class by its name, of the kind `base`. Nothing else can be named, so no word of a peer calls anything else, and
-    no module is imported that does not declare such a class."""
+def _import_class(name: str, base: type) -> Any:
+    """Import a class by name, which must derive from `base`. A peer can name nothing else, and no module is imported
+    that does not declare such a class."""
     module, _, qualname = name.partition(":")
     if not declares(module, qualname, base):
         raise NotPortable(f"{name} is not a class statement of a {base.__name__}")
@@ -138,16 +140,16 @@ class DataSourceSplits:
 
     @property
     def schema(self) -> pa.Schema:
-        return _arrow(_opened(self._reference)[1])
+        return _arrow_schema(_open(self._reference)[1])
 
     def splits(self) -> Iterator[Split] | AsyncIterator[Split]:
-        # Here and not earlier: all of the user's code runs on the thread of discovery.
-        source, schema = _opened(self._reference)
-        self._reader = reader = _reader(source, schema)
-        tell(reader, self._scan, schema)
+        # Open the source here and not earlier: all user code must run on the discovery thread.
+        source, schema = _open(self._reference)
+        self._reader = reader = _make_reader(source, schema)
+        push_down(reader, self._scan, schema)
         discover = getattr(reader, "discover", None)
         found = discover() if discover is not None else iter(_partitions(reader))
-        return self._later(found) if isinstance(found, AsyncIterator) else self._now(found)
+        return self._yield_async(found) if isinstance(found, AsyncIterator) else self._yield_sync(found)
 
     def estimate(self) -> Estimate:
         return Estimate(self._found, self._found_bytes, self._final)
@@ -157,22 +159,22 @@ class DataSourceSplits:
         if close is not None:
             close()
 
-    def _now(self, partitions: Iterator[Any]) -> Iterator[Split]:
+    def _yield_sync(self, partitions: Iterator[Any]) -> Iterator[Split]:
         for partition in partitions:
             yield self._split(partition)
-        yield from self._last()
+        yield from self._finish()
 
-    async def _later(self, partitions: AsyncIterator[Any]) -> AsyncIterator[Split]:
+    async def _yield_async(self, partitions: AsyncIterator[Any]) -> AsyncIterator[Split]:
         async for partition in partitions:
             yield self._split(partition)
-        for split in self._last():
+        for split in self._finish():
             yield split
 
-    def _last(self) -> Iterator[Split]:
+    def _finish(self) -> Iterator[Split]:
         from pyspark.sql.datasource import InputPartition
 
         if not self._found:
-            # Spark reads a source without partitions once, without one.
+            # Like Spark, read a source without partitions once, with an empty partition.
             yield self._split(InputPartition(None))
         self._final = True
 
@@ -180,7 +182,7 @@ class DataSourceSplits:
         from pyspark.sql.datasource import InputPartition
 
         if not isinstance(partition, InputPartition):
-            raise TypeError(f"it discovered {type(partition).__name__} where an InputPartition was expected")
+            raise TypeError(f"it discovered {type(partition).__name__} instead of an InputPartition")
         size_bytes = getattr(partition, "size_bytes", None)
         self._found += 1
         self._found_bytes += size_bytes or 0
@@ -191,14 +193,14 @@ class DataSourceSplits:
         )
 
 
-def _reader(source: DataSource, schema: StructType) -> DataSourceReader:
+def _make_reader(source: DataSource, schema: StructType) -> DataSourceReader:
     from pyspark.sql.datasource import DataSourceReader
 
     reader = source.reader(schema)
     if not isinstance(reader, DataSourceReader):
         raise DataError(f"source {type(source).name()} has no DataSourceReader.")
     if type(reader).pushFilters is not DataSourceReader.pushFilters:
-        raise DataError(f"source {type(source).name()} takes filters from Spark.")
+        raise DataError(f"source {type(source).name()} implements pushFilters, which only Spark calls.")
     return reader
 
 
@@ -213,14 +215,14 @@ def _partitions(reader: DataSourceReader) -> Sequence[InputPartition]:
 
 
 class DataSourceRows:
-    """A `SplitReader` that asks the data source's own reader, and checks what it gives as Spark does."""
+    """A `SplitReader` that calls the data source's reader and checks its rows as Spark does."""
 
     def __init__(self, scan: SourceScan) -> None:
         self._here = scan.reader.startswith(HERE)
         try:
-            self._source, self._schema = _opened(scan.reader)
-            self._reader = _reader(self._source, self._schema)
-            self._schema = tell(self._reader, scan, self._schema)
+            self._source, self._schema = _open(scan.reader)
+            self._reader = _make_reader(self._source, self._schema)
+            self._schema = push_down(self._reader, scan, self._schema)
         except VolleyError:
             raise
         except Exception as error:
@@ -229,25 +231,25 @@ class DataSourceRows:
     def read(
         self, split: bytes, columns: Sequence[str], filters: Sequence[Expression]
     ) -> Iterator[pa.RecordBatch]:
-        # Spark's own conversion and checks: batches pass through, rows are converted as Spark converts them.
+        # Use Spark's own conversion and checks: batches pass through, rows are converted.
         from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
         partition = decode(split, self._here)
         try:
             rows = self._reader.read(partition)
             if not isinstance(rows, Iterator):
-                raise TypeError(f"read gave {type(rows).__name__} where an iterator was expected")
-            for batch in records_to_arrow_batches(rows, _ROWS_A_BATCH, self._schema, self._source):
+                raise TypeError(f"read() returned {type(rows).__name__} instead of an iterator")
+            for batch in records_to_arrow_batches(rows, _ROWS_PER_BATCH, self._schema, self._source):
                 yield batch.select(list(columns))
         except GeneratorExit:
             raise
         except Exception as error:
-            # Spark is asked what it makes of it, and says so in its own words.
+            # A DataError makes the query run on Spark, which then raises its own error.
             name = type(self._source).name()
             raise DataError(f"source {name}: {type(error).__name__}: {error}") from error
 
 
-def _arrow(schema: StructType) -> pa.Schema:
+def _arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
@@ -266,9 +268,9 @@ def encode(partition: InputPartition, here: bool) -> bytes:
 
     kind = type(partition)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
-        raise NotPortable(f"partitions of {kind.__qualname__} are not of a class that workers can import")
+        raise NotPortable(f"workers cannot import the partition class {kind.__qualname__}")
     if not declares(kind.__module__, kind.__qualname__, InputPartition):
-        raise NotPortable(f"partitions of {kind.__qualname__} have no class statement that workers can find")
+        raise NotPortable(f"workers cannot find a class statement of the partition class {kind.__qualname__}")
     try:
         fields = {name: to_plain(value) for name, value in vars(partition).items()}
     except TypeError as error:
@@ -283,7 +285,7 @@ def decode(payload: bytes, here: bool) -> InputPartition:
         partition: InputPartition = pickle.loads(payload)
         return partition
     words = json.loads(payload)
-    kind = _imported(words["class"], InputPartition)
+    kind = _import_class(words["class"], InputPartition)
     made: InputPartition = object.__new__(kind)
     vars(made).update({name: from_plain(value) for name, value in words["fields"].items()})
     return made

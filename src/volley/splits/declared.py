@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a module declares a class of some kind, found out without running any of it.
+"""Checks that a module declares a class with a given base, without running the module.
 
-A peer names the classes of data sources. To import a module is to run it, so the name is followed through the text of
-modules first: from the class to its bases, through their imports, until one is the base that is allowed.
+A peer names the classes of data sources, and importing a module runs it. So the name is first resolved in the source
+text of modules: from the class to its bases, through their imports, until the allowed base is found.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import ast
 import sys
 from importlib.machinery import ModuleSpec
 
-_DEEPEST = 20
+_MAX_DEPTH = 20
 _Name = tuple[str, str]
-"""A module, and what is named inside of it."""
+"""A module and a name inside it."""
 _declared: set[tuple[str, str, type]] = set()
 
 
 def declares(module: str, qualname: str, base: type) -> bool:
-    """Whether `qualname` is a class statement of `module`, or imported there, that derives from `base` or is it."""
+    """Whether `module` declares or imports a class `qualname` that is `base` or derives from it."""
     key = (module, qualname, base)
-    # What was declared once is imported by now; what was not may be installed later.
-    if key not in _declared and _derives(key[:2], (base.__module__, base.__qualname__), _DEEPEST):
+    # Cache only positive results: a class that was declared is imported by now, others may be installed later.
+    if key not in _declared and _derives(key[:2], (base.__module__, base.__qualname__), _MAX_DEPTH):
         _declared.add(key)
     return key in _declared
 
@@ -29,7 +29,7 @@ def declares(module: str, qualname: str, base: type) -> bool:
 def _derives(name: _Name, wanted: _Name, depth: int) -> bool:
     if name == wanted:
         return True
-    found = _declarations(name[0]) if depth else None
+    found = _parse_declarations(name[0]) if depth else None
     if found is None:
         return False
     bases, imports = found
@@ -41,7 +41,7 @@ def _derives(name: _Name, wanted: _Name, depth: int) -> bool:
 
 
 def _resolve(base: str, module: str, imports: dict[str, _Name]) -> _Name:
-    """Where the base of a class is declared: `base` is what its statement says, perhaps with dots."""
+    """Find where the base of a class is declared. `base` is as written in the class statement, perhaps dotted."""
     first, _, rest = base.partition(".")
     if first not in imports:
         return module, base
@@ -49,13 +49,13 @@ def _resolve(base: str, module: str, imports: dict[str, _Name]) -> _Name:
     if not rest:
         return source, name
     path = [*filter(None, (source, name)), *rest.split(".")]
-    # What stands before the last dot is a module; a class inside a class is not followed.
+    # The part before the last dot is a module; nested classes are not resolved.
     return ".".join(path[:-1]), path[-1]
 
 
-def _declarations(module: str) -> tuple[dict[str, tuple[str, ...]], dict[str, _Name]] | None:
-    """The classes of a module with their bases, and what it imports; None when its text cannot be had."""
-    source = _source(module)
+def _parse_declarations(module: str) -> tuple[dict[str, tuple[str, ...]], dict[str, _Name]] | None:
+    """The classes of a module with their bases, and its imports. None if its source is not available."""
+    source = _read_source(module)
     if source is None:
         return None
     try:
@@ -68,7 +68,7 @@ def _declarations(module: str) -> tuple[dict[str, tuple[str, ...]], dict[str, _N
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                # `import a.b` names a; `import a.b as c` names b.
+                # `import a.b` binds a; `import a.b as c` binds a.b.
                 target = alias.name if alias.asname else alias.name.partition(".")[0]
                 imports[alias.asname or target] = (target, "")
         elif isinstance(node, ast.ImportFrom):
@@ -94,8 +94,8 @@ def _origin(node: ast.ImportFrom, module: str) -> str:
     return ".".join([*package, *filter(None, [node.module])])
 
 
-def _source(module: str) -> str | None:
-    """The text of a module. The finders look for it; nothing is imported, not even the packages around it."""
+def _read_source(module: str) -> str | None:
+    """The source text of a module. Uses the import finders, but imports nothing, not even its parent packages."""
     spec: ModuleSpec | None = None
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):

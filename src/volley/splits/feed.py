@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From discovery to the tasks: a bounded window of splits, and a record of who took which.
+"""Hands discovered splits to tasks: a bounded window, and a ledger of the splits of each task.
 
-    source.splits() --> [ window: so many splits, so many bytes ] --> take(task) --> ledger of the task --> attempt
-      own thread         largest first, near ones before that        on the loop
+    source.splits() --> [ window: limited splits and bytes ] --> take(task) --> ledger of the task --> attempt
+      own thread          local splits first, then largest        on the loop
 
-Discovery waits while the window is full, a task while it is empty. Whoever asks gets: a slow task asks less often, so
-work goes where there is room for it. What was taken stands in the task's ledger before it leaves, so every attempt at
-the task reads exactly that, and the committed result has each split once.
+Discovery waits while the window is full, a task while it is empty. Tasks pull: a slow one asks less often, so work goes
+where there is capacity. A split is in the task's ledger before it is handed out. So every attempt at the task reads
+exactly the same splits, and the committed result contains each split once.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from volley.splits.source import Estimate, Split, SplitSource
 
 WINDOW_SPLITS = 4096
 WINDOW_BYTES = 16 * 2**20
-# A split says what to read; one that is larger than this is the data itself.
+# A split describes what to read. One that is larger than this probably contains the data itself.
 MAX_SPLIT_BYTES = 8 * 2**20
 _ANSWER_BYTES = 2**20
-# A source that has been told to stop is given this long; then the query goes on without it.
+# How long a source may take to stop before the query continues without it.
 _STOP_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Share:
-    """What an attempt is given: splits, the place behind them in its task's ledger, and whether that is the end."""
+    """The splits for one request, the ledger position behind them, and whether that is the end."""
 
     splits: tuple[bytes, ...]
     after: int
@@ -42,7 +42,7 @@ class Share:
 
 
 class Feed:
-    """The splits of one scan. Lives on the event loop that made it; the source runs on a thread of its own."""
+    """The splits of one scan. Lives on the event loop that created it; the source runs on its own thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Feed:
     # ------------------------------------------------------------------------------------ discovery
 
     def start(self) -> None:
-        """Begin discovery, once."""
+        """Start discovery, unless it has been started."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._discover, name=f"volley-discovery-{self.name}", daemon=True
@@ -74,58 +74,59 @@ class Feed:
             self._thread.start()
 
     async def stop(self) -> None:
-        """End discovery, wherever it is. What was taken can still be read again."""
+        """Stop discovery. Splits that were handed out can still be read again."""
         thread, source = self._thread, self._source
         if not self._window.close():
             return
 
         def end() -> None:
-            _quietly(source.close)
+            _close_quietly(source.close)
             if thread is not None:
                 thread.join(_STOP_SECONDS)
 
-        # On a thread of its own: closing is the source's code, and may take as long as it likes.
+        # On its own thread: close() is the source's code and may take any time.
         closing = threading.Thread(target=end, name=f"volley-close-{self.name}", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, _STOP_SECONDS)
 
     def forget(self) -> None:
-        """Let go of everything that was recorded."""
+        """Free all ledgers."""
         for ledger in self._ledgers.values():
             ledger.close()
 
-    async def over(self) -> None:
-        """Returns when discovery has ended; raises SourceError, with its cause, as soon as it fails."""
+    async def wait_discovered(self) -> None:
+        """Wait for the end of discovery. Raises SourceError, with its cause, as soon as it fails."""
         while not self._window.ended:
-            await self._change()
-        self._raise()
+            await self._wait_for_change()
+        self._raise_error()
 
     def _discover(self) -> None:
         error: BaseException | None = None
         try:
-            for split in _iterated(self._source.splits(), self._window):
-                if not self._window.put(_checked(split, self.name), self._tell):
+            for split in _iterate(self._source.splits(), self._window):
+                if not self._window.put(_check(split, self.name), self._notify):
                     break
         except BaseException as failure:
             error = failure
         by_itself = self._window.end(error)
-        self._tell()
+        self._notify()
         if by_itself:
-            _quietly(self._source.close)
+            _close_quietly(self._source.close)
 
-    def _tell(self) -> None:
-        """From the discovery thread: something has changed."""
+    def _notify(self) -> None:
+        """Notify the loop of a change, from the discovery thread."""
         try:
             self._loop.call_soon_threadsafe(self._changed.set)
         except RuntimeError:
-            self._window.close()  # the loop is gone, and with it whoever wanted splits
+            self._window.close()  # the loop is gone, and with it everyone who needs splits
 
     # --------------------------------------------------------------------------------------- taking
 
     async def take(self, task: int, after: int, credits: int, host: str = "", tasks: int = 1) -> Share:
-        """Up to `credits` splits for an attempt at `task` that has read its ledger up to `after`.
+        """Up to `credits` splits for an attempt at `task` that has read its ledger up to position `after`.
 
-        Waits until there is one. `tasks` is how many share the feed: near its end nobody gets more than a share.
+        Waits until there is one. `tasks` is how many tasks share the feed: none gets more than a fair share of the
+        queued splits.
         """
         ledger = self._ledgers.setdefault(task, Ledger())
         while True:
@@ -134,7 +135,7 @@ class Feed:
                 return Share(splits, after, ledger.closed and ledger.is_end(after))
             if ledger.closed:
                 return Share((), after, True)
-            self._raise()
+            self._raise_error()
             fair = max(1, self._window.queued // (2 * max(1, tasks)))
             if taken := self._window.take(min(credits, fair), host):
                 ledger.append(
@@ -146,30 +147,30 @@ class Feed:
             else:
                 self._waiting += 1
                 try:
-                    await self._change()
+                    await self._wait_for_change()
                 finally:
                     self._waiting -= 1
 
-    def has_read(self, task: int, splits: int) -> None:
-        """An attempt at the task says how many splits it has read. One that begins again has read none."""
+    def record_read(self, task: int, splits: int) -> None:
+        """Record how many splits the current attempt at the task has read. A new attempt starts at 0."""
         self._read[task] = splits
 
     def commit(self, task: int) -> None:
-        """An attempt at the task has won: whoever repeats it reads what is in its ledger, and no more."""
+        """Close the ledger of a task that committed: a rerun reads the same splits and no more."""
         self._ledgers.setdefault(task, Ledger()).closed = True
         self._committed.add(task)
 
-    async def surplus(self, tasks: int) -> bool:
-        """Waits until there is work for more than `tasks`: none waits for a split, and more are queued than those
-        that are about to start will ask for. False: discovery ended, and nothing is queued.
+    async def wait_for_surplus(self, tasks: int) -> bool:
+        """Wait until there is work for more than `tasks` tasks: none of them waits for a split, and more are queued
+        than the tasks that have not asked yet. False if discovery ended and nothing is queued.
         """
         while True:
-            self._raise()
+            self._raise_error()
             if not self._waiting and self._window.queued > tasks - len(self._ledgers):
                 return True
             if (self._window.ended or self._window.closed) and not self._window.queued:
                 return False
-            await self._change()
+            await self._wait_for_change()
 
     # ------------------------------------------------------------------------------------------ report
 
@@ -198,11 +199,11 @@ class Feed:
 
     # ---------------------------------------------------------------------------------------------
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         error = self._window.error
         if isinstance(error, VolleyError):
             raise error
@@ -211,7 +212,7 @@ class Feed:
 
 
 class _Window:
-    """Splits between discovery and the tasks. Its methods may be called from any thread."""
+    """The bounded buffer between discovery and the tasks. Methods may be called from any thread."""
 
     def __init__(self, limit_splits: int, limit_bytes: int) -> None:
         self._limit_splits = limit_splits
@@ -231,22 +232,22 @@ class _Window:
     def queued(self) -> int:
         return len(self._heap)
 
-    def put(self, split: Split, tell: Callable[[], None]) -> bool:
-        """Add a split, when there is room. False: nobody wants any more."""
+    def put(self, split: Split, notify: Callable[[], None]) -> bool:
+        """Add a split, waiting for room. False if the window was closed."""
         with self._room:
             while not self.closed and not self._has_room():
                 self._room.wait()
             if self.closed:
                 return False
             was_empty = not self._heap
-            # The largest first, and of equal ones the one that was found first.
+            # Largest first; among equals, first found first.
             heapq.heappush(self._heap, (-(split.size_bytes or 0), self.found, split))
             self._held_bytes += len(split.payload)
             self._with_hosts += bool(split.hosts)
             self.found += 1
             self.found_bytes += split.size_bytes or 0
         if was_empty:
-            tell()
+            notify()
         return True
 
     def take(self, splits: int, host: str) -> list[Split]:
@@ -257,7 +258,7 @@ class _Window:
         return taken
 
     def end(self, error: BaseException | None) -> bool:
-        """Discovery is over. Whether it ended by itself; otherwise whoever closed the window closes the source."""
+        """End discovery. True if it ended by itself; otherwise whoever closed the window closes the source."""
         with self._room:
             self.ended = True
             self.error = None if self.closed else error
@@ -265,7 +266,7 @@ class _Window:
             return not self.closed
 
     def close(self) -> bool:
-        """Refuse what comes. Whether discovery was still under way."""
+        """Accept no more splits. Returns whether discovery was still running."""
         with self._room:
             under_way = not self.ended and not self.closed
             self.closed = True
@@ -276,7 +277,7 @@ class _Window:
         return len(self._heap) < self._limit_splits and self._held_bytes < self._limit_bytes
 
     def _pop(self, host: str) -> Split:
-        place = self._near(host) if self._with_hosts and host else 0
+        place = self._find_local(host) if self._with_hosts and host else 0
         if place == 0:
             split = heapq.heappop(self._heap)[2]
         else:
@@ -286,31 +287,31 @@ class _Window:
         self._with_hosts -= bool(split.hosts)
         return split
 
-    def _near(self, host: str) -> int:
+    def _find_local(self, host: str) -> int:
         near = [(item[:2], place) for place, item in enumerate(self._heap) if host in item[2].hosts]
         return min(near)[1] if near else 0
 
 
-def _checked(split: Any, name: str) -> Split:
+def _check(split: Any, name: str) -> Split:
     if not isinstance(split, Split) or not isinstance(split.payload, bytes):
         what = (
             f"a Split of {type(split.payload).__name__}" if isinstance(split, Split) else type(split).__name__
         )
-        raise TypeError(f"it yielded {what} where a Split of bytes was expected")
+        raise TypeError(f"it yielded {what} instead of a Split of bytes")
     if len(split.payload) > MAX_SPLIT_BYTES:
         raise ValueError(
-            f"it yielded a split of {len(split.payload):,} bytes; a split says what to read and has {MAX_SPLIT_BYTES:,}"
-            " at most"
+            f"it yielded a split of {len(split.payload):,} bytes; a split describes what to read and is at most"
+            f" {MAX_SPLIT_BYTES:,} bytes"
         )
     return split
 
 
-def _iterated(splits: Any, window: _Window) -> Iterator[Any]:
-    """Plain and async iterators alike, on this thread."""
+def _iterate(splits: Any, window: _Window) -> Iterator[Any]:
+    """Iterate over a plain or an async iterator, on this thread."""
     if not isinstance(splits, AsyncIterator):
         yield from splits
         return
-    # One event loop for the whole iteration: what the source opened on it stays usable.
+    # Use one event loop for the whole iteration, so that what the source opened on it stays usable.
     with asyncio.Runner() as runner:
         try:
             while not window.closed and (split := runner.run(_next(splits))) is not _END:
@@ -327,8 +328,8 @@ async def _next(splits: AsyncIterator[Any]) -> Any:
     return await anext(splits, _END)
 
 
-def _quietly(close: Callable[[], None]) -> None:
-    """Nobody waits for more splits: what closing their source says cannot change the result any more."""
+def _close_quietly(close: Callable[[], None]) -> None:
+    """Close a source and ignore its errors: no more splits are needed, so they cannot change the result."""
     try:
         close()
     except Exception:

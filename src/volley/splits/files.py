@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a captured scan as splits: large files cut into ranges, small ones put together.
+"""The files of a captured scan as splits: large files are cut into parts, small ones are combined.
 
-split   a.parquet, first of two      a split is one part of a large file, or several whole small ones;
-split   a.parquet, second of two     whoever reads it knows which row groups a part has, so that no footer
-split   b.parquet, c.parquet         must be read to cut a file
+split   a.parquet, first of two      A split is one part of a large file, or several whole small files.
+split   a.parquet, second of two     The reader determines the row groups of a part, so that no footer
+split   b.parquet, c.parquet         has to be read to cut a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from volley.stages.scans import split_bytes
 
 @dataclass(frozen=True)
 class Piece:
-    """Part `part` of `parts` of the rows of `files`. Together the parts have every row once."""
+    """Part `part` of `parts` of the rows of `files`. Together the parts contain every row once."""
 
     files: tuple[DataFile, ...]
     part: int = 0
@@ -41,7 +41,7 @@ class FileSource:
         self._splittable = format_of(scan.format).splittable
         self._files_per_split = limits.files_per_split
         self._split_bytes = split_bytes(scan, tasks, limits)
-        # Small files are put together only as far as every task still gets some.
+        # Combine small files only as far as every task still gets some.
         total_bytes = sum(file.size_bytes for file in scan.files)
         self._together_bytes = min(self._split_bytes, -(-total_bytes // tasks))
 
@@ -70,7 +70,7 @@ class FileSource:
         return Estimate(sum(1 for _ in self.splits()), size_bytes, final=True)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no resource is open."""
 
 
 def encode(piece: Piece) -> bytes:
@@ -84,7 +84,7 @@ def decode(payload: bytes) -> Piece:
 
 def _split(piece: Piece) -> Split:
     size_bytes = sum(file.size_bytes for file in piece.files)
-    # So that the sizes of all parts add up to that of the file.
+    # Computed from both ends, so that the sizes of the parts add up to that of the file.
     begin, end = (size_bytes * number // piece.parts for number in (piece.part, piece.part + 1))
     return Split(encode(piece), end - begin)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task was given, so that every attempt at it reads the same.
+"""The record of the splits that a task was given, so that every attempt at it reads the same ones.
 
-A ledger is a sequence of payloads that only grows. An attempt reads it from its beginning, asks for more at its end,
-and is told when there is no more: then the ledger is closed, for this attempt and for all that may follow it. Reading
-starts at any place that was told before, so nothing is lost with an answer.
+A ledger is an append-only sequence of payloads. An attempt reads it from the beginning and asks for more at the end.
+Once the task gets no more splits the ledger is closed, for this attempt and all later ones. Reading can start at any
+position that was returned before, so a lost answer can be repeated.
 
-The payloads of a million splits would fill the coordinator's memory: past a megabyte they lie in a file without a name.
+The payloads of a million splits would fill the coordinator's memory: beyond a megabyte they go to an unnamed file.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _LENGTH = struct.Struct("<I")
 
 
 class Ledger:
-    """The splits of one task. `closed`: it gets no more."""
+    """The splits of one task. `closed`: it gets no more splits."""
 
     def __init__(self) -> None:
         self.closed = False
         self.splits = 0
         self.size_bytes = 0
-        """What the hints say of the splits' sizes."""
+        """The sum of the splits' size hints."""
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - closed by close()
         self._end = 0
 
@@ -39,7 +39,7 @@ class Ledger:
         self.size_bytes += size_bytes
 
     def read(self, after: int, splits: int, size_bytes: int) -> tuple[tuple[bytes, ...], int]:
-        """Up to so many splits and about so many bytes of them, from place `after` on, and the place behind them."""
+        """Up to `splits` payloads, about `size_bytes` in total, from position `after`, and the position behind."""
         found: list[bytes] = []
         held = 0
         self._file.seek(after)
@@ -54,5 +54,5 @@ class Ledger:
         return after >= self._end
 
     def close(self) -> None:
-        """Let go of the payloads: nobody will read them again."""
+        """Free the payloads. Nothing can be read afterwards."""
         self._file.close()

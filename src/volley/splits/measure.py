@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a query reads of its files: not how large they are counts, but how much of them its columns are.
+"""Estimates how many bytes a query reads from its files: only the columns that it uses count.
 
-A few columns of a wide table are little. One footer of each scan tells, that of its largest file.
+A few columns of a wide table are small. The share comes from one footer per scan, that of its largest file.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _NUMBER_BYTES = 8
 
 
 def measure(plan: Node) -> Node:
-    """The plan, and its subqueries, with the share of each scan of files."""
+    """Set the share of bytes that each file scan of the plan and its subqueries reads."""
 
-    def look(node: Node) -> Node:
+    def measure_scan(node: Node) -> Node:
         return replace(node, share=_share(node)) if isinstance(node, FileScan) and node.files else node
 
-    return with_subqueries(transform(plan, look), measure)
+    return with_subqueries(transform(plan, measure_scan), measure)
 
 
 def fits_one_task(plan: Node, limits: PlannerLimits) -> bool:
-    """Whether a measured plan and its subqueries read little enough for one task, and multiply nothing."""
+    """Whether a measured plan and its subqueries read few enough bytes for one task, and have no cross join."""
     left = float(limits.single_task_bytes)
     for bytes_read in _reads(plan, limits):
         left -= bytes_read
@@ -49,7 +49,7 @@ def fits_one_task(plan: Node, limits: PlannerLimits) -> bool:
 
 
 def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
-    """What each source of a plan comes to, in bytes."""
+    """The bytes that each leaf of a plan reads; infinite if unknown."""
     for node in walk(plan):
         match node:
             case FileScan():
@@ -59,7 +59,7 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
             case Range():
                 yield _NUMBER_BYTES * len(range(node.start, node.end, node.step))
             case SourceScan() | MaterializedInput():
-                # Nobody knows.
+                # Their size is unknown.
                 yield float("inf")
             case Join() if not node.left_keys:
                 yield float("inf")
@@ -68,7 +68,7 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
 
 
 def _share(scan: FileScan) -> float:
-    """By what its largest file says of itself; all of it if that cannot be seen from here."""
+    """The share of bytes in the scan's columns, by the footer of its largest file; 1 if that cannot be read here."""
     largest = max(scan.files, key=lambda file: file.size_bytes)
     try:
         sizes = format_of(scan.format).footer(largest).column_bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as JSON that keeps their types: numbers, texts and lists as they are, others as an object of one tag."""
+"""Values as JSON that keeps their types: numbers, strings and lists as they are, others as an object with one tag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def to_plain(value: Any) -> Any:
-    """Raises TypeError for a value that has no plain form."""
+    """Convert a value to JSON. Raises TypeError for a value that has no plain form."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -33,7 +33,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """The value that `to_plain` was given."""
+    """Restore the value that was passed to `to_plain`."""
     match value:
         case list():
             return [from_plain(item) for item in value]

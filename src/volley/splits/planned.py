@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files that a split names, by a DataFusion plan that filters and projects on the way.
+"""Reads the files of a split through a DataFusion plan that also filters and projects.
 
-A file is checked as in a plan that scans it itself, because it is the same plan; only the split's part of it is run.
+It is the same plan as for an unsplit scan, with the same checks of each file; only the split's part of it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from volley.splits.files import decode
 
 
 class PlannedReader:
-    """A `SplitReader` of a captured scan: its splits as the rows of `plan`, which has no files of its own."""
+    """A `SplitReader` of a captured file scan. `plan` is the scan without files; each split supplies its own."""
 
     def __init__(self, plan: Node) -> None:
         self._plan = plan
@@ -28,12 +28,12 @@ class PlannedReader:
     def read(
         self, split: bytes, columns: Sequence[str], filters: Sequence[Expression]
     ) -> Iterator[pa.RecordBatch]:
-        """Columns and filters are the plan's. Raises DataError for a file that is not as it was planned."""
+        """Applies the columns and filters of the plan. Raises DataError for a file that changed since planning."""
         piece = decode(split)
         context = split_context(piece.parts)
         with ExitStack() as resources:
             plan = lower_split(over_files(self._plan, piece.files), context, resources).execution_plan()
-            # A file may have fewer parts than were asked for; those that there are have all its rows.
+            # DataFusion may make fewer parts than requested; together they still have all rows.
             for number in range(piece.part, plan.partition_count, piece.parts):
                 for batch in context.execute(plan, number):
                     yield batch.to_pyarrow()

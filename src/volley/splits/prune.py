@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a filter says of single columns, and row groups that it excludes by the statistics of their footers.
+"""Extracts comparisons of single columns from filters, and checks them against row-group statistics.
 
-Only where the order of Parquet's statistics is Spark's: whole numbers, dates and strings. Floats are left out, because
-statistics do not count NaN, which is Spark's largest number.
+Only for types whose order is the same in Parquet's statistics and in Spark: integers, dates and strings. Floats are
+excluded because statistics ignore NaN, which Spark orders above every other number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from volley.plan.types import DATE, INTEGRAL, STRING
 
 _EPOCH = datetime.date(1970, 1, 1)
 
-# Whether a value between `low` and `high` may stand to `value` as the comparison says.
+# Whether the comparison with `value` may be true for some x with low <= x <= high.
 _MAY: dict[str, Callable[[Any, Any, Any], bool]] = {
     "EqualTo": lambda low, high, value: low <= value <= high,
     "LessThan": lambda low, high, value: low < value,
@@ -27,8 +27,8 @@ _MAY: dict[str, Callable[[Any, Any, Any], bool]] = {
     "GreaterThanOrEqual": lambda low, high, value: high >= value,
 }
 COMPARISONS = frozenset(_MAY)
-"""Their names, which are those of Catalyst and of PySpark's filters alike."""
-_TURNED = {
+"""Their names, which are the same in Catalyst and in PySpark's filters."""
+_FLIPPED = {
     "EqualTo": "EqualTo",
     "LessThan": "GreaterThan",
     "LessThanOrEqual": "GreaterThanOrEqual",
@@ -38,7 +38,7 @@ _TURNED = {
 
 
 def may_hold(group: pq.RowGroupMetaData, name: str, function: str, values: Sequence[Any]) -> bool:
-    """Whether the column may have a value that stands to one of `values` as the comparison says."""
+    """Whether the comparison may be true for some row of the group and one of `values`."""
     bounds = _bounds(group, name)
     if bounds is None or any(type(value) is not type(bounds[0]) for value in values):
         return True
@@ -46,12 +46,12 @@ def may_hold(group: pq.RowGroupMetaData, name: str, function: str, values: Seque
 
 
 def holds(value: Any, function: str, values: Sequence[Any]) -> bool:
-    """Whether a value stands to one of `values` as the comparison says; NULL never does."""
+    """Whether the comparison of `value` with one of `values` is true. Never for NULL."""
     return value is not None and any(_MAY[function](value, value, other) for other in values)
 
 
 def comparisons(filters: Sequence[Expression]) -> Iterator[tuple[Attribute, str, list[Any]]]:
-    """What must hold of single columns where all `filters` do: that one of the values is equal, less, and so on."""
+    """The comparisons that all `filters` imply: column, comparison, and values of which one must satisfy it."""
     for part in filters:
         for condition in conjuncts(part):
             if (comparison := _comparison(condition)) is not None:
@@ -62,10 +62,10 @@ def _comparison(condition: Expression) -> tuple[Attribute, str, list[Any]] | Non
     match condition:
         case Call(function, (Attribute() as column, Literal(value, type))) if function in _MAY:
             values = [value]
-        case Call(function, (Literal(value, type), Attribute() as column)) if function in _TURNED:
-            function, values = _TURNED[function], [value]
+        case Call(function, (Literal(value, type), Attribute() as column)) if function in _FLIPPED:
+            function, values = _FLIPPED[function], [value]
         case Call("In", (Attribute() as column, *items)) if all(isinstance(item, Literal) for item in items):
-            # NULL in a list makes nothing true.
+            # A NULL in the list never makes IN true.
             literals = [item for item in items if isinstance(item, Literal) and item.value is not None]
             function, values, type = "EqualTo", [item.value for item in literals], column.type
         case _:
@@ -82,13 +82,13 @@ def _bounds(group: pq.RowGroupMetaData, name: str) -> tuple[Any, Any] | None:
             found = column.statistics
             if found is None or not found.has_min_max:
                 return None
-            low, high = _plain(found.min), _plain(found.max)
+            low, high = _to_plain(found.min), _to_plain(found.max)
             return None if low is None or high is None else (low, high)
     return None
 
 
-def _plain(value: Any) -> int | str | None:
-    """A bound as literals have their values: dates are days since the epoch."""
+def _to_plain(value: Any) -> int | str | None:
+    """Convert a bound to the form of literals: dates are days since the epoch."""
     if isinstance(value, datetime.datetime | bool):
         return None
     if isinstance(value, datetime.date):

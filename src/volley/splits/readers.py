@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which source finds the splits of a scan, and which reader turns them into rows."""
+"""Chooses the source that finds the splits of a scan, and the reader that turns them into rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from volley.stages.limits import PlannerLimits
 
 
 def source_of(scan: FileScan | SourceScan, tasks: int, limits: PlannerLimits) -> SplitSource:
-    """The source of a scan that `tasks` share."""
+    """The split source of a scan that `tasks` tasks share."""
     if isinstance(scan, FileScan):
         return FileSource(scan, tasks, limits)
     return DataSourceSplits(scan)
 
 
 def reader_of(plan: Node) -> SplitReader:
-    """The reader of splits for a plan that is run split by split (`plan.splits`)."""
+    """The split reader of a fed scan's plan (`FeedInput.plan`)."""
     return DataSourceRows(plan) if isinstance(plan, SourceScan) else PlannedReader(plan)

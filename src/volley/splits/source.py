@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a source that is read in two steps: find out what to read, then read it.
+"""The contract of a source that is read in two steps: discover the splits, then read them.
 
     coordinator                              worker
     SplitSource.splits() ---- bytes ---->     SplitReader.read(split, columns, filters) ---> batches
 
-A `SplitSource` lives with the coordinator and is asked once a query. A `SplitReader` lives in every task that reads.
-Between them travel splits: bytes that only these two understand, with a few hints that everybody may use.
+A scan has one `SplitSource`, in the coordinator, and a `SplitReader` in every task that reads it. Between them travel
+splits: bytes that only these two understand, with a few hints for scheduling. Each split is read by exactly one task,
+and again by every retry of that task.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from volley.plan.expressions import Expression
 
 @dataclass(frozen=True)
 class Split:
-    """A piece of work. `payload` is the source's own; the hints may be missing and may be wrong.
+    """A unit of work. Only the source and its reader interpret `payload`; the hints may be missing or wrong.
 
-    Of the splits that wait, those with more bytes are given out first, and those with one of their `hosts` in reach
-    are given to a worker there.
+    A worker first gets queued splits that name its host in `hosts`. Otherwise the split with the largest `size_bytes`
+    goes first.
     """
 
     payload: bytes
@@ -34,7 +35,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Estimate:
-    """How much there is, as far as is known; `final` when discovery is over."""
+    """How much there is to read, as far as is known. `final`: these numbers will not change."""
 
     splits: int
     size_bytes: int
@@ -42,39 +43,39 @@ class Estimate:
 
 
 class SplitSource(Protocol):
-    """Finds splits. Called by the coordinator alone, and once a query."""
+    """Discovers the splits of one scan, once, in the coordinator."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that readers give; known before discovery begins."""
+        """The columns that readers return. Known before discovery starts."""
 
     def splits(self) -> Iterator[Split] | AsyncIterator[Split]:
-        """The splits, each once, in any order, as they are found. It may take long and may never end.
+        """Yield every split once, in any order, as it is found. This may take long and need not end.
 
-        It runs on a thread of its own, an async iterator on an event loop of its own there, and is not asked for the
-        next split while enough of them wait. An error that it raises fails the query at once, with that cause.
+        Called once, on a thread of its own; an async iterator runs on an event loop of that thread. Back-pressure: the
+        next split is requested only while few are queued. An exception fails the query at once, as its cause.
         """
 
     def estimate(self) -> Estimate:
-        """What is known so far; may be asked at any time and from any thread, also before `splits`."""
+        """What is known so far. May be called at any time from any thread, even before `splits`."""
 
     def close(self) -> None:
-        """No more splits are wanted. Called once, also after an error.
+        """No more splits are needed. Called once, also after an error.
 
-        It may come from another thread while `splits` waits for something, and should make it stop waiting: the query
-        goes on without it in any case, but a thread that waits for ever stays until the process ends.
+        It may be called from another thread while `splits` blocks, and should then unblock it. The query continues
+        either way, but a thread that never returns stays until the process ends.
         """
 
 
 class SplitReader(Protocol):
-    """Turns splits into rows. Called by several threads of a worker at once, each with a split of its own."""
+    """Turns splits into rows. Must be thread-safe: several threads call it at once, each with its own split."""
 
     def read(
         self, split: bytes, columns: Sequence[str], filters: Sequence[Expression]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, the same every time it is asked: an attempt that failed is repeated.
+        """Yield the rows of a split. Must be deterministic: a retry reads the split again.
 
-        The batches have just these `columns`, in this order. Rows for which one of `filters` is not true may be left
-        out, and need not be: the plan filters again. A batch is taken when there is room for it, so a split may have
-        more rows than fit into memory.
+        The batches have exactly these `columns`, in this order. Rows for which one of `filters` is not true may be
+        omitted, but need not be: the plan filters again. Batches are requested only as memory allows, so a split may
+        have more rows than fit into memory.
         """

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+Engine = Literal["native", "mixed", "spark"]
+"""Who runs a query: Volley, both, or Spark."""
 
 
 class Reason(StrEnum):
@@ -27,6 +31,7 @@ class Reason(StrEnum):
     ORDER = "DEPENDS_ON_INPUT_ORDER"
     CAPTURE = "PLAN_NOT_READABLE"
     ACTION = "ACTION_NOT_SUPPORTED"
+    DISABLED = "DISABLED"
     MIXED = "NOT_WORTH_A_HAND_OVER"
     REPLAY = "REPLAYED_ON_SPARK"
 
@@ -61,6 +66,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.ORDER: "The rows depend on the order of an ORDER BY below, which does not reach this operator natively.",
     Reason.CAPTURE: "A part of Spark's plan could not be read without guessing.",
     Reason.ACTION: "This action is answered by Spark.",
+    Reason.DISABLED: "Volley is off on this session, so Spark runs everything.",
     Reason.MIXED: "What is native of the query is too little to be worth a hand-over: Spark runs all of it.",
     Reason.REPLAY: "The native run met data that Spark answers with an error, so Spark was asked.",
 }

@@ -327,7 +327,7 @@ class TransportContract:
         self, make_transport: Callable[[int], Transport]
     ) -> None:
         async def story(transport: Transport) -> None:
-            endpoint = await transport.take_in(query_id())
+            endpoint = await transport.open_ingest(query_id())
             if endpoint is None:
                 # The workers are in this process.
                 return

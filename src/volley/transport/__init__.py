@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the coordinator reaches workers, and workers each other.
+"""How the coordinator reaches its workers: in this process, over Arrow Flight, or inside Spark's executors.
 
-Task descriptions enter; events, blocks and result batches leave. A transport carries them and knows nothing of
-plans: it must never compute who reads what.
+Task specs enter; task outcomes, split requests, blocks and result batches leave. A transport delivers plans without
+looking into them: it must never decide what a task reads or whether it is retried.
 """

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a transport: the verbs of the wire, and nothing of what is sent.
+"""The contract of a transport, which connects the coordinator of one query with its workers.
 
-    coordinator                                   worker
-    workers()              ->  who can run attempts
-    holders()              ->  whose blocks can be read
-    reserve(worker, a)     ->  room for attempt a, or a refusal
-    start(worker, spec)    ->  the attempt runs; its control channel is open
-      .done()              <-  how it ended: TaskDone or TaskFailure
-      .batches()           <-  its rows, for a task of the result stage
-      .split_requests()             <-  it has room for splits of a feed: `SplitRequest`
-      .give(splits)         ->  the answer to one `SplitRequest`
-      .cancel()            ->  stop it
-    take_in(query)         ->  where others may put rows that the query reads
-    release(query)         ->  the query is over: stop and forget all of it
+    workers()                     the workers that can run attempts
+    holders()                     the workers whose blocks can be read
+    reserve(worker, attempt)      reserve a slot
+    start(worker, spec)           run the attempt in that slot; returns a RunningTask:
+      .split_requests()             yields its requests for splits
+      .give(splits)                 answers one of them
+      .batches()                    yields its rows, for a task of the result stage
+      .done()                       waits for TaskDone or TaskFailure
+      .cancel()                     stops it
+    open_ingest(query)            where others may push rows that the query reads
+    fetch(block)                  the batches of a block, wherever it is
+    release(query)                stop everything of the query and free what it holds
 
-    worker                                        worker
-    fetch(block)           ->  the batches of a block that another worker holds
-
-Every verb carries an attempt; a worker that is told of one twice refuses the second. All verbs of the coordinator are
-awaited on one event loop; `fetch` is called by readers on threads of the engine.
+The coordinator reserves and starts each attempt once; a worker refuses an attempt that it already knows. It releases
+every query, however it ended. All methods except `fetch` are called on one event loop and must not block it; `fetch`
+blocks and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -35,65 +33,68 @@ from volley.transport.ingest import IngestEndpoint
 
 
 class RunningTask(Protocol):
-    """The control channel and the result of one attempt."""
+    """A started attempt: its control channel, its rows and its outcome."""
 
     @property
     def attempt(self) -> AttemptId: ...
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows of a result task as they are made. The worker waits when too many bytes are not yet taken.
+        """The rows of a result task, as they are produced. The task waits while too many bytes are unread.
 
-        Ends when the task gave its last batch or failed; `done` says which. On the executors of Spark, which gives the
-        results of its tasks when they have ended, rows come then.
+        Ends after the last batch or when the task fails; `done` tells which. Inside Spark's executors the rows arrive
+        only when the task has ended, because Spark returns task results then.
         """
 
     async def done(self) -> TaskDone | TaskFailure:
-        """How the attempt ended. A result task ends after its last batch was taken. Never raises for a failure."""
+        """Wait for the end of the attempt. A failure is returned, never raised.
+
+        A result task is done only after its last batch was consumed: read `batches` first.
+        """
 
     def split_requests(self) -> AsyncIterator[SplitRequest]:
-        """What the attempt asks for while it reads from feeds. Ends with the attempt.
+        """The requests of an attempt that reads from feeds. Ends with the attempt.
 
-        A transport that may run one attempt twice numbers these runs; `SplitRequest.attempt` says which one asks, and
-        the answer names the same.
+        A transport that may run one attempt several times gives each run its own number. `SplitRequest.attempt` names
+        the run, and the answer must name the same one.
         """
 
     async def give(self, splits: SplitBatch) -> None:
-        """Answer a `SplitRequest`. Harmless when the attempt has ended; one whose worker is gone fails by itself."""
+        """Answer a `SplitRequest`. Never raises: an ended attempt ignores it, a lost worker shows up in `done`."""
 
     async def cancel(self) -> None:
-        """Stop the attempt and wait until it holds nothing any more. Harmless when it has ended."""
+        """Stop the attempt and wait until its resources are released. Does nothing if it has ended."""
 
 
 class Transport(Protocol):
-    """How one query reaches its workers."""
+    """Connects one query with its workers."""
 
     def workers(self) -> Sequence[WorkerInfo]:
-        """Who can run attempts now, each with at least one slot and one core."""
+        """The workers that accept attempts now, each with at least one slot and one core. The set may change."""
 
     def holders(self) -> Set[str]:
-        """Whose blocks can be read now, by the names that `TaskDone.made_by`, or the worker it ran on, gives.
+        """The workers whose blocks can be read now, by `TaskDone.made_by` or, if that is empty, by worker name.
 
-        What any other made is lost, unless it outlives its worker.
+        Blocks of any other worker are lost, unless they outlive their worker.
         """
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
-        """Keep room for an attempt. False: the worker is full or going; ask another, or this one later."""
+        """Reserve a slot for an attempt. False if the worker is full, draining or lost: try another, or try later."""
 
     async def start(self, worker: str, task: TaskSpec) -> RunningTask:
-        """Run an attempt in the room that was reserved for it.
+        """Run an attempt in its reserved slot.
 
-        A worker that does not take it, because it is gone or knows of no reservation (any more), makes it an attempt
-        that failed there, and may be tried elsewhere: nothing is raised for that.
+        Never raises for a worker that is lost or no longer has the reservation. The returned task has then failed with
+        a failure that allows a retry on another worker.
         """
 
-    async def take_in(self, query: QueryId) -> IngestEndpoint | None:
-        """Be ready to be given rows that somebody else computes, until `release` of the query.
+    async def open_ingest(self, query: QueryId) -> IngestEndpoint | None:
+        """Accept rows that are computed elsewhere, until `release(query)`. Returns where to push them.
 
-        None: the workers are in this process, which puts such rows where it likes.
+        None if the workers run in this process, which can write to their stores directly.
         """
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """The batches of a block, wherever it is. Raises `BlockMissing` when it is not there."""
+        """The batches of a block. Raises `BlockMissing` if it cannot be read any more."""
 
     async def release(self, query: QueryId) -> None:
-        """End what still runs for the query and free everything that any worker holds for it."""
+        """Cancel what still runs for the query and free everything that any worker holds for it."""

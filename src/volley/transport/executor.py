@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sidecar of a Spark executor, as the Python workers of that executor see it.
+"""Finds or starts the sidecar of a Spark executor, from a Python worker of that executor.
 
     executor JVM
       +-- pyspark.daemon
-      |     +-- Python workers, which come and go     find, or start, the sidecar
-      +. . . . . sidecar                              a worker daemon that ends when the JVM does
+      |     +-- Python workers, short-lived     find or start the sidecar
+      +. . . . . sidecar                        a worker daemon that ends when the JVM does
 
-A directory named after the JVM, and after the settings of the session, holds a lock, the sidecar's address and what it
-printed. The first task takes the lock and starts the sidecar; its token and settings go through a pipe.
+A directory named after the JVM and the session's settings holds a lock, the sidecar's address and its log. The first
+task takes the lock and starts the sidecar; the token and the settings are passed through a pipe.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from volley.machine import available_memory_bytes
 from volley.shuffle.location import started_ticks
 
 _START_SECONDS = 60.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _ADDRESS = "address"
 _LOG = "log"
 
 
 @dataclass(frozen=True)
 class SidecarSettings:
-    """What the driver decides for the sidecars of all its executors; plain values, sent as JSON.
+    """The driver's settings for the sidecars of all its executors. Plain values, sent as JSON.
 
-    `memory_bytes` 0: a quarter of the machine, for a local master that has no executors of their own size. `files` are
-    the paths of TLS files: CA, certificate, key.
+    `memory_bytes` 0 means a quarter of the machine's memory, for a local master, whose executor has no size of its own.
+    `files` are the paths of the TLS files: CA, certificate, key.
     """
 
     token: str = field(repr=False)
@@ -51,7 +51,7 @@ class SidecarSettings:
 
 @dataclass(frozen=True)
 class Executor:
-    """The JVM around a Python worker, as its command line describes it."""
+    """The executor JVM of a Python worker, as its command line describes it."""
 
     pid: int
     started: int
@@ -59,8 +59,8 @@ class Executor:
     cores: int
 
     @classmethod
-    def around(cls, local_cores: int) -> Executor:
-        """The JVM that this process hangs below; `local_cores` where its command line names none (a local master)."""
+    def find(cls, local_cores: int) -> Executor:
+        """The JVM among the ancestors of this process. `local_cores` is used if it names no cores (a local master)."""
         pid = os.getppid()
         while pid > 1:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -68,24 +68,24 @@ class Executor:
                 arguments = [os.fsdecode(word) for word in words]
                 started = started_ticks(pid)
                 if started is not None:
-                    host = _argument(arguments, "--hostname") or "127.0.0.1"
-                    return cls(pid, started, host, int(_argument(arguments, "--cores") or local_cores))
-            pid = _parent(pid)
-        raise QueryError("no Java process is above this Python worker: is it one of Spark's?")
+                    host = _find_argument(arguments, "--hostname") or "127.0.0.1"
+                    return cls(pid, started, host, int(_find_argument(arguments, "--cores") or local_cores))
+            pid = _parent_pid(pid)
+        raise QueryError("this Python worker has no Java process among its ancestors. Did Spark start it?")
 
     def directory(self, settings: SidecarSettings) -> Path:
-        """Of the sidecar with these settings: a session that changes them gets others."""
+        """The directory of the sidecar with these settings. Other settings get another sidecar."""
         digest = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode()).hexdigest()[:8]
         name = f"volley-executor-{os.getuid()}-{self.pid}-{self.started}-{digest}"
         return Path(tempfile.gettempdir()) / name
 
 
 def sidecar_address(executor: Executor, settings: SidecarSettings) -> str:
-    """Where the sidecar of this executor listens; started first, if there is none."""
+    """The address of this executor's sidecar, which is started if there is none."""
     directory = executor.directory(settings)
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.stat().st_uid != os.getuid():
-        raise QueryError(f"{directory} belongs to somebody else.")
+        raise QueryError(f"{directory} belongs to another user.")
     lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -95,12 +95,12 @@ def sidecar_address(executor: Executor, settings: SidecarSettings) -> str:
             if started_ticks(found["pid"]) == found["started"]:
                 return str(found["address"])
             address.unlink()
-        return _started(executor, settings, directory)
+        return _start(executor, settings, directory)
     finally:
         os.close(lock)
 
 
-def _started(executor: Executor, settings: SidecarSettings, directory: Path) -> str:
+def _start(executor: Executor, settings: SidecarSettings, directory: Path) -> str:
     ready = directory / _ADDRESS
     memory = settings.memory_bytes or available_memory_bytes() // 4
     words = {
@@ -115,7 +115,7 @@ def _started(executor: Executor, settings: SidecarSettings, directory: Path) -> 
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            # It outlives the Python workers, which Spark ends together with their process group.
+            # It must outlive the Python workers, which Spark kills by process group.
             start_new_session=True,
         )
     assert process.stdin is not None
@@ -125,7 +125,7 @@ def _started(executor: Executor, settings: SidecarSettings, directory: Path) -> 
     while time.monotonic() < deadline and process.poll() is None:
         if ready.exists():
             return str(json.loads(ready.read_text())["address"])
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     process.kill()
     process.wait()
     said = (directory / _LOG).read_text(errors="replace").strip()[-2000:]
@@ -133,16 +133,16 @@ def _started(executor: Executor, settings: SidecarSettings, directory: Path) -> 
 
 
 def spill_directories() -> list[str]:
-    """Where Spark lets this executor write."""
+    """The local directories that Spark gives this executor."""
     named = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("LOCAL_DIRS") or ""
     usable = [part for part in named.split(",") if part and os.access(part, os.W_OK | os.X_OK)]
     return usable or [tempfile.gettempdir()]
 
 
-def _argument(arguments: list[str], name: str) -> str | None:
+def _find_argument(arguments: list[str], name: str) -> str | None:
     return arguments[arguments.index(name) + 1] if name in arguments[:-1] else None
 
 
-def _parent(pid: int) -> int:
+def _parent_pid(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1").rpartition(")")[2].split()
     return int(fields[1])

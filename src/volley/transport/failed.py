@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt that never began: no worker took it."""
+"""An attempt that never started, because its worker did not accept it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volley.rpc.messages import SplitBatch, SplitRequest, TaskFailure
 
 
 class FailedTask:
-    """A `RunningTask` that has ended."""
+    """A `RunningTask` that has already failed."""
 
     def __init__(self, failure: TaskFailure) -> None:
         self._failure = failure

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker daemons of a session as the driver sees them: who is there, and the moment one is not.
+"""The worker daemons of a session as the driver sees them: which are up, and when one is lost.
 
-Each daemon has a `Peer` with a thread of its own that asks it for news, again and again, each time with a deadline:
+Each daemon has a `Peer` with its own thread, which polls it for news, each time with a deadline:
 
-    hello  ->  up: watch, watch, watch ...  ->  lost (an error, or no answer in time)  ->  hello ...
+    hello  ->  up: watch, watch, watch ...  ->  lost (an error, or no reply in time)  ->  hello ...
 
-When a peer is lost, the attempts that ran on it have failed, at once; when it answers again, or another process at its
-address does, work can go there again. A fleet outlives queries: connections and handshakes are made once.
+When a peer is lost, the attempts that ran on it fail at once. When it answers again, or a new process at its address
+does, it gets work again. A fleet outlives queries, so connections and handshakes are made once.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _CALL_THREADS = 16
 _SPARE_CLIENTS = 4
 
 Listener = Callable[[TaskDone | TaskFailure | SplitRequest], None]
-"""Told what an attempt wants, again and again, and at last how it ended, on a thread of the peer."""
+"""Receives the split requests of an attempt and finally its outcome, on the thread of the peer."""
 
 
 WORKER_LOST = "WORKER_LOST"
-"""The code of an attempt that failed because its worker does not answer, or its connection broke."""
+"""The code of an attempt that failed because its worker did not reply or the connection broke."""
 
 
 class Peer:
-    """One daemon. Methods may be called from any thread; those that call it block, up to the deadline."""
+    """One daemon. Methods may be called from any thread; those that call the daemon block up to the deadline."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Peer:
         self._listeners: dict[AttemptId, Listener] = {}
         self._closed = threading.Event()
         self.tried = threading.Event()
-        """Set when the first handshake succeeded or failed."""
-        self.problem = "it was not asked yet."
+        """Set once the first handshake has succeeded or failed."""
+        self.problem = "it has not been contacted yet."
         self._thread = threading.Thread(target=self._run, name=f"volley-peer-{address}", daemon=True)
         self._thread.start()
 
     @property
     def info(self) -> WorkerInfo | None:
-        """The worker, when attempts may be placed on it."""
+        """The worker, or None if no attempts may be placed on it."""
         with self._lock:
             return None if self._draining else self._info
 
@@ -85,15 +85,15 @@ class Peer:
         return self._info is not None
 
     def call(self, action: str, message: Any, expect: Any = Ack) -> Any:
-        """The worker's answer. PeerLost when there is none, PeerRefused when it refuses."""
+        """Call the worker and return its reply. Raises PeerLost if there is none, PeerRefused if it refuses."""
         with self._lock:
             client = self._client
         if client is None:
-            raise PeerLost(f"worker {self.address} is not there: {self.problem}")
+            raise PeerLost(f"worker {self.address} is not connected: {self.problem}")
         return client.call(action, message, expect)
 
     def listen(self, attempt: AttemptId, listener: Listener) -> None:
-        """Tell `listener` what the worker says of the attempt, and in the end how it ended or that it was lost."""
+        """Pass the attempt's split requests to `listener`, and finally its outcome or its loss."""
         with self._lock:
             if self._client is not None:
                 self._listeners[attempt] = listener
@@ -105,14 +105,14 @@ class Peer:
             self._listeners.pop(attempt, None)
 
     def result_client(self) -> flight.FlightClient:
-        """A connection for rows, apart from control; to be given back, unless it broke."""
+        """A connection for rows, separate from control. Give it back unless it broke."""
         with self._lock:
             if self._spare:
                 return self._spare.pop()
         return self._security.connect(self.address)
 
     def give_back(self, client: flight.FlightClient) -> None:
-        """Keep a connection for the next result: to make one costs as much as a small stage."""
+        """Keep a connection for the next result: opening one costs as much as a small stage."""
         with self._lock:
             if self._client is not None and len(self._spare) < _SPARE_CLIENTS:
                 self._spare.append(client)
@@ -120,7 +120,7 @@ class Peer:
         client.close()
 
     def close(self) -> None:
-        """Say goodbye, so that the worker frees what it holds for this driver, and end the thread."""
+        """Say goodbye, so that the worker frees what it holds for this driver, and stop the thread."""
         self._closed.set()
         with self._lock:
             client = self._client
@@ -133,13 +133,13 @@ class Peer:
         pause_seconds = _FIRST_PROBE_SECONDS
         while not self._closed.is_set():
             try:
-                self._meet()
+                self._connect()
                 pause_seconds = _FIRST_PROBE_SECONDS
                 self._watch()
             except QueryError as error:
                 self._drop(error.message)
             except Exception as error:
-                # Whatever it was, this thread is the only one that can meet the worker again.
+                # Whatever it was, only this thread can reconnect to the worker.
                 _log.exception("watching worker %s failed", self.address)
                 self._drop(f"{type(error).__name__}: {error}")
             self.tried.set()
@@ -147,8 +147,8 @@ class Peer:
             pause_seconds = min(2 * pause_seconds, _LAST_PROBE_SECONDS)
         self._drop("the session ended.")
 
-    def _meet(self) -> None:
-        # A new client each time: the old one remembers that it could not connect, and waits longer and longer.
+    def _connect(self) -> None:
+        # A new client each time: gRPC backs off longer and longer on a channel that could not connect.
         client = Client(self.address, self._security, timeout_seconds=self._timeout_seconds)
         ours = Identity.of_this_process(self._driver)
         queries = tuple(query.value for query in self._live_queries())
@@ -167,11 +167,11 @@ class Peer:
         while not self._closed.is_set():
             news: News = self.call("watch", Watch(self._driver, last, wait_seconds), News)
             self._draining = news.draining
-            for want in news.wants:
+            for request in news.wants:
                 with self._lock:
-                    asked = self._listeners.get(want.attempt)
+                    asked = self._listeners.get(request.attempt)
                 if asked:
-                    _tell(asked, want)
+                    _tell(asked, request)
             for outcome in news.outcomes:
                 last = outcome.number
                 with self._lock:
@@ -193,15 +193,15 @@ class Peer:
 
 
 def _tell(listener: Listener, news: TaskDone | TaskFailure | SplitRequest) -> None:
-    """A listener that fails is its own concern, and not that of the others on this worker."""
+    """Call a listener. If it fails, the other attempts on this worker must not suffer."""
     try:
         listener(news)
     except Exception:
-        _log.exception("what %s says was not heard", news.attempt)
+        _log.exception("the listener of %s failed", news.attempt)
 
 
 class Fleet:
-    """The peers at `addresses`, and the threads on which they are called."""
+    """The peers at `addresses`, and the thread pool from which they are called."""
 
     def __init__(self, addresses: Sequence[str], security: Security, timeout_seconds: float) -> None:
         self.security = security
@@ -224,14 +224,14 @@ class Fleet:
         return list(self._peers.values())
 
     def wait(self) -> None:
-        """Return when every worker has been asked once; NoWorkers, with what each said, when none can be used."""
+        """Wait until every worker has been contacted. Raises NoWorkers, with each one's problem, if none is usable."""
         for peer in self.peers:
             peer.tried.wait(self.timeout_seconds + 1)
         if not any(peer.up for peer in self.peers):
-            said = "; ".join(f"{peer.address}: {peer.problem}" for peer in self.peers)
+            problems = "; ".join(f"{peer.address}: {peer.problem}" for peer in self.peers)
             raise NoWorkers(
-                f"none of the workers can be used. {said}",
-                hint="Start them with `volley worker`, or `volley cluster`, and see spark.volley.workers.",
+                f"no worker is usable. {problems}",
+                hint="Start workers with `volley worker` or `volley cluster`, and check spark.volley.workers.",
             )
 
     def live_queries(self) -> Sequence[QueryId]:
@@ -248,7 +248,7 @@ class Fleet:
 
     @property
     def in_use(self) -> bool:
-        """Whether a query runs on it, or somebody has leased it."""
+        """Whether a query runs on it or a lease is open."""
         with self._lock:
             return bool(self._queries or self._leases)
 
@@ -256,7 +256,7 @@ class Fleet:
         with self._lock:
             self._leases.add(lease)
 
-    def give_up(self, lease: FleetLease) -> None:
+    def end_lease(self, lease: FleetLease) -> None:
         with self._lock:
             self._leases.discard(lease)
 
@@ -270,11 +270,11 @@ class Fleet:
 
 
 class FleetLease:
-    """Keeps a shared fleet open until `close`, or until nobody has the lease any more."""
+    """Keeps a shared fleet open until `close`, or until the lease is garbage-collected."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         fleet.lease(self)
 
     def close(self) -> None:
-        self.fleet.give_up(self)
+        self.fleet.end_lease(self)

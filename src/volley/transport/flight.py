@@ -2,12 +2,12 @@
 """Workers in other processes, over Arrow Flight.
 
     driver                                worker daemon
-    Peer thread   watch, watch, watch ->  how attempts ended           control
-    call threads  reserve, run, ...   ->  yes or no                    control
-    row threads   do_get              <-  batches of a result task     data, a connection of its own each
+    Peer thread   watch, watch, watch ->  outcomes, split requests     control
+    call threads  reserve, run, ...   ->  Ack or Refused               control
+    row threads   do_get              <-  batches of a result task     data, one connection each
 
-Flight's calls block; none of them is made on the event loop. Of the rows of a result task no more bytes than its gate
-lets through wait on the driver; then the stream, and at its other end the task, waits.
+Flight calls block, so none is made on the event loop. A result task may have a limited number of bytes waiting on the
+driver. Beyond that its stream waits, and at the other end so does the task.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ RESULT_BUFFER_BYTES = 64 * 2**20
 
 
 class FlightTransport:
-    """A `Transport` over a fleet, which stays open until `release`, if it is leased. One for each query.
+    """A `Transport` over a fleet. One per query. A leased fleet stays open until `release`.
 
-    `shared` is the store that the workers use beside their own.
+    `shared` is a store that the workers use in addition to their own.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class FlightTransport:
                 self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt)
             )
         except QueryError:
-            # It is gone, or has forgotten this driver; its own thread finds that out and says so.
+            # It is lost or has forgotten this driver. The peer's thread will notice.
             return False
         return answer.granted
 
@@ -90,9 +90,9 @@ class FlightTransport:
         except PeerLost as error:
             running.fail(TaskFailure(task.attempt, Failure.WORKER, WORKER_LOST, error.message))
         except PeerRefused as error:
-            # It was restarted, or greeted again, since it reserved room: there is nothing wrong with the task.
-            passing = error.code in (UNKNOWN_DRIVER, NOT_RESERVED, STOPPING)
-            kind = Failure.WORKER if passing else Failure.INTERNAL
+            # It was restarted, or got a new hello, since the reservation: nothing is wrong with the task.
+            is_transient = error.code in (UNKNOWN_DRIVER, NOT_RESERVED, STOPPING)
+            kind = Failure.WORKER if is_transient else Failure.INTERNAL
             running.fail(TaskFailure(task.attempt, kind, error.code, error.message))
             peer.forget(task.attempt)
         except BaseException:
@@ -100,8 +100,8 @@ class FlightTransport:
             raise
         return running
 
-    async def take_in(self, query: QueryId) -> IngestEndpoint:
-        """The workers will be given rows, by whoever has the token, until `release` of the query."""
+    async def open_ingest(self, query: QueryId) -> IngestEndpoint:
+        """Let anyone who has the token push rows to the workers, until `release` of the query."""
         self._fleet.begin(query)
         if self._data:
             await self._data.begin(query)
@@ -115,7 +115,7 @@ class FlightTransport:
     async def release(self, query: QueryId) -> None:
         self._fleet.end(query)
         there = [peer for peer in self._fleet.peers if peer.up]
-        # A worker that does not hear it now is told when it says hello again, or forgets us after its lease.
+        # A worker that misses this frees the query at our next hello, or when our lease expires.
         await asyncio.gather(*(self.call(peer, "release", query) for peer in there), return_exceptions=True)
         if self._data:
             await self._data.release(query)
@@ -123,13 +123,13 @@ class FlightTransport:
             self._lease.close()
 
     async def call(self, peer: Peer, action: str, message: Any) -> Any:
-        """What the worker answers, without holding up the loop."""
+        """Call the worker without blocking the loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._fleet.threads, peer.call, action, message)
 
 
 class FlightTask:
-    """A `RunningTask` on a worker daemon. Lives on the loop that made it."""
+    """A `RunningTask` on a worker daemon. Lives on the event loop that created it."""
 
     def __init__(
         self, transport: FlightTransport, peer: Peer, task: TaskSpec, result_buffer_bytes: int
@@ -140,9 +140,9 @@ class FlightTask:
         self._is_result = task.output is None
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[TaskDone | TaskFailure] = self._loop.create_future()
-        self._rows = _Rows(peer, task.attempt, self._loop, result_buffer_bytes, self._broken)
-        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
-        peer.listen(task.attempt, lambda news: _soon(self._loop, self._heard, news))
+        self._rows = _Rows(peer, task.attempt, self._loop, result_buffer_bytes, self._on_broken)
+        self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        peer.listen(task.attempt, lambda news: _call_soon(self._loop, self._on_news, news))
 
     @property
     def attempt(self) -> AttemptId:
@@ -152,11 +152,11 @@ class FlightTask:
         return self._rows.batches()
 
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
-        while (want := await self._wants.get()) is not None:
-            yield want
+        while (request := await self._requests.get()) is not None:
+            yield request
 
     async def give(self, splits: SplitBatch) -> None:
-        # A worker that is gone is found out by its own thread, and fails the attempt.
+        # If the worker is lost, the peer's thread notices and fails the attempt.
         with suppress(QueryError):
             await self._transport.call(self._peer, "feed", splits)
 
@@ -164,49 +164,49 @@ class FlightTask:
         outcome = await asyncio.shield(self._outcome)
         if not self._rows.opened or isinstance(outcome, TaskFailure):
             return outcome
-        problem = await self._rows.ended()
+        problem = await self._rows.wait_end()
         if problem is None and self._rows.count != outcome.rows:
-            problem = f"{self._rows.count} of {outcome.rows} rows arrived"
+            problem = f"only {self._rows.count} of {outcome.rows} rows arrived"
         if problem is None:
             return outcome
-        return self._failure(problem)
+        return self._make_failure(problem)
 
     async def cancel(self) -> None:
         self._rows.stop()
         if self._outcome.done() and isinstance(self._outcome.result(), TaskDone):
             return
-        # A worker that is gone needs no cancelling, and one that comes back is told by our next hello.
+        # A lost worker needs no cancelling. If it comes back, our next hello cancels the attempt.
         with suppress(QueryError):
             await self._transport.call(self._peer, "cancel", self._attempt)
         self.fail(TaskFailure(self._attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled"))
         self._peer.forget(self._attempt)
 
     def fail(self, failure: TaskFailure) -> None:
-        self._heard(failure)
+        self._on_news(failure)
 
-    def _broken(self, problem: str) -> None:
-        # The task may wait for ever for somebody to take its rows.
-        self._heard(self._failure(problem))
+    def _on_broken(self, problem: str) -> None:
+        # Fail the attempt now: its task might wait forever for a reader of its rows.
+        self._on_news(self._make_failure(problem))
 
-    def _failure(self, problem: str) -> TaskFailure:
+    def _make_failure(self, problem: str) -> TaskFailure:
         message = f"worker {self._peer.address}: {problem}"
         return TaskFailure(self._attempt, Failure.WORKER, WORKER_LOST, message)
 
-    def _heard(self, news: TaskDone | TaskFailure | SplitRequest) -> None:
+    def _on_news(self, news: TaskDone | TaskFailure | SplitRequest) -> None:
         if self._outcome.done():
             return
         if isinstance(news, SplitRequest):
-            self._wants.put_nowait(news)
+            self._requests.put_nowait(news)
             return
         self._outcome.set_result(news)
-        self._wants.put_nowait(None)
+        self._requests.put_nowait(None)
         if isinstance(news, TaskFailure):
-            # A worker that hangs would never end the stream.
+            # A hanging worker would never end the stream.
             self._rows.stop()
 
 
 class _Rows:
-    """The rows of one attempt on their way from a Flight stream to the loop."""
+    """Moves the rows of one attempt from a Flight stream to the event loop."""
 
     def __init__(
         self,
@@ -214,14 +214,14 @@ class _Rows:
         attempt: AttemptId,
         loop: asyncio.AbstractEventLoop,
         limit_bytes: int,
-        broken: Callable[[str], None],
+        on_broken: Callable[[str], None],
     ) -> None:
         self.opened = False
         self.count = 0
         self._peer = peer
         self._attempt = attempt
         self._loop = loop
-        self._broken = broken
+        self._on_broken = on_broken
         self._gate = ByteSemaphore(limit_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
         self._ended: asyncio.Future[str | None] = loop.create_future()
@@ -237,19 +237,19 @@ class _Rows:
             yield batch
             self._gate.leave(batch.nbytes)
 
-    async def ended(self) -> str | None:
-        """Waits for the end of the stream; what went wrong with it, if anything did."""
+    async def wait_end(self) -> str | None:
+        """Wait for the end of the stream. Returns what went wrong, or None."""
         return await asyncio.shield(self._ended)
 
     def stop(self) -> None:
-        """Take no more. The thread ends, wherever it waits."""
+        """Read no more. Ends the thread, wherever it waits."""
         with self._lock:
             self._stopped = True
             reader = self._reader
         if reader is not None:
             reader.cancel()
         if not self._ended.done():
-            self._ended.set_result("it was stopped")
+            self._ended.set_result("its stream was stopped")
             self._ready.put_nowait(None)
 
     def _pump(self) -> None:
@@ -265,8 +265,8 @@ class _Rows:
                 asyncio.run_coroutine_threadsafe(self._put(chunk.data), self._loop).result()
             self._peer.give_back(client)
         except Exception as error:
-            problem = f"its rows broke off: {str(error).partition(chr(10))[0]}"
-        _soon(self._loop, self._finish, problem)
+            problem = f"its stream of rows broke: {str(error).partition(chr(10))[0]}"
+        _call_soon(self._loop, self._finish, problem)
 
     async def _put(self, batch: pa.RecordBatch) -> None:
         await self._gate.enter(batch.nbytes)
@@ -278,11 +278,11 @@ class _Rows:
             self._ended.set_result(problem)
             self._ready.put_nowait(None)
             if problem:
-                self._broken(problem)
+                self._on_broken(problem)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    # When the loop is closed, whoever waited there is gone.
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    # If the loop is closed, nobody waits there any more.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *arguments)
 
@@ -293,9 +293,9 @@ _fleets: Shared[tuple[Any, ...], Fleet] = Shared(Phase.CONNECTIONS, close=Fleet.
 
 
 def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> FleetLease:
-    """The fleet of this process for these workers, all of them asked; others that nobody uses are let go.
+    """Lease this process's fleet for these workers, after contacting all of them. Closes other, unused fleets.
 
-    It stays open at least until the lease ends: whoever has asked for it may still have to plan.
+    The lease keeps the fleet open before a query begins: its caller may still be planning.
     """
     key = (tuple(addresses), security, timeout_seconds)
     with _fleets.locked() as fleets:
@@ -309,5 +309,5 @@ def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: 
 
 
 def close_fleets() -> None:
-    """Tell all workers that this driver is going."""
+    """Close all fleets, and tell their workers that this driver is stopping."""
     _fleets.close()

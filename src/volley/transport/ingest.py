@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where rows of Spark's come in: what a task of Spark's must know to give them to a worker."""
+"""Where Spark tasks push the rows that a native query reads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class IngestEndpoint:
-    """The worker daemons at `addresses`, which hold them for `driver`; or, with `sidecars`, that of a task's executor.
+    """The worker daemons at `addresses`, which hold the rows for `driver`; or the sidecar of the task's own executor.
 
-    `sidecars` is what they are started with, as Spark broadcast it. Who fills one tells the driver first, at `control`.
+    `sidecars` is the broadcast of the sidecars' settings. A task that pushes to its sidecar must first register it with
+    the driver, at `control`.
     """
 
     addresses: tuple[str, ...] = ()

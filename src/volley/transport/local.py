@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers in this process: a message is a call, a fetched block is a reference."""
+"""Workers in this process: a message is a method call, a fetched block is a reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from volley.worker.slots import RESULT_BUFFER_BYTES, NotReserved, Slots
 
 
 class LocalTransport:
-    """A `Transport` over `workers` in-process workers that share `cores`. One for each query."""
+    """A `Transport` over `workers` in-process workers that share `cores`. One per query."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class LocalTransport:
         shared: SharedStore | None = None,
         serving: ShuffleStore | None = None,
     ) -> None:
-        """`store` makes the store of the worker whose name it is given; `shared` is one that all use instead, and so is
-        `serving`, one of this process that others read as well."""
+        """`store` makes the store of the worker with the given name. `shared` and `serving` replace it with one store
+        for all workers; `serving` is a store of this process that other processes read too."""
         share = max(1, cores // workers)
         self._data = QueryLease(shared) if shared else None
         self._common = WorkerView(shared) if shared else serving
@@ -57,7 +57,7 @@ class LocalTransport:
         except NotReserved as error:
             return FailedTask(TaskFailure(task.attempt, Failure.WORKER, error.code, error.message))
 
-    async def take_in(self, query: QueryId) -> None:
+    async def open_ingest(self, query: QueryId) -> None:
         return None
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
@@ -65,7 +65,7 @@ class LocalTransport:
             return self._common.read(block)
         holder = self._workers.get(block.location)
         if holder is None:
-            raise BlockMissing(f"{block.location}, which holds {block.attempt}, is not there.")
+            raise BlockMissing(f"{block.location}, which holds {block.attempt}, does not exist.")
         return holder.store.read(block)
 
     async def release(self, query: QueryId) -> None:
@@ -76,12 +76,12 @@ class LocalTransport:
 
     @property
     def common(self) -> bool:
-        """Whether all workers have one store, so that each can read everything."""
+        """Whether all workers use one store, so that each can read everything."""
         return self._common is not None
 
     @property
     def held_bytes(self) -> int:
-        """What the workers hold of exchanged data."""
+        """The exchanged data that the workers hold."""
         return sum(worker.store.held_bytes for worker in self._workers.values())
 
 
@@ -101,7 +101,7 @@ class _Worker:
 
 
 class _StoreView:
-    """The store as one worker sees it: it writes to its own, and reads its own or asks the transport."""
+    """The store as one worker sees it: it writes its own blocks, and reads others through the transport."""
 
     def __init__(self, own: ShuffleStore, transport: LocalTransport, location: str) -> None:
         self._own = own

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker daemon beside a Spark executor: `python -m volley.transport.sidecar`, told in one JSON text what to be."""
+"""A worker daemon beside a Spark executor: `python -m volley.transport.sidecar`, with its settings as JSON on stdin."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from volley.shuffle.factory import ShuffleSettings
 from volley.shuffle.location import started_ticks
 from volley.transport.executor import Executor, SidecarSettings
 from volley.worker.daemon import Daemon, DaemonSettings, serve
-from volley.worker.scratch import removed_at_the_end
+from volley.worker.scratch import remove_on_exit
 
-# It ends with its executor, and an executor with its application: nobody has to be forgotten before.
-_FOR_EVER_SECONDS = 10.0 * 365 * 86400
+# The sidecar ends with its executor, and the executor with its application: no lease has to expire before.
+_FOREVER_SECONDS = 10.0 * 365 * 86400
 
 
 def main(words: dict[str, Any]) -> None:
@@ -37,12 +37,12 @@ def main(words: dict[str, Any]) -> None:
             memory_bytes=settings.memory_bytes,
             directories=tuple(map(Path, words["directories"])),
             shuffle=ShuffleSettings.of(Config.read({PREFIX + k: v for k, v in settings.options.items()})),
-            lease_seconds=_FOR_EVER_SECONDS,
+            lease_seconds=_FOREVER_SECONDS,
             insecure=settings.insecure,
         ),
         Security.read("", ca, certificate, key, environment={"VOLLEY_TOKEN": settings.token}),
     )
-    remover = removed_at_the_end([ready.parent])
+    remover = remove_on_exit([ready.parent])
 
     def announce() -> None:
         found = {"address": daemon.address, "pid": os.getpid(), "started": started_ticks(os.getpid())}

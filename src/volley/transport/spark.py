@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers inside the executors of the session's own Spark: each stage is a Spark job of native tasks.
+"""Workers inside the executors of the user's own Spark application: each stage is a Spark job of native tasks.
 
     coordinator    starts the attempts of a stage, one by one
-    transport      gathers those that start together into one job, an attempt a partition
-    Spark          places, repeats and speculates its tasks; cancels them by job group or tag
-    Spark task     lets the sidecar of its executor perform the attempt (`spark_task.py`)
-    sidecar        runs it, asks the driver for splits (`spark_control.py`), keeps its output, serves it to others
+    transport      batches those that start together into one job, one attempt per partition
+    Spark          places, retries and speculates its tasks; cancels them by job group or tag
+    Spark task     has the sidecar of its executor run the attempt (`spark_task.py`)
+    sidecar        runs it, pulls splits from the driver (`spark_control.py`), holds and serves its output
 
-Which executor runs an attempt is Spark's choice, so workers are places to run in, one for each core that Spark has; who
-really ran an attempt, and holds its output, is known when it has ended.
+Spark chooses the executor of an attempt. So the workers of this transport are virtual slots, one per core of the
+application; which sidecar ran an attempt and holds its output is known only when it has ended.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from volley.transport.executor import SidecarSettings
 from volley.transport.failed import FailedTask
 from volley.transport.ingest import IngestEndpoint
 from volley.transport.spark_control import Channel, Control, driver_hosts
-from volley.transport.spark_task import ours, perform
+from volley.transport.spark_task import coordinator_attempt, perform
 
-# Attempts that start within so long of each other are one job; a stage starts all of its own at once.
+# Attempts that start within this time become one job. A stage starts all its attempts at once.
 _GATHER_SECONDS = 0.005
-# A thread waits for each job; calls have threads of their own, so that a job can always be cancelled.
+# One thread waits for each job. Calls have their own threads, so that a job can always be cancelled.
 _JOB_THREADS = 1024
 _CALL_THREADS = 16
 _RELEASE_SECONDS = 5.0
 _OVERHEAD_MIN_BYTES = 384 * 2**20
 
-# What a thread has said about its jobs, and what therefore holds for the jobs of its query.
+# Spark's job properties of the calling thread, which the jobs of its query inherit.
 _INHERITED = (
     "spark.jobGroup.id",
     "spark.job.description",
@@ -76,14 +76,14 @@ _INHERITED = (
 
 
 class Application:
-    """What queries of one SparkContext with one set of settings share: the token, sidecars that have answered, the
-    driver's end of their control channels. ConfigError when the driver may not listen for them."""
+    """What the queries of one SparkContext with the same settings share: the token, the known sidecars and the control
+    server for executors. Raises ConfigError if the driver must not listen for them."""
 
     def __init__(self, context: SparkContext, config: Config, options: Mapping[str, str]) -> None:
         self.context = context
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-spark")
         self.jobs = ThreadPoolExecutor(_JOB_THREADS, thread_name_prefix="volley-spark-job")
-        # A token that the session has is asked for by shuffle servers, too; otherwise one is drawn.
+        # Shuffle servers expect the session's token too, if it has one. Otherwise generate one.
         given = Security.read(config.token_file).token
         settings = SidecarSettings(
             token=given or secrets.token_hex(32),
@@ -97,7 +97,7 @@ class Application:
         self._lock = threading.Lock()
         self._holders: set[str] = set()
         hosts = driver_hosts(context)
-        self.control = Control(*hosts, self.security, config.executor_insecure, self.met)
+        self.control = Control(*hosts, self.security, config.executor_insecure, self.add_holder)
         identity = Identity.of_this_process(process_name("driver"))
         self.shared = context.broadcast((settings, identity, context.defaultParallelism))
 
@@ -106,26 +106,26 @@ class Application:
         with self._lock:
             return sorted(self._holders)
 
-    def met(self, holder: str) -> None:
+    def add_holder(self, holder: str) -> None:
         with self._lock:
             self._holders.add(holder)
 
-    def lost(self, holder: str) -> None:
+    def remove_holder(self, holder: str) -> None:
         with self._lock:
             self._holders.discard(holder)
 
     def release(self, holder: str, query: QueryId) -> None:
-        """Tell a sidecar that a query is over. One that cannot be told has gone with its executor."""
+        """Release a query on a sidecar. One that cannot be reached is gone with its executor."""
         with Client(holder, self.security, role="sidecar", timeout_seconds=_RELEASE_SECONDS) as client:
             try:
                 client.call("release", query)
             except PeerRefused:
-                pass  # it is there, and what it could not free goes with its executor
+                pass  # it is alive; what it could not free goes with its executor
             except QueryError:
-                self.lost(holder)
+                self.remove_holder(holder)
 
     def close(self) -> None:
-        """No server of this process may still answer when its interpreter ends."""
+        """Stop the control server: no server thread may run when the interpreter exits."""
         self.control.close()
 
 
@@ -135,8 +135,8 @@ _applications: Shared[tuple[SparkContext, _Settings], Application] = Shared(
 )
 
 
-def application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
-    """The one of this SparkContext for these settings: what sidecars are is settled when they start."""
+def shared_application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
+    """The shared `Application` for these settings. Sidecars cannot change theirs: other settings need another one."""
     options = {key.removeprefix(PREFIX): value for key, value in settings.items()}
     key = (
         config.executor_memory,
@@ -154,14 +154,14 @@ def application(context: SparkContext, config: Config, settings: Mapping[str, st
 
 
 def close_applications() -> None:
-    """Stop listening for executors, of all SparkContexts."""
+    """Stop listening for the executors of all SparkContexts."""
     _applications.close()
 
 
 class SparkTransport:
-    """A `Transport` over the executors of a SparkContext. Made on the thread whose job group and tags count.
+    """A `Transport` over the executors of a SparkContext. Inherits job group and tags of the thread that creates it.
 
-    `shared` is the store that the sidecars use beside their own.
+    `shared` is a store that the sidecars use in addition to their own.
     """
 
     def __init__(self, application: Application, shared: SharedStore | None = None) -> None:
@@ -171,7 +171,7 @@ class SparkTransport:
         self._inherited = {
             key: value for key in _INHERITED if (value := self._context.getLocalProperty(key)) is not None
         }
-        self._places = [f"spark-{number}" for number in range(max(1, self._context.defaultParallelism))]
+        self._slots = [f"spark-{number}" for number in range(max(1, self._context.defaultParallelism))]
         self._taken: dict[AttemptId, str] = {}
         self._begun: set[AttemptId] = set()
         self._released: set[QueryId] = set()
@@ -181,16 +181,16 @@ class SparkTransport:
         self._made_by: dict[AttemptId, str] = {}
 
     def workers(self) -> Sequence[WorkerInfo]:
-        """Places to run in, of one core each."""
-        return [WorkerInfo(name, 1, 1, datafusion.__version__) for name in self._places]
+        """Virtual slots of one core each."""
+        return [WorkerInfo(name, 1, 1, datafusion.__version__) for name in self._slots]
 
     def holders(self) -> Set[str]:
-        """The sidecars that have answered: which of them runs an attempt is known when it has ended."""
+        """The known sidecars."""
         return frozenset(self._application.holders)
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         seen = attempt in self._taken or attempt in self._begun or attempt.query in self._released
-        if worker not in self._places or worker in self._taken.values() or seen:
+        if worker not in self._slots or worker in self._taken.values() or seen:
             return False
         self._taken[attempt] = worker
         return True
@@ -198,9 +198,9 @@ class SparkTransport:
     async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         stage = task.attempt.task.stage
         if self._taken.get(task.attempt) != worker or task.attempt in self._begun:
-            message = f"{task.attempt} has no room reserved on {worker}."
+            message = f"{task.attempt} has no slot reserved on {worker}."
             return FailedTask(TaskFailure(task.attempt, Failure.WORKER, NOT_RESERVED, message))
-        # Encoded here, where whoever starts the attempt sees what goes wrong.
+        # Encode here, so that an error reaches the caller.
         task = replace(task, driver=self._application.control.address)
         try:
             payload = encode(task)
@@ -213,22 +213,22 @@ class SparkTransport:
         job = self._gathering.get(stage)
         if job is None:
             job = self._gathering[stage] = _Job(stage)
-            gathering = asyncio.create_task(self._gathered(job))
+            gathering = asyncio.create_task(self._submit_soon(job))
             self._gatherings.add(gathering)
             gathering.add_done_callback(self._gatherings.discard)
         running = SparkTask(task, payload, job, self)
         job.tasks.append(running)
         return running
 
-    async def take_in(self, query: QueryId) -> IngestEndpoint:
-        """Sidecars will be given rows of Spark's, by tasks in their executors, until `release` of the query."""
+    async def open_ingest(self, query: QueryId) -> IngestEndpoint:
+        """Let Spark tasks push rows to the sidecars of their executors, until `release` of the query."""
         if self._data:
             await self._data.begin(query)
         return IngestEndpoint(sidecars=self._application.shared, control=self._application.control.address)
 
     def listen(self, attempt: AttemptId, ended: Callable[[TaskDone | TaskFailure], None]) -> Channel:
-        """Hear what the attempt wants; `ended` hears how it ended, where Spark would say so late."""
-        channel = Channel(ended, self._application.met)
+        """Open the control channel of an attempt. `ended` gets outcomes that arrive before the end of the Spark job."""
+        channel = Channel(ended, self._application.add_holder)
         self._application.control.open(attempt, channel)
         return channel
 
@@ -253,34 +253,34 @@ class SparkTransport:
         if self._data:
             await self._data.release(query)
 
-    def ended(self, attempt: AttemptId, outcome: TaskDone | TaskFailure) -> None:
-        """Its place is free again; learn what its end says about sidecars."""
+    def finish(self, attempt: AttemptId, outcome: TaskDone | TaskFailure) -> None:
+        """Free the slot of an attempt, and learn from its outcome which sidecars are alive."""
         self._taken.pop(attempt, None)
         self._application.control.forget(attempt)
         if isinstance(outcome, TaskDone):
             self._made_by[outcome.attempt] = outcome.made_by
-            self._application.met(outcome.made_by)
+            self._application.add_holder(outcome.made_by)
         elif outcome.lost is not None and not outcome.damaged:
-            self._application.lost(self._made_by.get(outcome.lost, ""))
+            self._application.remove_holder(self._made_by.get(outcome.lost, ""))
 
     async def cancel_job(self, job: _Job) -> None:
-        """Stop a job that nobody waits for any more."""
+        """Cancel a job that nobody waits for."""
         if job.over or not job.submitted:
             job.over = True
             return
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._application.threads, self._context.cancelJobsWithTag, job.tag)
 
-    # ------------------------------------------------------------------------------------------- a job
+    # -------------------------------------------------------------------------------------------- jobs
 
-    async def _gathered(self, job: _Job) -> None:
-        """Wait for attempts that start together, run them."""
+    async def _submit_soon(self, job: _Job) -> None:
+        """Wait for the attempts that start together, then submit them."""
         await asyncio.sleep(_GATHER_SECONDS)
         self._gathering.pop(job.stage, None)
         self._submit(job)
 
     def _submit(self, job: _Job) -> None:
-        """No more attempts join this job: run it."""
+        """Run the job with the attempts that it has."""
         waiting = [task for task in job.tasks if not task.over]
         if job.over or not waiting:
             return
@@ -289,10 +289,10 @@ class SparkTransport:
         loop = asyncio.get_running_loop()
         payloads = [task.payload for task in waiting]
         running = loop.run_in_executor(self._application.jobs, self._run, job, payloads)
-        running.add_done_callback(lambda ended: self._finished(job, waiting, ended))
+        running.add_done_callback(lambda ended: self._finish_job(job, waiting, ended))
 
     def _run(self, job: _Job, payloads: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """On a thread of its own, whose properties are those of the query's."""
+        """Run the Spark job, on its own thread, with the query's job properties."""
         context = self._context
         query, stage = job.stage.query, job.stage.stage
         properties = {
@@ -307,7 +307,7 @@ class SparkTransport:
         native: Callable[[Any], Any] = partial(perform, self._application.shared)
         return context.parallelize(payloads, len(payloads)).mapPartitions(native).collect()
 
-    def _finished(self, job: _Job, tasks: list[SparkTask], ended: asyncio.Future[Any]) -> None:
+    def _finish_job(self, job: _Job, tasks: list[SparkTask], ended: asyncio.Future[Any]) -> None:
         job.over = True
         self._jobs.discard(job)
         error = ended.exception() if not ended.cancelled() else RuntimeError("the driver is stopping")
@@ -315,11 +315,11 @@ class SparkTransport:
         if error is None:
             try:
                 outcomes = [
-                    (_outcome(outcome, task.attempt), rows)
+                    (_decode_outcome(outcome, task.attempt), rows)
                     for task, (outcome, rows) in zip(tasks, ended.result(), strict=True)
                 ]
             except Exception as unreadable:
-                # Nobody looks at what this callback raises: every attempt has to hear of it.
+                # Nobody sees an exception of this callback, so every attempt must fail with it.
                 error, kind = unreadable, Failure.INTERNAL
             else:
                 for task, (outcome, rows) in zip(tasks, outcomes, strict=True):
@@ -331,16 +331,16 @@ class SparkTransport:
             task.end(TaskFailure(task.attempt, kind, type(error).__name__, _cause(error)), b"")
 
 
-def _outcome(payload: bytes, attempt: AttemptId) -> TaskDone | TaskFailure:
-    """How a Spark task says that an attempt ended; QueryError when it says anything else."""
+def _decode_outcome(payload: bytes, attempt: AttemptId) -> TaskDone | TaskFailure:
+    """Decode the outcome that a Spark task returned. Raises QueryError for anything else."""
     outcome = decode(payload)
-    if not isinstance(outcome, TaskDone | TaskFailure) or ours(outcome.attempt) != attempt:
-        raise QueryError(f"a Spark task answered for {attempt} with {type(outcome).__name__}.")
+    if not isinstance(outcome, TaskDone | TaskFailure) or coordinator_attempt(outcome.attempt) != attempt:
+        raise QueryError(f"a Spark task returned {type(outcome).__name__} for {attempt}.")
     return outcome
 
 
 class _Job:
-    """The attempts of a stage that start together."""
+    """The attempts of a stage that start together, as one Spark job."""
 
     def __init__(self, stage: StageId) -> None:
         self.stage = stage
@@ -351,7 +351,7 @@ class _Job:
 
 
 class SparkTask:
-    """A `RunningTask` that is one task of a Spark job. Lives on the loop that made it."""
+    """A `RunningTask` that is one task of a Spark job. Lives on the event loop that created it."""
 
     def __init__(self, spec: TaskSpec, payload: bytes, job: _Job, transport: SparkTransport) -> None:
         """`payload` is the encoded `spec`."""
@@ -362,7 +362,7 @@ class SparkTask:
         self._end: asyncio.Future[tuple[TaskDone | TaskFailure, bytes]] = (
             asyncio.get_running_loop().create_future()
         )
-        self._channel = transport.listen(spec.attempt, self._told)
+        self._channel = transport.listen(spec.attempt, self._on_outcome)
 
     @property
     def attempt(self) -> AttemptId:
@@ -374,8 +374,8 @@ class SparkTask:
     async def give(self, splits: SplitBatch) -> None:
         self._channel.give(splits)
 
-    def _told(self, outcome: TaskDone | TaskFailure) -> None:
-        # Rows of a result come with the job, and with them how the attempt ended.
+    def _on_outcome(self, outcome: TaskDone | TaskFailure) -> None:
+        # The rows of a result task arrive with the job, together with its outcome.
         if self.spec.output is not None:
             self.end(outcome, b"")
 
@@ -393,7 +393,7 @@ class SparkTask:
         return (await asyncio.shield(self._end))[0]
 
     async def cancel(self) -> None:
-        """The job is stopped when none of its attempts is wanted any more."""
+        """Cancel the attempt, and its job once all attempts of the job have ended."""
         if self.over:
             return
         message = "the attempt was cancelled"
@@ -404,25 +404,25 @@ class SparkTask:
 
     def end(self, outcome: TaskDone | TaskFailure, rows: bytes) -> None:
         if not self._end.done():
-            self._transport.ended(self.attempt, outcome)
+            self._transport.finish(self.attempt, outcome)
             self._end.set_result((outcome, rows))
             self._channel.close()
 
 
 def _overhead_bytes(context: SparkContext) -> int:
-    """The memory beside the heap that an executor was given; 0 on a local master, which has none of its own."""
+    """The memory overhead of an executor; 0 on a local master, which has no executors of its own."""
     conf = context.getConf()
     if str(context.master).startswith("local"):
         return 0
     overhead = conf.get("spark.executor.memoryOverhead")
     if overhead:
-        # Without a split it is in MiB.
+        # Without a unit it is in MiB.
         return parse_bytes(overhead if not overhead.isdigit() else f"{overhead}m")
     return max(_OVERHEAD_MIN_BYTES, parse_bytes(conf.get("spark.executor.memory", "1g")) // 10)
 
 
 def _cause(error: BaseException) -> str:
-    """The lines of a failed job that say why, without Java's stack."""
+    """The lines of a failed job's error that give the cause, without the Java stack trace."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
     said = [line for line in lines if "volley" in line or "Error" in line or "cancel" in line]
     return " ".join((said or lines)[-3:])[:2000]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a Python worker of Spark: it lets the executor's sidecar perform one attempt, and waits for its end.
+"""The body of a Spark task: it has the executor's sidecar run one attempt, and waits for the outcome.
 
-The Spark task stands for the native one: where it is placed, that one runs; as long as it lives, that one may go on.
+The Spark task is the proxy of the native one, which runs on the same executor and only as long as the Spark task lives.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from volley.security import Security
 from volley.transport.executor import Executor, SidecarSettings, sidecar_address
 
 ATTEMPTS_OF_SPARK = 100
-"""Spark may try a task again, or twice at once, under one attempt of ours: these are told apart by numbers below."""
+"""Spark may retry or speculate a task within one of the coordinator's attempts. Each run gets a number below this."""
 
 _WAIT_SECONDS = 2.0
-_TELL_SECONDS = 5.0
+_REPORT_SECONDS = 5.0
 _CALL_SECONDS = 10.0
 _ROOM_SECONDS = 60.0
 _ROWS_SECONDS = 300.0
 _ROOM_STEP_SECONDS = 0.05
 
 
-def ours(attempt: AttemptId) -> AttemptId:
-    """The attempt of ours that Spark tries under this number."""
+def coordinator_attempt(attempt: AttemptId) -> AttemptId:
+    """The coordinator's attempt to which this run of Spark belongs."""
     return AttemptId(attempt.task, attempt.attempt // ATTEMPTS_OF_SPARK)
 
 
@@ -50,7 +50,7 @@ def _sidecar(settings: _Settings) -> Sidecar:
 
 
 class _Settings:
-    """Hashable, so that a Python worker that is used again keeps its connection."""
+    """Hashable settings, so that a reused Python worker keeps its connection."""
 
     def __init__(self, value: tuple[SidecarSettings, Identity, int]) -> None:
         self.value = value
@@ -65,7 +65,7 @@ class _Settings:
 def perform(
     shared: Broadcast[tuple[SidecarSettings, Identity, int]], tasks: Iterator[bytes]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """For each encoded TaskSpec of a partition (there is one): how it ended, and the rows of a result task."""
+    """Run each encoded TaskSpec of a partition (there is one). Yields its outcome and the rows of a result task."""
     context = TaskContext.get()
     number = context.attemptNumber() if context else 0
     for payload in tasks:
@@ -74,18 +74,18 @@ def perform(
         yield _sidecar(_Settings(shared.value)).perform(replace(task, attempt=mine))
 
 
-def own_sidecar(shared: Broadcast[tuple[SidecarSettings, Identity, int]]) -> str:
-    """Where the sidecar of this executor listens, which is started if there is none. In a Python worker of Spark."""
+def own_sidecar_address(shared: Broadcast[tuple[SidecarSettings, Identity, int]]) -> str:
+    """The address of this executor's sidecar, started if there is none. Call it in a Python worker of Spark."""
     settings, _, local_cores = shared.value
-    return sidecar_address(Executor.around(local_cores), settings)
+    return sidecar_address(Executor.find(local_cores), settings)
 
 
 class Sidecar:
-    """A connection to the sidecar of this executor, after a handshake in the driver's name."""
+    """A connection to the sidecar of this executor, after a handshake on behalf of the driver."""
 
     def __init__(self, shared: tuple[SidecarSettings, Identity, int]) -> None:
         settings, driver, local_cores = shared
-        self.address = sidecar_address(Executor.around(local_cores), settings)
+        self.address = sidecar_address(Executor.find(local_cores), settings)
         ca, certificate, key = settings.files
         self._security = Security.read("", ca, certificate, key, environment={"VOLLEY_TOKEN": settings.token})
         self._client = Client(self.address, self._security, role="sidecar")
@@ -96,26 +96,26 @@ class Sidecar:
         rows = _Rows(self._security, self.address, task.attempt) if task.output is None else None
         outcome = self._outcome(task.attempt)
         if isinstance(outcome, TaskFailure) and outcome.failure is Failure.WORKER:
-            # Spark tries elsewhere, as it does for any task that its executor could not run.
+            # Let Spark retry elsewhere, as for any task that its executor could not run.
             raise QueryError(f"{outcome.attempt}: {outcome.code}: {outcome.message}")
         if isinstance(outcome, TaskDone):
             outcome = replace(outcome, made_by=self.address)
             if task.output is not None and task.output.enough_rows is not None:
-                self._tell(task.driver, outcome)
-            return encode(outcome), rows.taken(outcome.rows) if rows else b""
+                self._report(task.driver, outcome)
+            return encode(outcome), rows.finish(outcome.rows) if rows else b""
         return encode(outcome), b""
 
     def _start(self, task: TaskSpec) -> None:
-        # A task that Spark has given up on may hold its room for a moment longer.
+        # A task that Spark has abandoned may hold its slot for a moment longer.
         deadline = time.monotonic() + _ROOM_SECONDS
-        while not self._ask("perform", task, Ack, _CALL_SECONDS).granted:
+        while not self._call("perform", task, Ack, _CALL_SECONDS).granted:
             if time.monotonic() > deadline:
-                raise QueryError(f"the sidecar at {self.address} has no room for {task.attempt}.")
+                raise QueryError(f"the sidecar at {self.address} has no free slot for {task.attempt}.")
             time.sleep(_ROOM_STEP_SECONDS)
 
     def _outcome(self, attempt: AttemptId) -> TaskDone | TaskFailure:
         while True:
-            answer: TaskDone | TaskFailure | Ack = self._ask(
+            answer: TaskDone | TaskFailure | Ack = self._call(
                 "await",
                 Await(attempt, _WAIT_SECONDS),
                 TaskDone | TaskFailure | Ack,
@@ -124,24 +124,24 @@ class Sidecar:
             if not isinstance(answer, Ack):
                 return answer
 
-    def _tell(self, driver: str, outcome: TaskDone) -> None:
-        """The others of this job may go on for long, and these rows may be all that is wanted."""
-        client = Client(driver, self._security, role="driver", timeout_seconds=_TELL_SECONDS)
-        # Otherwise Spark says it when the job is over.
+    def _report(self, driver: str, outcome: TaskDone) -> None:
+        """Report an outcome to the driver before the job ends: these rows may be all that a LIMIT needs."""
+        client = Client(driver, self._security, role="driver", timeout_seconds=_REPORT_SECONDS)
+        # If this fails, the driver learns it from Spark when the job ends.
         with suppress(QueryError), client:
             client.call("ended", outcome)
 
-    def _ask(self, action: str, message: Any, expect: Any, timeout_seconds: float) -> Any:
+    def _call(self, action: str, message: Any, expect: Any, timeout_seconds: float) -> Any:
         try:
             return self._client.call(action, message, expect, timeout_seconds=timeout_seconds)
         except PeerLost:
-            # The next task finds another sidecar, or starts one.
+            # Forget the sidecar: the next task finds or starts another.
             _sidecar.cache_clear()
             raise
 
 
 class _Rows:
-    """Takes the rows of a result task while it runs; it waits when nobody does."""
+    """Reads the rows of a result task while it runs: the task waits if nobody does."""
 
     def __init__(self, security: Security, address: str, attempt: AttemptId) -> None:
         self._sink = pa.BufferOutputStream()
@@ -149,17 +149,17 @@ class _Rows:
         self._problem: Exception | None = None
         self._client = security.connect(address)
         self._ticket = flight.Ticket(RESULT_TICKET + encode(attempt))
-        self._thread = threading.Thread(target=self._take, name="volley-rows", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="volley-rows", daemon=True)
         self._thread.start()
 
-    def taken(self, expected: int) -> bytes:
-        # The task has ended, so all its rows are on their way.
+    def finish(self, expected: int) -> bytes:
+        """All rows as an IPC stream. Call it when the task has ended: then all its rows are on their way."""
         self._thread.join(_ROWS_SECONDS)
         if self._thread.is_alive() or self._problem is not None or self._count != expected:
-            raise QueryError(f"{self._count} of {expected} rows arrived: {self._problem}")
+            raise QueryError(f"only {self._count} of {expected} rows arrived: {self._problem}")
         return self._sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
-    def _take(self) -> None:
+    def _read(self) -> None:
         try:
             reader = self._client.do_get(self._ticket)
             with pa.ipc.new_stream(self._sink, reader.schema) as writer:

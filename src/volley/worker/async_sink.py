@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on their way from the event loop to a store that packs, hashes and writes them.
+"""Writes rows from the event loop to a shuffle sink that encodes, checksums and stores them.
 
-The loop of a worker also answers its drivers and polls its other tasks, so it must not do that work itself. A thread
-does, for one attempt at a time; batches are gathered first, because the way to a thread costs more than a small batch.
+A worker's loop also answers drivers and polls other tasks, so it must not block on that work. A thread does it, one
+call at a time per attempt. Small batches are collected first: a switch to the thread costs more than writing one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pyarrow as pa
 from volley.loop import Work, run_blocking
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
 
-# Some hundred times what the way to the thread and back costs.
-_GATHERED_BYTES = 2**20
+# Writing this much takes about a hundred times as long as the switch to the thread and back.
+_FLUSH_BYTES = 2**20
 
 
 class AsyncSink:
-    """The sink of one attempt, to be used on an event loop; nothing of it runs any more when a call is cancelled."""
+    """The sink of one attempt, for use on an event loop. After a cancelled call, no thread works for it any more."""
 
     def __init__(self, store: ShuffleStore) -> None:
-        self._call: Callable[..., Any] = self._on_thread if store.is_blocking else _now
-        self._gathered_bytes = _GATHERED_BYTES if store.is_blocking else 0
+        self._call: Callable[..., Any] = self._run_on_thread if store.is_blocking else _run_inline
+        self._flush_bytes = _FLUSH_BYTES if store.is_blocking else 0
         self._store = store
         self._sink: ShuffleSink
         self._waiting: list[tuple[int, pa.RecordBatch]] = []
@@ -34,7 +34,7 @@ class AsyncSink:
         self._turn = asyncio.Lock()
 
     async def open(self, *arguments: Any) -> None:
-        """Begin; `arguments` are those of `ShuffleStore.sink`."""
+        """Open the sink. `arguments` are those of `ShuffleStore.sink`."""
         if self._store.is_blocking:
             self._sink = await run_blocking(Work.SINK, self._store.sink, *arguments)
         else:
@@ -44,7 +44,7 @@ class AsyncSink:
         """Add a batch to a partition. Waits while the sink is behind."""
         self._waiting.append((partition, batch))
         self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= self._gathered_bytes:
+        if self._waiting_bytes >= self._flush_bytes:
             await self._flush()
 
     async def commit(self) -> tuple[Block, ...]:
@@ -62,8 +62,8 @@ class AsyncSink:
             if batches:
                 await self._call(self._write_all, batches)
 
-    async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        # A write may wait for room that comes to nobody who is cancelled.
+    async def _run_on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        # Abort on cancellation: a write may be waiting for room, which a cancelled attempt never gets.
         return await run_blocking(Work.SINK, function, *arguments, on_cancel=self._sink.abort)
 
     def _write_all(self, batches: list[tuple[int, pa.RecordBatch]]) -> None:
@@ -71,5 +71,5 @@ class AsyncSink:
             self._sink.write(partition, batch)
 
 
-async def _now(function: Callable[..., Any], *arguments: Any) -> Any:
+async def _run_inline(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)

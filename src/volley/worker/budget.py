@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker divides the memory that it was given."""
+"""How a worker divides its memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Python, Arrow's own buffers, what is being sent and received: measured at 150-250 MB for a busy worker.
+# For Python, Arrow's own buffers and network buffers: measured at 150-250 MB in a busy worker.
 _HEADROOM_FRACTION = 0.1
 _HEADROOM_MIN_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
 class WorkerBudget:
-    """`shuffle_bytes` is for exchanged data, `operators_bytes` for joins, sorts and aggregates."""
+    """`shuffle_bytes` are for exchanged data, `operators_bytes` for joins, sorts and aggregates."""
 
     total_bytes: int
     shuffle_bytes: int
@@ -29,15 +29,15 @@ class WorkerBudget:
 
     def __str__(self) -> str:
         return (
-            f"{size(self.total_bytes)}: operators {size(self.operators_bytes)}, "
-            f"shuffle {size(self.shuffle_bytes)}, headroom {size(self.headroom_bytes)}"
+            f"{format_size(self.total_bytes)}: operators {format_size(self.operators_bytes)}, "
+            f"shuffle {format_size(self.shuffle_bytes)}, headroom {format_size(self.headroom_bytes)}"
         )
 
 
-def size(size_bytes: float) -> str:
-    """For people: 1.5 GB."""
-    for split in ("B", "KB", "MB", "GB"):
-        if abs(size_bytes) < 1024 or split == "GB":
-            return f"{size_bytes:.0f} {split}" if split == "B" else f"{size_bytes:.1f} {split}"
+def format_size(size_bytes: float) -> str:
+    """A human-readable size, such as 1.5 GB."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(size_bytes) < 1024 or unit == "GB":
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     raise AssertionError

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley worker` from its start to its end: listen, serve, drain, stop.
+"""The life of `volley worker`: listen, serve, drain, stop.
 
-    start     listen, compute the fingerprint, open the doors
-    SIGTERM   drain: refuse new attempts, finish those that run, keep blocks until their queries are over
-    stop      when nothing is left, at the second signal, or when the time for draining is up
+    start     listen, compute the hash fingerprint, start answering
+    SIGTERM   drain: refuse new attempts, finish running ones, keep blocks until their queries are over
+    stop      when nothing is left, at the second signal, or when the drain timeout expires
 
-Exchanged data is in unnamed files, and what operators spill is removed by somebody else, so however the process ends,
-nothing of it stays behind.
+Exchanged data is in unnamed files, and a separate process removes what operators spill. So nothing stays behind,
+however this process ends.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from volley.worker.scratch import Scratch
 from volley.worker.server import ServingStore, Worker, WorkerServer
 from volley.worker.slots import Slots
 
-# After its doors are shut a daemon has this long to end before it is ended.
+# How long the server may take to shut down before the daemon stops anyway.
 _STOP_SECONDS = 5.0
 _DRAIN_STEP_SECONDS = 0.05
 
 
 class Stores(Protocol):
-    """The stores of one worker: `own` serves its blocks to others, `used` is where its attempts write and read."""
+    """The stores of one worker: `own` serves its blocks to others; attempts write to and read from `used`."""
 
     @property
     def own(self) -> ServingStore: ...
@@ -57,7 +57,7 @@ class Stores(Protocol):
 
 
 class ShuffleSettings(Protocol):
-    """What a daemon has to know about exchanged data, and how its stores are opened."""
+    """The shuffle settings that a daemon needs, and how it opens its stores."""
 
     @property
     def memory_fraction(self) -> float: ...
@@ -72,7 +72,7 @@ class ShuffleSettings(Protocol):
 
 @dataclass(frozen=True)
 class DaemonSettings:
-    """`advertise` is the host that others reach this one by; `slots` how many attempts it runs at once."""
+    """`advertise` is the host by which others reach this daemon; `slots` is how many attempts it runs at once."""
 
     host: str
     port: int
@@ -89,7 +89,7 @@ class DaemonSettings:
 
 
 class Daemon:
-    """A worker that serves from its construction until `close`."""
+    """A worker that serves from construction until `close`."""
 
     def __init__(self, settings: DaemonSettings, security: Security) -> None:
         self._settings = settings
@@ -110,14 +110,14 @@ class Daemon:
         )
         self._pulls = Pulls(self.address, security)
         self.scratch = Scratch(settings.directories)
-        self._worker: Worker = self._loop.submit(self._made()).result()
+        self._worker: Worker = self._loop.submit(self._make_worker()).result()
         self._server.serve(self._worker)
         self._leases: list[Future[None]] = [
             self._loop.submit(self._worker.drivers.expire_leases()),
-            self._loop.submit(self._worker.external_attempts.end_the_forgotten()),
+            self._loop.submit(self._worker.external_attempts.cancel_abandoned()),
         ]
 
-    async def _made(self) -> Worker:
+    async def _make_worker(self) -> Worker:
         settings = self._settings
         memory = OperatorMemory(self.budget.operators_bytes, self.scratch.directories, tasks=settings.slots)
         slots = Slots(self.address, settings.slots, settings.cores, self._stores.used, memory=memory)
@@ -135,15 +135,15 @@ class Daemon:
         )
 
     def drain(self, hurry: threading.Event) -> None:
-        """Take nothing new; until nothing is left, `hurry` or the end of the time for it."""
+        """Accept nothing new. Returns when nothing is left, when `hurry` is set or after the drain timeout."""
         self._loop.submit(self._drain()).result()
         deadline = time.monotonic() + self._settings.drain_seconds
-        while time.monotonic() < deadline and not self._loop.submit(self._empty()).result():
+        while time.monotonic() < deadline and not self._loop.submit(self._is_empty()).result():
             if hurry.wait(_DRAIN_STEP_SECONDS):
                 return
 
     def close(self) -> None:
-        """Stop serving. Calls that wait are answered; whatever runs is cancelled."""
+        """Stop serving. Pending calls are answered; running attempts are cancelled."""
         for lease in self._leases:
             lease.cancel()
         shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
@@ -158,26 +158,26 @@ class Daemon:
         self._worker.slots.drain()
         self._worker.drivers.wake()
 
-    async def _empty(self) -> bool:
+    async def _is_empty(self) -> bool:
         return self._worker.slots.idle and not self._worker.store.held_bytes
 
 
 def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = None) -> None:
     """Run a worker in the foreground of this process."""
     raise_file_limit()
-    # Whatever anybody in this process puts into temporary files is removed with it.
+    # All temporary files of this process go to the scratch directory, which is removed with it.
     tempfile.tempdir = str(daemon.scratch.directories[0])
     foreground.serve(daemon, announce, parent)
 
 
 def raise_file_limit() -> None:
-    """As many open files as this process may have: each map task of a running query has one or two."""
+    """Raise the limit of open files to its maximum: each map task of a running query has one or two."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def check_directories(directories: Sequence[Path]) -> None:
-    """ConfigError unless exchanged data can be written there."""
+    """Raises ConfigError unless all of these are writable directories."""
     for directory in directories:
         if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
-            raise ConfigError(f"{directory} is not a directory that can be written to.")
+            raise ConfigError(f"{directory} is not a writable directory.")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drivers of a worker: what each is still to be told, and when it has been silent for too long.
+"""The drivers of a worker: the news that waits for each, and their leases.
 
-A driver that dies cannot say so. It asks for news every second; one that has not asked for the length of a lease has
-gone, and everything that it left here goes too. A driver that was only paused finds that the worker does not know it
-any more, and starts over.
+A driver that dies cannot say so. It polls for news every second; when it has not polled for the length of a lease, the
+worker forgets it and frees everything that it left. A driver that was only paused is then unknown and reconnects.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class UnknownDriver(QueryError):
 
 
 class Drivers:
-    """Puts the attempts of several drivers into the slots of one worker. On one event loop."""
+    """Runs the attempts of several drivers in the slots of one worker. Lives on one event loop."""
 
     def __init__(self, slots: Slots, lease_seconds: float = LEASE_SECONDS) -> None:
         self._slots = slots
@@ -37,7 +36,7 @@ class Drivers:
         return len(self._drivers)
 
     async def hello(self, name: str, queries: frozenset[QueryId]) -> None:
-        """A driver comes, or comes back: it counts on nothing that runs here, and on `queries` alone that is kept."""
+        """A driver connects or reconnects. Cancels its attempts here and frees all its queries except `queries`."""
         known = self._drivers.pop(name, None)
         if known:
             known.close()
@@ -57,23 +56,23 @@ class Drivers:
         return True
 
     def adopt(self, name: str, query: QueryId) -> None:
-        """What comes in for this query, from whomever, is the driver's."""
+        """Make the driver the owner of rows that others push for this query."""
         self._driver(name).queries.add(query)
 
     def run(self, task: TaskSpec) -> None:
-        """Start an attempt; its driver hears how it ended."""
+        """Start an attempt. Its outcome becomes news for its driver."""
         query = task.attempt.task.stage.query
         owner = next((driver for driver in self._drivers.values() if query in driver.queries), None)
         if owner is None:
-            raise UnknownDriver(f"{self._slots.name} knows no driver of {task.attempt}.")
+            raise UnknownDriver(f"{self._slots.name} knows no driver for {task.attempt}.")
         attempt = self._slots.start(task)
-        attempt.on_want(owner.wanted)
-        attempt.on_end(owner.ended)
+        attempt.on_request(owner.add_request)
+        attempt.on_end(owner.add_outcome)
 
     async def watch(self, name: str, after: int, wait_seconds: float) -> News:
         driver = self._driver(name)
-        outcomes, wants = await driver.news(after, wait_seconds)
-        return News(outcomes, self._slots.draining, wants)
+        outcomes, requests = await driver.news(after, wait_seconds)
+        return News(outcomes, self._slots.draining, requests)
 
     async def release(self, query: QueryId) -> None:
         for driver in self._drivers.values():
@@ -88,7 +87,7 @@ class Drivers:
                 await self._slots.release(query)
 
     async def expire_leases(self) -> None:
-        """Runs as long as the worker does."""
+        """Forget drivers whose lease has expired. Runs as long as the worker does."""
         while True:
             await asyncio.sleep(min(1.0, self._lease_seconds / 4))
             now = time.monotonic()
@@ -99,14 +98,14 @@ class Drivers:
                 await self.bye(name)
 
     def wake(self) -> None:
-        """Answer everybody who waits for news."""
+        """Answer all pending `watch` calls now."""
         for driver in self._drivers.values():
             driver.wake()
 
     def _driver(self, name: str) -> _Driver:
         driver = self._drivers.get(name)
         if driver is None:
-            raise UnknownDriver(f"{self._slots.name} does not know this driver, or no longer.")
+            raise UnknownDriver(f"{self._slots.name} does not know this driver, or has forgotten it.")
         driver.heard = time.monotonic()
         return driver
 
@@ -117,19 +116,19 @@ class _Driver:
         self.queries: set[QueryId] = set()
         self.attempts: set[AttemptId] = set()
         self._outcomes: deque[Outcome] = deque()
-        self._wants: list[SplitRequest] = []
+        self._requests: list[SplitRequest] = []
         self._last = 0
         self._changed = asyncio.Event()
         self._closed = False
 
-    def ended(self, attempt: Attempt) -> None:
+    def add_outcome(self, attempt: Attempt) -> None:
         self.attempts.discard(attempt.attempt)
         self._last += 1
         self._outcomes.append(Outcome(self._last, attempt.outcome))
         self._changed.set()
 
-    def wanted(self, want: SplitRequest) -> None:
-        self._wants.append(want)
+    def add_request(self, request: SplitRequest) -> None:
+        self._requests.append(request)
         self._changed.set()
 
     async def news(
@@ -137,7 +136,7 @@ class _Driver:
     ) -> tuple[tuple[Outcome, ...], tuple[SplitRequest, ...]]:
         while self._outcomes and self._outcomes[0].number <= after:
             self._outcomes.popleft()
-        if not self._outcomes and not self._wants:
+        if not self._outcomes and not self._requests:
             self._changed.clear()
             try:
                 async with asyncio.timeout(wait_seconds):
@@ -145,10 +144,10 @@ class _Driver:
             except TimeoutError:
                 pass
         if self._closed:
-            raise UnknownDriver("this driver said goodbye, or hello again.")
+            raise UnknownDriver("this driver has disconnected or reconnected.")
         self.heard = time.monotonic()
-        wants, self._wants = tuple(self._wants), []
-        return tuple(self._outcomes), wants
+        requests, self._requests = tuple(self._requests), []
+        return tuple(self._outcomes), requests
 
     def forget(self, query: QueryId) -> None:
         self.queries.discard(query)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts that somebody stays to wait for: a Spark task that stands for one asks again and again how it is.
+"""Attempts without a driver that watches them: the Spark task that started one polls for its outcome.
 
-Who is killed cannot say so. An attempt that nobody has asked about for a while is ended; its rows and blocks go.
+A killed Spark task cannot say so. An attempt that nobody has polled for a while is cancelled, and its rows are dropped.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
 from volley.worker.pulling import Pulls
 from volley.worker.slots import Slots
 
-PATIENCE_SECONDS = 10.0
+POLL_TIMEOUT_SECONDS = 10.0
 
 
 class ExternalAttempts:
-    """Runs attempts in the slots of a worker for callers that wait. On one event loop."""
+    """Runs attempts in the slots of a worker for callers that poll. Lives on one event loop."""
 
-    def __init__(self, slots: Slots, pulls: Pulls, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, slots: Slots, pulls: Pulls, poll_timeout_seconds: float = POLL_TIMEOUT_SECONDS
+    ) -> None:
         self._slots = slots
         self._pulls = pulls
-        self._patience_seconds = patience_seconds
+        self._poll_timeout_seconds = poll_timeout_seconds
         self._asked: dict[AttemptId, float] = {}
 
     def start(self, task: TaskSpec) -> bool:
-        """False when there is no room now, or this attempt had its turn."""
+        """Start an attempt. False if no slot is free or the worker already knows this attempt."""
         if not self._slots.reserve(task.attempt):
             return False
         self._pulls.follow(self._slots.start(task), task.driver)
@@ -35,7 +37,7 @@ class ExternalAttempts:
         return True
 
     async def wait(self, attempt: AttemptId, wait_seconds: float) -> TaskDone | TaskFailure | None:
-        """How it ended; None when it still runs after `wait_seconds`. QueryError when it is not here."""
+        """The outcome, or None if the attempt still runs after `wait_seconds`. QueryError if it is not here."""
         running = self._slots[attempt]
         try:
             self._asked[attempt] = time.monotonic() + wait_seconds
@@ -47,12 +49,12 @@ class ExternalAttempts:
             if running.ended:
                 del self._asked[attempt]
 
-    async def end_the_forgotten(self) -> None:
-        """Runs as long as the worker does."""
+    async def cancel_abandoned(self) -> None:
+        """Cancel attempts that nobody polls. Runs as long as the worker does."""
         while True:
-            await asyncio.sleep(self._patience_seconds / 4)
+            await asyncio.sleep(self._poll_timeout_seconds / 4)
             now = time.monotonic()
-            forgotten = [a for a, asked in self._asked.items() if now - asked > self._patience_seconds]
-            for attempt in forgotten:
+            abandoned = [a for a, asked in self._asked.items() if now - asked > self._poll_timeout_seconds]
+            for attempt in abandoned:
                 del self._asked[attempt]
                 await self._slots.cancel(attempt)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows into files and folders such as Spark writes; the format of a file is its own affair (`formats`)."""
+"""Writes rows into the files and partition folders that Spark would write. `volley.formats` encodes the files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from volley.plan.nodes import WRITTEN, WriteFiles
 from volley.plan.types import to_arrow
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-# What Hive, and Spark after it, do not want in the name of a folder.
+# The characters that Hive, and so Spark, escapes in folder names.
 _ESCAPED = frozenset({*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\\x7f{[]^"})
 
 
@@ -36,22 +36,22 @@ def file_schema(node: WriteFiles) -> pa.Schema:
 
 
 def folder(names: Sequence[str], values: Sequence[str | None]) -> str:
-    """The path that Spark gives a partition: `day=2024-01-01/name=a%2Fb`."""
+    """The path of a partition as Spark writes it: `day=2024-01-01/name=a%2Fb`."""
     return "/".join(
-        f"{_escaped(name)}={_escaped(value) if value else _NULL_FOLDER}"
+        f"{_escape(name)}={_escape(value) if value else _NULL_FOLDER}"
         for name, value in zip(names, values, strict=True)
     )
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in text)
 
 
 class FileWriter:
-    """Writes one stream of rows, folder after folder. Used by one thread at a time.
+    """Writes one stream of rows, folder after folder. Use it from one thread at a time.
 
-    `directory` is the attempt's own. Its files are called `<stream>-<number>-<number in its folder>`, with the suffix
-    of their format.
+    `directory` belongs to the attempt. Files are named `<stream>-<number>-<number in its folder>` plus the suffix of
+    their format.
     """
 
     def __init__(self, node: WriteFiles, directory: Path, stream: int) -> None:
@@ -74,7 +74,7 @@ class FileWriter:
             self._write(place, rows.slice(start, stop - start))
 
     def close(self) -> list[Written]:
-        """Finish the last file; all that were made."""
+        """Finish the last file and return all files."""
         self._finish()
         return self._written
 
@@ -88,7 +88,7 @@ class FileWriter:
             if self._open is not None and (self._open.partition != place or self._open.rows == limit):
                 self._finish()
             if self._open is None:
-                # Counted for good: texts that sort apart may still name one folder.
+                # Count per folder for the whole stream: values that sort apart may map to the same folder.
                 name = f"{self._stream:05}-{self._made:07}-{self._made_in[place]:03}{self._suffix}"
                 self._open = _OpenFile(self._directory / name, place, self._schema, self._node)
                 self._made += 1
@@ -123,7 +123,7 @@ class _OpenFile:
 
 
 def manifest(written: Sequence[Written], positions: pa.Schema) -> pa.RecordBatch:
-    """One row a file, in the columns of `WRITTEN`, which `positions` names."""
+    """One row per file, with the columns of `WRITTEN` under the names of `positions`."""
     columns = [
         pa.array([getattr(item, column.name) for item in written], field.type)
         for column, field in zip(WRITTEN, positions, strict=True)
@@ -132,7 +132,7 @@ def manifest(written: Sequence[Written], positions: pa.Schema) -> pa.RecordBatch
 
 
 def _runs(texts: Sequence[pa.Array], rows: int) -> Iterator[tuple[int, int]]:
-    """Where neighbours are equal in all columns: the first row of each such run, and the one after its last."""
+    """The runs of adjacent rows that are equal in all columns, as half-open ranges."""
     ends = {rows}
     for text in texts:
         ends.update(pc.run_end_encode(text).run_ends.to_pylist())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A planned fragment while it runs: its outputs are polled together, and stop when they are dropped."""
+"""A planned fragment while it runs: its output streams are polled concurrently, and dropping them stops it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,30 @@ from datafusion import ExecutionPlan, SessionContext
 from volley.events import OperatorMetrics
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
-"""Takes a batch of one output of the plan; waits when its receiver is full."""
+"""Receives a batch of one output stream; waits while the receiver is full."""
 
 
 class Running(Protocol):
-    """What a task runs. `input_errors` fills while it does with what went wrong in reading its inputs."""
+    """What a task runs. `input_errors` collects the errors of its inputs."""
 
     @property
     def input_errors(self) -> list[Exception]: ...
 
     @property
     def streams(self) -> int:
-        """How many outputs it has."""
+        """The number of output streams."""
 
     async def run(self, give: Give) -> None:
-        """Give every batch that has rows, with the number of its output."""
+        """Run to the end. Passes every non-empty batch to `give`, with the number of its stream."""
 
     def metrics(self) -> tuple[OperatorMetrics, ...]: ...
 
     def drop(self) -> None:
-        """Let go of everything that DataFusion holds for it."""
+        """Release everything that DataFusion holds for it."""
 
 
 class Fragment:
-    """A planned fragment. `plan` is None when DataFusion proved that it has no rows.
-
-    `input_errors` fills while it runs with what went wrong in reading its inputs.
-    """
+    """A `Running` plan of DataFusion. `plan` is None if DataFusion proved that it has no rows."""
 
     def __init__(
         self, context: SessionContext, plan: ExecutionPlan | None, input_errors: list[Exception]
@@ -53,7 +50,7 @@ class Fragment:
         return self._plan.partition_count if self._plan is not None else 0
 
     async def run(self, give: Give) -> None:
-        """Poll all outputs together and give every batch that has rows; ends them all when one fails."""
+        """Poll all streams concurrently. If one fails, all end."""
         if self._plan is None:
             return
         streams = [self._context.execute(self._plan, i) for i in range(self._plan.partition_count)]
@@ -72,8 +69,8 @@ class Fragment:
             while polls:
                 polls.pop().cancel()
             await ended
-            # A traceback keeps this frame alive, and tasks keep tracebacks. Let go of both by hand, or the streams, and
-            # what they spilled, stay until Python's collector comes by.
+            # Tasks keep tracebacks, and a traceback keeps this frame alive. Drop both explicitly, or the streams and
+            # their spill files stay until Python's garbage collector runs.
             del ended
             streams.clear()
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filtered rows of a scan, for a client who waits for the first of them.
+"""Runs a filtered scan in micro-batches, so that the client gets the first rows early.
 
-DataFusion's filter keeps its rows until it has a few thousand. Where splits are found slowly that may take minutes,
-while the client could have the first rows at once. So a result that is nothing but a filtered scan is run in waves:
-whatever has been read goes through a plan of its own, to its end, and out.
+DataFusion's filter buffers rows until it has a few thousand. If splits are discovered slowly, that may take minutes. So
+a result that is only a filtered scan runs in micro-batches: all rows read so far go through a plan of their own.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from volley.worker.fragment import Fragment, Give
 from volley.worker.scan import Scans
 
 
-def held_back(plan: Node) -> FeedInput | None:
-    """The scan below a plan of filters and projections, where a filter would hold its rows back."""
+def find_filtered_scan(plan: Node) -> FeedInput | None:
+    """The fed scan of a plan of only filters and projections, if a filter would buffer its rows."""
     scan = below_row_by_row(plan)
     filtered = any(isinstance(node, Filter) for node in walk(plan))
     return scan if filtered and isinstance(scan, FeedInput) else None
 
 
 class MicroBatches:
-    """A `Running` plan over the scan `node`, from one wave to the next."""
+    """A `Running` plan over the scan `node`, one micro-batch after the other."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class MicroBatches:
         return tuple(self._metrics.values())
 
     def drop(self) -> None:
-        """A wave lets go of its plan when it ends."""
+        """Each micro-batch drops its own plan."""
 
     def _fragment(self, micro_batch: list[pa.RecordBatch], resources: ExitStack) -> Fragment:
         width = min(self._cores, len(micro_batch))
@@ -85,7 +84,7 @@ class MicroBatches:
         return Fragment(running_context(self._cores, self._memory), frame.execution_plan(), self.input_errors)
 
     def _add(self, metrics: tuple[OperatorMetrics, ...]) -> None:
-        """Every wave has the same plan, so the same place is the same operator."""
+        """Add up metrics by position: every micro-batch has the same plan."""
         for place, operator in enumerate(metrics):
             before = dict(self._metrics[place].values) if place in self._metrics else {}
             values = {

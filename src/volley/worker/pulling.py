@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits for attempts that no coordinator watches: what they want is asked of the driver that they name.
+"""Pulls splits for attempts that no driver watches, from the driver that their task names.
 
-    attempt --- SplitRequest --->  Pulls  --- Pull --->  driver          again, as long as it says "not yet"
-            <-- SplitBatch ---         <-- SplitBatch ---
+    attempt --- SplitRequest --->  Pulls  ------ Pull ------>  driver     repeated while the answer is "not yet"
+            <--- SplitBatch ----          <--- SplitBatch ---
 
-A driver that does not answer for a while has lost this attempt, which then fails; so does one that the driver does not
-know any more.
+An attempt fails if its driver does not reply for a while, or no longer knows it.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _WAIT_SECONDS = 2.0
 _CALL_SECONDS = 10.0
 _SILENCE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.2
-# A thread waits for the answer to one want; an attempt has one under way for each scan that it reads.
+# One thread waits for each request; an attempt has one request in flight per scan.
 _THREADS = 256
 
 
 class Pulls:
-    """Asks drivers in the name of the attempts of one worker, `name`. Lives on one event loop."""
+    """Pulls splits for the attempts of the worker called `name`. Lives on one event loop."""
 
     def __init__(self, name: str, security: Security) -> None:
         self._name = name
@@ -42,21 +41,21 @@ class Pulls:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def follow(self, attempt: Attempt, driver: str) -> None:
-        """Ask the driver at this address for everything that the attempt wants from now on."""
+        """Forward all split requests of the attempt to the driver at this address."""
 
-        def ask(want: SplitRequest) -> None:
-            pulling = asyncio.create_task(self._pull(attempt, driver, want))
+        def ask(request: SplitRequest) -> None:
+            pulling = asyncio.create_task(self._pull(attempt, driver, request))
             self._under_way.add(pulling)
             pulling.add_done_callback(self._under_way.discard)
 
-        attempt.on_want(ask)
+        attempt.on_request(ask)
 
     def close(self) -> None:
-        """The loop has ended. Calls that are under way end by their deadline."""
+        """Stop, after the loop has ended. Calls in flight end by their deadline."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _pull(self, attempt: Attempt, driver: str, want: SplitRequest) -> None:
-        pull = Pull(want, self._name, _WAIT_SECONDS)
+    async def _pull(self, attempt: Attempt, driver: str, request: SplitRequest) -> None:
+        pull = Pull(request, self._name, _WAIT_SECONDS)
         heard = time.monotonic()
         while not attempt.ended:
             try:
@@ -66,14 +65,14 @@ class Pulls:
             except PeerLost as error:
                 if time.monotonic() - heard > _SILENCE_SECONDS:
                     gone = ConnectionError(
-                        f"the driver at {driver}, which feeds this task, is silent: {error.message}"
+                        f"the driver at {driver}, which feeds this task, does not reply: {error.message}"
                     )
-                    attempt.fail_feed(want.feed, gone)
+                    attempt.fail_feed(request.feed, gone)
                     return
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             except QueryError as error:
-                attempt.fail_feed(want.feed, error)
+                attempt.fail_feed(request.feed, error)
                 return
             heard = time.monotonic()
             if isinstance(answer, SplitBatch):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that somebody else has computed, on their way into the store of a worker."""
+"""Receives rows that were computed elsewhere into the store of a worker."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from volley.shuffle.base import Block, ShuffleStore
 
 
 def receive(push: Push, batches: Iterable[pa.RecordBatch], store: ShuffleStore) -> tuple[Block, ...]:
-    """Commit all that comes, batch by batch: whoever sends waits while the store is behind.
+    """Write all batches and commit them. The sender waits while the store is behind.
 
-    Who sends may go in the middle, which can look like the end; but then there is nobody to tell what was committed,
-    and nobody reads it.
+    A sender that dies midway can look like the end of the stream. That is harmless: nobody receives the reply that
+    names the blocks, so nobody reads them.
     """
     sink = store.sink(push.attempt, push.partitions)
-    # Each begins elsewhere, so that the rows of many small outputs are spread as well.
+    # Each attempt starts at another partition, so that many small outputs are spread evenly too.
     target = push.attempt.task.task % push.partitions
     try:
         for batch in batches:

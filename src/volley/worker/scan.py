@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scans of a running task: threads that read splits, and tables in which DataFusion finds their rows.
+"""The fed scans of a running task: threads that read splits, and tables that give their rows to DataFusion.
 
-    SplitQueue  --split-->  reader thread --batches-->  queue  -->  stream of DataFusion
-            --split-->  reader thread --batches-->  (bytes)  -->  stream of DataFusion
+    SplitQueue  --split-->  reader thread  --batches-->  queue,    -->  DataFusion stream
+                --split-->  reader thread  --batches-->  bounded   -->  DataFusion stream
 
-Reading waits for disks, networks and the coordinator, which a thread of DataFusion must not: it may be the one that
-other tasks of this process need. So splits are read on threads of the task's own, and a stream that finds nothing gives
-an empty batch after a moment, which lets DataFusion's thread look after somebody else.
+Reading waits for disks, networks and the coordinator. A DataFusion thread must not wait for those, because other tasks
+of this process may need it. So the task has its own threads to read splits. A stream without rows yields an empty batch
+after a moment, which lets DataFusion's thread do other work.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from volley.splits.source import SplitReader
 from volley.worker.split_queue import SplitQueue, SplitQueues, Stopped
 
 _QUEUE_BYTES = 32 * 2**20
-# DataFusion asks a stream some hundred times before it lets another have the thread, so this must be short. But every
-# empty batch costs, so it is longer while files are read: their rows are about to come.
+# DataFusion polls a stream about a hundred times before it yields the thread, so this must be short. But every empty
+# batch has a cost, so it is longer while a file is being read: its rows will arrive soon.
 _TURN_SECONDS = 0.001
 _READING_SECONDS = 0.01
 _END_SECONDS = 2.0
-_LOOK_AGAIN_SECONDS = 0.002
+_POLL_SECONDS = 0.002
 
 
 class Scans:
-    """All scans of one run of an attempt that are fed. `errors` fills with what went wrong in reading."""
+    """All fed scans of one run of an attempt. `errors` collects the errors of their readers."""
 
     def __init__(self, split_queues: SplitQueues | None, cores: int, errors: list[Exception]) -> None:
         self._split_queues = split_queues
@@ -48,40 +48,40 @@ class Scans:
         self._scans: list[_Scan] = []
 
     def table(self, node: FeedInput) -> StreamTable:
-        scan = _Scan(node, self._opened(node), self._cores, self._errors)
+        scan = _Scan(node, self._open_queue(node), self._cores, self._errors)
         self._scans.append(scan)
         return StreamTable(scan.schema, [scan.batches] * self._cores)
 
-    def _opened(self, node: FeedInput) -> SplitQueue:
+    def _open_queue(self, node: FeedInput) -> SplitQueue:
         if self._split_queues is None:
-            raise QueryError(f"nobody feeds scan {node.feed} of this task.")
+            raise QueryError(f"scan {node.feed} of this task has no feed.")
         return self._split_queues.open(node.feed)
 
     async def micro_batches(self, node: FeedInput) -> AsyncIterator[list[pa.RecordBatch]]:
-        """The rows of a scan without a table: again and again all that was read since the last time."""
-        scan = _Scan(node, self._opened(node), self._cores, self._errors)
+        """The rows of a scan without a table. Each item is everything that was read since the last one."""
+        scan = _Scan(node, self._open_queue(node), self._cores, self._errors)
         self._scans.append(scan)
         scan.start()
         while (micro_batch := scan.micro_batch()) is not None:
             if micro_batch:
                 yield micro_batch
             else:
-                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Let the threads end: each does when it has its next batch."""
+        """Tell the threads to stop. Each does so at its next batch."""
         for scan in self._scans:
             scan.close()
 
-    async def ended(self) -> None:
-        """Wait until they have, for a while: one may be in the middle of a call that nobody can stop."""
+    async def wait_closed(self) -> None:
+        """Wait for the threads to stop, but not long: one may be in a call that cannot be interrupted."""
         deadline = time.monotonic() + _END_SECONDS
         while any(scan.busy for scan in self._scans) and time.monotonic() < deadline:
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 class _Scan:
-    """Started by the first stream that is read, so that a scan that DataFusion finds needless costs nothing."""
+    """One fed scan. The first stream that is read starts it, so a scan that DataFusion skips costs nothing."""
 
     def __init__(
         self, node: FeedInput, split_queue: SplitQueue, readers: int, errors: list[Exception]
@@ -90,7 +90,7 @@ class _Scan:
         self._reader: SplitReader = reader_of(node.plan)
         self._columns = [attribute.name for attribute in self._attributes]
         self.schema = read_schema(node.output)
-        # Those of files are in the plan of a split.
+        # The filters of file scans are part of the plan of a split.
         self._filters: Sequence[Expression] = ()
         if isinstance(node.plan, SourceScan):
             names = dict(zip((a.id for a in node.output), node.plan.columns, strict=True))
@@ -108,14 +108,14 @@ class _Scan:
         self._streams = 0
         self._reads_files = not isinstance(node.plan, SourceScan)
         self._reading = False
-        """A hint, and no more: with several readers it is that of the last that said."""
+        """Only a hint: with several readers, the last one that sets it wins."""
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def micro_batch(self) -> list[pa.RecordBatch] | None:
-        """What has been read and not been taken, without waiting; None when there is no more."""
+        """All batches that are ready, without waiting. None at the end."""
         found: list[pa.RecordBatch] = []
         while (batch := self._queue.get(0)) is not None and batch is not _NOTHING:
             found.append(batch)
@@ -127,7 +127,7 @@ class _Scan:
             if self._streams == 1:
                 self.start()
             elif self._streams > len(self._threads):
-                raise QueryError("a scan was read a second time, but its rows are gone with the first.")
+                raise QueryError("a scan was read twice, but its rows were consumed by the first read.")
         nothing = empty_batch(self.schema)
         while True:
             item = self._queue.get(_READING_SECONDS if self._reading else _TURN_SECONDS)
@@ -148,24 +148,24 @@ class _Scan:
             while (split := self._split_queue.take()) is not None:
                 self._reading = self._reads_files
                 for batch in self._reader.read(split, self._columns, self._filters):
-                    self._queue.put(as_planned(batch, self._attributes, self.schema))
+                    self._queue.put(conform(batch, self._attributes, self.schema))
                 self._reading = False
-                self._split_queue.has_read()
+                self._split_queue.mark_read()
         except Stopped:
             pass
         except Exception as error:
             self._errors.append(error)
             self._queue.fail(error)
         finally:
-            self._queue.reader_ended()
+            self._queue.end_reader()
 
 
-def as_planned(batch: pa.RecordBatch, attributes: Sequence[Attribute], schema: pa.Schema) -> pa.RecordBatch:
-    """The batch of a reader under the names by which the plan knows its columns."""
+def conform(batch: pa.RecordBatch, attributes: Sequence[Attribute], schema: pa.Schema) -> pa.RecordBatch:
+    """Give a reader's batch the column names and types of the plan."""
     if not isinstance(batch, pa.RecordBatch):
-        raise TypeError(f"a reader gave {type(batch).__name__} where a record batch was expected")
+        raise TypeError(f"a reader returned {type(batch).__name__} instead of a record batch")
     if batch.num_columns != len(attributes):
-        raise TypeError(f"a reader gave {batch.num_columns} columns where {len(attributes)} were asked for")
+        raise TypeError(f"a reader returned {batch.num_columns} columns instead of {len(attributes)}")
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, schema, strict=True)
@@ -177,7 +177,7 @@ _NOTHING = empty_batch(pa.schema([]))
 
 
 class _BatchQueue:
-    """Batches between reader threads and streams, bounded in bytes; a batch larger than that passes alone."""
+    """A queue between reader threads and streams, bounded in bytes. A batch over the limit is queued alone."""
 
     def __init__(self, limit_bytes: int, readers: int) -> None:
         self._limit_bytes = limit_bytes
@@ -199,7 +199,7 @@ class _BatchQueue:
             self._changed.notify_all()
 
     def get(self, timeout_seconds: float) -> pa.RecordBatch | None:
-        """A batch, `_NOTHING` when none came in time, None when there are no more."""
+        """The next batch, `_NOTHING` if none came in time, None at the end."""
         with self._changed:
             if not self._batches and self._readers and not self._error and not self._closed:
                 self._changed.wait(timeout_seconds)
@@ -218,7 +218,7 @@ class _BatchQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def reader_ended(self) -> None:
+    def end_reader(self) -> None:
         with self._changed:
             self._readers -= 1
             self._changed.notify_all()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories that end with this process.
+"""Directories that are removed when this process ends.
 
-DataFusion gives the files that operators spill names, so a process that is killed would leave them behind. A shell that
-does nothing but wait for the end of this process removes them then.
+DataFusion's spill files have names, so a killed process would leave them behind. A shell waits for the end of this
+process and then removes them.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-# The pipe ends when the last process that could write to it has ended.
-_REMOVE_AT_THE_END = 'cat >/dev/null; exec rm -rf -- "$@"'
+# The pipe closes when the last process that could write to it has ended.
+_REMOVE_SCRIPT = 'cat >/dev/null; exec rm -rf -- "$@"'
 
 
 class Scratch:
-    """A directory of its own in each of `parents`, gone soon after `close` or the end of this process."""
+    """A new directory in each of `parents`, removed by `close` or soon after this process ends."""
 
     def __init__(self, parents: Sequence[Path], prefix: str = "volley-worker-") -> None:
         self.directories = tuple(
             Path(tempfile.mkdtemp(prefix=prefix, dir=parent.resolve())) for parent in parents
         )
-        self._remover = removed_at_the_end(self.directories)
+        self._remover = remove_on_exit(self.directories)
 
     def close(self) -> None:
         """Remove them now."""
         self._remover.communicate()
 
 
-def removed_at_the_end(directories: Sequence[Path]) -> subprocess.Popen[bytes]:
-    """Who removes these directories when this process, or the pipe to it, ends."""
+def remove_on_exit(directories: Sequence[Path]) -> subprocess.Popen[bytes]:
+    """Start a process that removes these directories when this process ends or its stdin is closed."""
     return subprocess.Popen(
-        ["/bin/sh", "-c", _REMOVE_AT_THE_END, "volley-scratch", *map(str, directories)],
+        ["/bin/sh", "-c", _REMOVE_SCRIPT, "volley-scratch", *map(str, directories)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # Signals to the group of the worker are not for it.
+        # It must not receive signals that are sent to the worker's process group.
         start_new_session=True,
     )

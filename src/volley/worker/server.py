@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Flight face of a worker: actions for control, `do_get` and `do_put` for rows.
+"""The Flight server of a worker: actions for control, `do_get` and `do_put` for rows.
 
-Flight calls in on threads of its own; everything that concerns attempts happens on the worker's event loop, and these
-threads wait for it there.
+Flight calls handlers on its own threads. Attempts live on the worker's event loop, so the handlers submit their work
+there and wait for it.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class ServingStore(ShuffleStore, Protocol):
     """A store whose blocks other processes read through this worker's server."""
 
     def serve(self, ticket: bytes) -> Rows:
-        """The stream of the blocks that a reader asked for."""
+        """The stream of the requested blocks."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Everything that the server answers from. `slots`, `drivers` and `performed` are touched on `loop` alone."""
+    """The state behind the server. Use `slots`, `drivers` and `external_attempts` only on `loop`."""
 
     identity: Identity
     cores: int
@@ -82,16 +82,16 @@ class Worker:
 
 
 class WorkerServer(Server):
-    """Answers from `serve` on."""
+    """Answers calls once `serve` has set the worker."""
 
-    offers = "worker"
+    role = "worker"
 
     def serve(self, worker: Worker) -> None:
         self._worker = worker
         self.open()
 
     def answer(self, action: str, body: pa.Buffer) -> Any:
-        return self._worker.loop.submit(_answered(self._worker, action, body.to_pybytes())).result()
+        return self._worker.loop.submit(_answer(self._worker, action, body.to_pybytes())).result()
 
     def stream(self, ticket: bytes) -> Rows:
         worker = self._worker
@@ -99,7 +99,7 @@ class WorkerServer(Server):
             return worker.store.serve(ticket)
         wanted = decode(ticket.removeprefix(RESULT_TICKET), AttemptId)
         attempt = worker.loop.submit(_find(worker.slots, wanted)).result()
-        return attempt.schema, _pulled(worker, attempt.batches())
+        return attempt.schema, _pull_batches(worker, attempt.batches())
 
     def receive(
         self, command: bytes, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
@@ -123,7 +123,7 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
     return to_json(Welcome(worker.identity, worker.cores, worker.slots.limit, refusal))
 
 
-async def _answered(worker: Worker, action: str, body: bytes) -> Any:
+async def _answer(worker: Worker, action: str, body: bytes) -> Any:
     if action == "hello":
         return await _hello(worker, body)
     message = decode(body)
@@ -158,7 +158,7 @@ async def _answered(worker: Worker, action: str, body: bytes) -> Any:
         case "health", AskHealth():
             return worker.health()
         case _:
-            raise QueryError(f"{action!r} with {type(message).__name__} is nothing that a worker does.")
+            raise QueryError(f"a worker does not support {action!r} with {type(message).__name__}.")
 
 
 async def _adopt(worker: Worker, push: Push) -> None:
@@ -169,8 +169,8 @@ async def _find(slots: Slots, attempt: AttemptId) -> Attempt:
     return slots[attempt]
 
 
-def _pulled(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches of an attempt, on a thread of Flight, which waits while the peer does not read."""
+def _pull_batches(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches of an attempt, on a Flight thread that waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
         yield from slices(batch, worker.max_message_bytes)
 

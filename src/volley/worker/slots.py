@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attempts of one worker: room for them, their runs, their rows on the way out.
+"""The slots of one worker, and the attempts that run in them.
 
-    reserve(attempt) -> start(spec) -> Attempt         one after the other, an attempt once
-    release(query)                                     ends and forgets all of a query
+    reserve(attempt) -> start(spec) -> Attempt         in this order, each attempt once
+    release(query)                                     ends and forgets everything of a query
 
 Everything here lives on one event loop.
 """
@@ -28,7 +28,7 @@ from volley.worker.split_queue import SplitQueues
 from volley.worker.task import failure_of, run_task
 
 RESULT_BUFFER_BYTES = 64 * 2**20
-# A coordinator starts what it reserved at once; one that does not has gone.
+# A coordinator starts an attempt right after the reservation; one that does not is gone.
 RESERVATION_SECONDS = 30.0
 
 
@@ -37,7 +37,7 @@ class NotReserved(QueryError):
 
 
 class Slots:
-    """Runs up to `limit` attempts at a time, each as wide as `cores`; their operators share `memory`."""
+    """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Slots:
 
     @property
     def store(self) -> ShuffleStore:
-        """Where attempts write."""
+        """The store that attempts write to."""
         return self._store
 
     @property
@@ -78,7 +78,7 @@ class Slots:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs or is about to, and nobody has still to take rows."""
+        """Nothing runs or is reserved, and no rows wait to be read."""
         return not self.reserved and not any(attempt.busy for attempt in self._attempts.values())
 
     @property
@@ -86,11 +86,11 @@ class Slots:
         return self._draining
 
     def drain(self) -> None:
-        """Reserve nothing any more; what runs goes on."""
+        """Refuse new reservations. Running attempts continue."""
         self._draining = True
 
     def reserve(self, attempt: AttemptId) -> bool:
-        """Keep room for an attempt, for a while. False: none is left, or this attempt or its query had its turn."""
+        """Reserve a slot for a limited time. False if none is free, the attempt is known or its query is over."""
         if self._draining or attempt in self._attempts or _query(attempt) in self._released:
             return False
         if self.reserved + self.running >= self.limit or attempt in self._reserved:
@@ -99,9 +99,9 @@ class Slots:
         return True
 
     def start(self, task: TaskSpec) -> Attempt:
-        """Run an attempt in its reserved room; NotReserved when it has none, or no longer."""
+        """Run an attempt in its reserved slot. Raises NotReserved if it has none or the reservation expired."""
         if not self.reserved or task.attempt not in self._reserved:
-            raise NotReserved(f"{task.attempt} has no room reserved on {self.name}.")
+            raise NotReserved(f"{task.attempt} has no slot reserved on {self.name}.")
         del self._reserved[task.attempt]
         attempt = Attempt(
             task,
@@ -115,24 +115,24 @@ class Slots:
         return attempt
 
     def __getitem__(self, attempt: AttemptId) -> Attempt:
-        """An attempt that was started and whose query is not over; QueryError for any other."""
+        """A started attempt of a query that is not over. Raises QueryError for any other."""
         if attempt not in self._attempts:
             raise QueryError(f"{attempt} is not on {self.name}.")
         return self._attempts[attempt]
 
     async def give(self, splits: SplitBatch) -> None:
-        """The answer to what an attempt wanted; one that is not here wants nothing any more."""
+        """Answer the split request of an attempt. Ignored if the attempt is not here any more."""
         if splits.attempt in self._attempts:
             await self._attempts[splits.attempt].give(splits)
 
     async def cancel(self, attempt: AttemptId) -> None:
-        """End an attempt, or give its room back. One that is not here has ended."""
+        """Cancel an attempt or its reservation. Does nothing if it is not here."""
         self._reserved.pop(attempt, None)
         if attempt in self._attempts:
             await self._attempts[attempt].cancel()
 
     async def release(self, query: QueryId) -> None:
-        """End what runs for the query, free all it holds, and refuse what may still come of it."""
+        """Cancel what runs for the query, free what it holds, and refuse its late reservations."""
         self._released.add(query)
         self._reserved = {attempt: at for attempt, at in self._reserved.items() if _query(attempt) != query}
         mine = [attempt for attempt in self._attempts if _query(attempt) == query]
@@ -141,7 +141,7 @@ class Slots:
 
 
 class Attempt:
-    """A `RunningTask` on the loop that started it."""
+    """A `RunningTask` that runs here. Lives on the event loop that started it."""
 
     def __init__(
         self,
@@ -156,12 +156,12 @@ class Attempt:
         self._is_alone = is_alone
         self._gate = ByteSemaphore(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
-        self._wants: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
-        self._tell: Callable[[SplitRequest], None] = self._wants.put_nowait
-        self._split_queues = SplitQueues(task.attempt, lambda want: self._tell(want))
+        self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        self._tell: Callable[[SplitRequest], None] = self._requests.put_nowait
+        self._split_queues = SplitQueues(task.attempt, lambda request: self._tell(request))
         self._task = asyncio.create_task(self._run(store, cores, memory))
         self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
-        self._task.add_done_callback(lambda _: self._wants.put_nowait(None))
+        self._task.add_done_callback(lambda _: self._requests.put_nowait(None))
 
     @property
     def attempt(self) -> AttemptId:
@@ -169,7 +169,7 @@ class Attempt:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches that a result task gives."""
+        """The schema of the batches of a result task."""
         return result_schema(self._spec.plan.output)
 
     @property
@@ -178,18 +178,18 @@ class Attempt:
 
     @property
     def busy(self) -> bool:
-        """It runs, or rows of it are not taken yet."""
+        """Whether it runs, or has rows that were not read yet."""
         return not self.ended or self._gate.held_bytes > 0
 
     @property
     def outcome(self) -> TaskDone | TaskFailure:
-        """How it ended; only when it has."""
+        """How it ended. Valid only once it has."""
         if self._task.cancelled():
             return TaskFailure(self.attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled")
         return self._task.result()
 
-    def on_want(self, callback: Callable[[SplitRequest], None]) -> None:
-        """Call this on the loop for each want, instead of keeping it for `wants`."""
+    def on_request(self, callback: Callable[[SplitRequest], None]) -> None:
+        """Call `callback` on the loop for each split request, instead of queueing it for `split_requests`."""
         self._tell = callback
 
     def on_end(self, callback: Callable[[Attempt], None]) -> None:
@@ -201,14 +201,14 @@ class Attempt:
             self._gate.leave(batch.nbytes)
 
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
-        while (want := await self._wants.get()) is not None:
-            yield want
+        while (request := await self._requests.get()) is not None:
+            yield request
 
     async def give(self, splits: SplitBatch) -> None:
         self._split_queues.give(splits)
 
     def fail_feed(self, feed: int, error: Exception) -> None:
-        """What it wants of this feed will not come."""
+        """Fail the pending request for splits of this feed."""
         self._split_queues.fail(feed, error)
 
     async def done(self) -> TaskDone | TaskFailure:
@@ -226,7 +226,7 @@ class Attempt:
             return await run_task(self._spec, store, cores, self._give, memory, self._split_queues)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of the engine is no Exception
+        except BaseException as error:  # a panic of the engine is not an Exception
             return failure_of(self.attempt, error, self._is_alone())
 
     async def _give(self, batch: pa.RecordBatch) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits on their way from the coordinator to the threads that read them.
+"""Queues of splits between the coordinator and the reader threads of a task.
 
-    reader thread: take()  ->  none left here: ask for more (SplitRequest)  ...  give(SplitBatch)  ->  a payload
+    reader thread: take()  ->  queue empty: ask for more (SplitRequest)  ...  give(SplitBatch)  ->  a payload
 
-A thread that takes the last split asks for more, so that they arrive while it reads. It asks for as many as the
-task gets through in a quarter of a second: one where a split takes long, many where they are tiny.
+The thread that takes the last split asks for more, so that they arrive while it reads. It asks for as many as the task
+reads in a quarter of a second: one if splits are large, many if they are tiny.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MAX_CREDITS = 256
 
 
 class Stopped(Exception):
-    """The attempt is over: nobody wants what this thread reads."""
+    """The attempt is over: the reader thread must stop."""
 
 
 class SplitQueues:
-    """What one attempt receives from its feeds. Made and given to on the worker's loop, taken from by threads."""
+    """The split queues of one attempt. Created and filled on the worker's loop, read by reader threads."""
 
     def __init__(self, attempt: AttemptId, ask: Callable[[SplitRequest], None]) -> None:
         self._attempt = attempt
@@ -36,7 +36,7 @@ class SplitQueues:
         self._by_feed: dict[int, SplitQueue] = {}
 
     def open(self, feed: int) -> SplitQueue:
-        """Read a feed from its beginning. A second run of the attempt opens it again."""
+        """Start reading a feed from its beginning. A second run of the attempt opens it again."""
 
         def ask(after: int, credits: int, read: int) -> None:
             self._loop.call_soon_threadsafe(
@@ -51,7 +51,7 @@ class SplitQueues:
             self._by_feed[splits.feed].give(splits)
 
     def fail(self, feed: int, error: Exception) -> None:
-        """No answer will come: whoever takes from the feed gets this error."""
+        """Raise this error in the readers of a feed, because no answer will come."""
         if feed in self._by_feed:
             self._by_feed[feed].fail(error)
 
@@ -72,11 +72,11 @@ class SplitQueue:
         self._error: Exception | None = None
 
     def take(self) -> bytes | None:
-        """The next split, when it comes; None after the last. Raises `Stopped` when the run is over, or what failed."""
+        """Wait for the next split; None after the last. Raises `Stopped` if the run is over, or the feed's error."""
         with self._changed:
             while not self._payloads and not self._over and not self._closed and not self._error:
                 self._ask_for_more()
-                # Ends with an answer or with `close`, by which every run ends.
+                # Ended by an answer or by `close`, which every run calls.
                 self._changed.wait()
             if self._closed:
                 raise Stopped
@@ -89,14 +89,14 @@ class SplitQueue:
                 self._ask_for_more()
             return payload
 
-    def has_read(self) -> None:
-        """A split that was taken has been read to its end."""
+    def mark_read(self) -> None:
+        """Count a split that was read to its end."""
         with self._changed:
             self._read += 1
 
     def give(self, splits: SplitBatch) -> None:
         with self._changed:
-            # What a run before this one asked for may arrive late.
+            # Ignore a late answer to a request of an earlier run.
             if not self._asked or splits.since != self._after:
                 return
             self._asked = False
@@ -122,8 +122,8 @@ class SplitQueue:
 
 
 def credits_for(read: int, seconds: float) -> int:
-    """What a task asks for that has read so many splits in this time.
+    """How many splits to ask for, given that `read` splits took `seconds`.
 
-    Not so many as it has been given: the largest come first, and nobody must hoard them before having read one.
+    Counts splits read, not received: the largest come first, and a task must not hoard them before it has read one.
     """
     return max(1, min(_MAX_CREDITS, int(read / max(seconds, 1e-3) * _AHEAD_SECONDS)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an attempt: plan the fragment, run it, hand its rows over, report.
+"""Runs one attempt: plans the fragment, runs it, delivers its rows and reports the outcome.
 
-Planning computes and runs on a thread of its own; running waits, on the event loop, so that an attempt can be stopped
-in the middle of an operator. Dropping a stream and its plan is what stops DataFusion, so nothing else may keep them.
+Planning is CPU work and runs on a thread. Running is awaited on the event loop, so that an attempt can be cancelled in
+the middle of an operator. DataFusion stops when a stream and its plan are dropped, so nothing else may hold them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.worker.async_sink import AsyncSink
 from volley.worker.fragment import Fragment, Running
-from volley.worker.micro_batches import MicroBatches, held_back
+from volley.worker.micro_batches import MicroBatches, find_filtered_scan
 from volley.worker.scan import Scans
 from volley.worker.split_queue import SplitQueues
 from volley.worker.write import write_rows
@@ -60,9 +60,8 @@ async def run_task(
 ) -> TaskDone:
     """Run an attempt to its end. Rows go to the store, or to `give` for a task of the result stage.
 
-    Splits come in by `split_queues`, where the plan has scans that are fed.
-
-    Raises what made it fail; then, and when it is cancelled, it has left nothing behind.
+    `split_queues` deliver the splits of fed scans. Raises the error that made the attempt fail. A failed or cancelled
+    attempt leaves nothing behind.
     """
     gave = False
 
@@ -74,7 +73,7 @@ async def run_task(
     try:
         return await _run_once(task, store, cores, give_on, memory, split_queues)
     except Exception as error:
-        # Rows that are out cannot be taken back.
+        # Retry with merge joins, unless rows were delivered: those cannot be taken back.
         if memory is None or gave or fault_of(error) is not Fault.MEMORY or not can_merge(task.plan):
             raise
     return await _run_once(task, store, cores, give, replace(memory, merge_joins=True), split_queues)
@@ -101,14 +100,14 @@ async def _run_once(
                 return await _stream(task, running, give, started)
             return await _store(task, task.output, running, store, started)
         except Exception as error:
-            # DataFusion passes the errors of its inputs on as text; the one that was raised says what is lost.
+            # DataFusion turns errors of its inputs into text; the original says which block is lost.
             if running.input_errors:
                 raise running.input_errors[0] from error
             raise
         finally:
             running.drop()
             scans.close()
-            await scans.ended()
+            await scans.wait_closed()
 
 
 async def _stream(
@@ -119,7 +118,7 @@ async def _stream(
 
     async def pass_on(_: int, batch: pa.RecordBatch) -> None:
         count.add(batch)
-        await give(_typed(batch, schema))
+        await give(_conform(batch, schema))
 
     await running.run(pass_on)
     seconds = time.perf_counter() - started
@@ -133,7 +132,7 @@ async def _write(
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     started: float,
 ) -> TaskDone:
-    """The rows go into files; what the client gets is their names."""
+    """Write the rows into files. The client gets the list of files."""
     count = _Count()
     files = await write_rows(node, task.attempt, running.streams, running.run)
     if files is not None:
@@ -177,13 +176,13 @@ async def _store(
 
 
 def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> TaskFailure:
-    """What to report of an error that ended an attempt. `alone`: no other shared the worker's memory with it."""
+    """Classify the error that ended an attempt. `alone`: no other attempt shared the worker's memory."""
     code = error.code if isinstance(error, VolleyError) else type(error).__name__
     fault = fault_of(error)
     if isinstance(error, BlockMissing):
         kind = Failure.LOST_INPUT
     elif fault is Fault.MEMORY:
-        # Where others had some of it, there may be more at the next try.
+        # If other attempts used memory too, a retry may have more of it.
         kind, code = (Failure.MEMORY if alone else Failure.WORKER), "OPERATOR_MEMORY_EXHAUSTED"
     elif fault is Fault.DISK:
         kind, code = Failure.WORKER, SpillDiskFull.code
@@ -211,9 +210,9 @@ def _plan(
 ) -> Running:
     output = task.output
     hashed = output is not None and output.partitioning is Partitioning.HASH
-    # The number of outputs of a hashed plan is the session's target; other plans run as wide as their cores.
+    # A hash-partitioned plan has one stream per output partition; other plans have one per core.
     width = output.partitions if output is not None and hashed else cores
-    # Only a plan with joins can gain from collecting what is small; a hashed one is then planned twice.
+    # Only plans with joins gain from collecting small build sides; a hashed one is then planned twice.
     joins = any(isinstance(node, Join) for node in walk(task.plan))
     planning = (hashing_context if hashed and not joins else planning_context)(width, memory)
     running = running_context(width, memory)
@@ -221,12 +220,12 @@ def _plan(
     def inputs(node: StageInput | FeedInput) -> StreamTable:
         if isinstance(node, FeedInput):
             return scans.table(node)
-        return _input(task.inputs, store, cores, errors, node)
+        return _input_table(task.inputs, store, cores, errors, node)
 
     if isinstance(task.plan, WriteFiles):
         rows = root(lower(task.plan.child, planning, inputs, resources), task.plan.child)
         return Fragment(running, written_plan(rows, task.plan), errors)
-    if output is None and (node := held_back(task.plan)) is not None:
+    if output is None and (node := find_filtered_scan(task.plan)) is not None:
         return MicroBatches(task.plan, node, scans, cores, memory, errors)
     frame = lower(task.plan, planning, inputs, resources)
     if output is None:
@@ -240,11 +239,13 @@ def _plan(
 def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
     plan = frame.execution_plan()
     if task.ordered and plan.partition_count != 1:
-        raise QueryError(f"{task.attempt}: rows with an order came in {plan.partition_count} streams.")
+        raise QueryError(
+            f"{task.attempt}: ordered rows came in {plan.partition_count} streams instead of one."
+        )
     return plan
 
 
-def _input(
+def _input_table(
     inputs: tuple[InputBlocks, ...],
     store: ShuffleStore,
     cores: int,
@@ -254,7 +255,7 @@ def _input(
     blocks = next(item.blocks for item in inputs if item.stage == node.stage)
     schema = arrow_schema(node.output)
     held = [block for block in blocks if block.rows]
-    # Each stream of sorted rows stays whole; others are read by as many streams as there are cores.
+    # Each sorted block stays a stream of its own; other blocks are read by one stream per core.
     width = len(held) if node.sorted_by else min(cores, len(held))
     return StreamTable(schema, [partial(_read, store, held[i::width], schema, errors) for i in range(width)])
 
@@ -264,19 +265,19 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     try:
         for batch in store.read_many(blocks):
-            # Columns correspond by position: a stage that serves several readers has one set of names.
-            yield _typed(batch, schema)
+            # Match columns by position: a stage with several readers has only one set of names.
+            yield _conform(batch, schema)
     except (VolleyError, OSError) as error:
         errors.append(error)
         raise
 
 
-def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns under their exact types. Nullability, which DataFusion derives for itself, is not part of them."""
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Apply the planned schema. Types must match exactly; nullability, which DataFusion derives itself, need not."""
     try:
         return make_batch(batch.columns, schema, batch.num_rows)
     except pa.ArrowException as error:
-        raise EngineError(f"rows have other types than was planned: {error}.") from error
+        raise EngineError(f"rows do not have the planned types: {error}.") from error
 
 
 def _first_columns(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt that writes files: into a directory of its own, which it removes again unless it succeeds.
+"""An attempt that writes files, into its own directory. It removes the directory unless it succeeds.
 
-Encoding computes, so it happens on threads; each stream of rows has one, and at most one batch waits there.
+Encoding is CPU work, so it runs on threads: one per stream of rows, with at most one batch in flight.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 async def write_rows(
     node: WriteFiles, attempt: AttemptId, streams: int, run: Callable[[Give], Awaitable[None]]
 ) -> pa.RecordBatch | None:
-    """Run the rows into files; one row for each file that holds any, None when there is none.
+    """Write the rows into files. Returns one row per file, or None if there were no rows.
 
-    The staging directory must be there: an attempt that comes after its query is over finds it gone, and fails.
+    The staging directory must exist: a late attempt of a query that is over finds it gone, and fails.
     """
     directory = Path(node.directory) / f"{attempt.task.stage.epoch}-{attempt.task.task}-{attempt.attempt}"
     directory.mkdir()
@@ -52,7 +52,7 @@ async def write_rows(
         written: list[Written] = await run_blocking(threads, close)
     except BaseException:
         for writer in writers:
-            # What broke the writer may keep it from closing, too; its directory goes in any case.
+            # The error that broke a writer may also prevent it from closing. Its directory is removed anyway.
             with suppress(OSError, pa.ArrowException):
                 writer.abort()
         shutil.rmtree(directory, ignore_errors=True)

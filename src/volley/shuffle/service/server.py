@@ -30,7 +30,7 @@ def push_body(message: PushChunks, data: list[pa.Buffer]) -> bytes:
 class ShuffleServer(Server):
     """Answers from `serve` on."""
 
-    offers = "shuffle server"
+    role = "shuffle server"
 
     def serve(self, server_state: ShuffleServerState) -> None:
         self._server_state = server_state
@@ -42,7 +42,7 @@ class ShuffleServer(Server):
     def stream(self, ticket: bytes) -> Rows:
         return SCHEMA, self._server_state.frames(decode(ticket, BlockRequest))
 
-    def refused(self, refusal: Refused) -> None:
+    def on_refused(self, refusal: Refused) -> None:
         self._server_state.counts.add("refusals")
 
 

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a query: from an action on a DataFrame to its answer, natively or on Spark.
+
+    decide -> fallback allowed? -> run natively -> answer
+                                        | data is at fault, or the native side failed
+                                        v
+                                   Spark answers
+
+However it ends, `volley.last_query` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from volley.bridge.commit import Staging
+from volley.bridge.native_to_spark import SparkPart, SparkRows
+from volley.bridge.result import NativeResult
+from volley.bridge.write import commit, files_of, write_plan
+from volley.bridge.write_command import analyzed, tell_spark
+from volley.coordinator.result import ResultStream
+from volley.decide import Decision
+from volley.observe.tasks import ApplicationTasks
+from volley.plan.jvm import Java
+from volley.query import Answer, NoTasks, Query
+from volley.support.reasons import Reason, Unsupported
+
+Value = TypeVar("Value")
+Chunks = Generator[list[Any], None, None]
+
+
+def run(
+    frame: DataFrame, action: str, *, native: Callable[[NativeResult], Value], spark: Callable[[], Value]
+) -> Value:
+    """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
+    with Query(frame.sparkSession, action) as query:
+        decision = query.decide(lambda decider: decider.decide(frame._jdf.queryExecution()))
+
+        def natively() -> Answer[Value]:
+            with query.start(decision) as batches:
+                result = NativeResult(batches, decision.output)
+                value = native(result)
+            return Answer(value, result.rows)
+
+        return query.finish(query.try_natively(natively) or query.ask_spark(spark))
+
+
+def stream(
+    frame: DataFrame,
+    action: str,
+    *,
+    native: Callable[[pa.Table], list[Any]],
+    spark: Callable[[], Iterator[Any]],
+) -> Iterator[Any]:
+    """Answer an action row by row, a batch in memory at a time; `native` makes rows out of a batch.
+
+    Once a row is out the query cannot be replayed any more: a later failure is raised.
+    """
+    rows = _stream(frame, action, native, spark)
+    # The query begins with the action. From here on the generator ends it, also when it is dropped unread.
+    next(rows)
+    return rows
+
+
+def _stream(
+    frame: DataFrame,
+    action: str,
+    native: Callable[[pa.Table], list[Any]],
+    spark: Callable[[], Iterator[Any]],
+) -> Generator[Any, None, None]:
+    """Yields None when the query has begun, then its rows."""
+    # Rows are taken between other work of this thread, so the jobs of the query cannot be told apart by a tag.
+    with Query(frame.sparkSession, action, ApplicationTasks) as query:
+        decision = query.decide(lambda decider: decider.decide(frame._jdf.queryExecution(), subplans=False))
+
+        def natively() -> Answer[Chunks]:
+            batches = query.start(decision)
+            first = next(batches, None)
+            return Answer(_native_rows(decision, batches, first, native))
+
+        begun = query.try_natively(natively)
+        chunks = begun.value if begun else _one_by_one(query.ask_spark(spark).value)
+        rows = 0
+        with closing(chunks):
+            yield None
+            for chunk in chunks:
+                for row in chunk:
+                    rows += 1
+                    yield row
+        query.finish(Answer(None, rows))
+
+
+def _native_rows(
+    decision: Decision,
+    batches: ResultStream | SparkRows,
+    first: pa.RecordBatch | None,
+    native: Callable[[pa.Table], list[Any]],
+) -> Chunks:
+    named = NativeResult(batches, decision.output)
+    with closing(batches):
+        if first is not None:
+            yield native(named.named(first))
+        for batch in named:
+            yield native(named.named(batch))
+
+
+def _one_by_one(rows: Iterator[Any]) -> Chunks:
+    for row in rows:
+        yield [row]
+
+
+def write(
+    spark: SparkSession, action: str, make_command: Callable[[], Java], original: Callable[[], None]
+) -> None:
+    """Write what a logical command of Spark says, natively or through `original`.
+
+    Rows go from the workers to files that nobody sees; when all of them are there, one commit makes them the table.
+    """
+    with Query(spark, action) as query:
+        command = analyzed(spark, make_command())
+        decision = query.decide(lambda decider: decider.decide_write(command))
+
+        def natively() -> Answer[None]:
+            if isinstance(decision.plan, SparkPart):
+                query.write_by_spark(decision.plan, command)
+                return Answer(None)
+            return Answer(None, _write_files(query, decision))
+
+        query.finish(query.try_natively(natively) or query.ask_spark(original))
+
+
+def _write_files(query: Query, decision: Decision) -> int:
+    """Write the rows of a native plan and commit them; gives their number."""
+    write, plan = decision.write, decision.plan
+    assert write is not None
+    assert plan is not None
+    assert not isinstance(plan, SparkPart)
+    # What attempts wrote goes with the staging directory, however this ends.
+    with Staging(write.directory, write.replaces_all) as staging:
+        node = write_plan(plan, write, staging)
+        with query.start(decision, node) as batches:
+            files = list(files_of(batches))
+        query.committing()
+        if write.table is not None:
+            write.table.make_way()
+        commit(files, node, write, staging)
+    tell_spark(query.spark, write, {file.partition for file in files})
+    return sum(file.rows for file in files)
+
+
+def pass_on(spark: SparkSession, action: str, original: Callable[[], Value]) -> Value:
+    """Let Spark run an action that has no native form. `spark.volley.fallback` holds for it as for others."""
+    with Query(spark, action) as query:
+        reason = Unsupported(Reason.ACTION, action, "it has no native form")
+        query.decide(lambda decider: Decision("spark", (reason,)))
+        return query.finish(query.ask_spark(original))
+
+
+def record_only(spark: SparkSession, action: str, original: Callable[[], Value]) -> Value:
+    """Let Spark run an action of a session on which Volley is off, so that the last report is not an older one."""
+    with Query(spark, action, NoTasks) as query:
+        query.reasons = (Unsupported(Reason.DISABLED, action, "spark.volley.enabled is false"),)
+        return query.finish(query.ask_spark(original))

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs a query: Volley, Volley and Spark together, or Spark alone; and why. Nothing runs yet.
+
+    Spark's QueryExecution, or its command of a write
+        -> capture          what Spark planned, as plain data
+        -> check            native as a whole?
+        -> find a mixture   a native top over rows of Spark, or native parts below what Spark runs
+        -> make it portable where workers are other processes
+        -> Decision
+
+An action acts on the decision and `volley.explain` prints it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from volley.bridge.native_to_spark import SparkPart, spark_part
+from volley.bridge.spark_to_native import SparkInput, find_spark_inputs, number_inputs
+from volley.bridge.write import laid_out
+from volley.bridge.write_command import WriteCommand, read_command, rows_of
+from volley.deployment.base import Deployment
+from volley.errors import CaptureError
+from volley.plan.capture import Origins, capture
+from volley.plan.expressions import Attribute
+from volley.plan.jvm import Java
+from volley.plan.nodes import Node
+from volley.splits.datasource import NotPortable, make_plan_portable
+from volley.support.check import NodeVerdict, check
+from volley.support.reasons import Engine, Reason, Unsupported
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`plan` is what Volley runs: a native plan, or what Spark runs over native subplans; None when Spark runs it all.
+
+    A native plan of a mixed query reads the rows of `inputs`, which Spark runs, by their position there. Plans name
+    everything in words that travel where workers are other processes. `nodes` are the verdicts on Spark's plan.
+    """
+
+    engine: Engine
+    reasons: tuple[Unsupported, ...] = ()
+    plan: Node | SparkPart | None = None
+    inputs: tuple[SparkInput, ...] = ()
+    nodes: tuple[NodeVerdict, ...] = ()
+    write: WriteCommand | None = None
+    """What a native write does with the rows of `plan`."""
+    has_rows: bool = True
+    """False for a write that Spark only refuses or skips: `spark.volley.fallback` is not about those."""
+    planning_seconds: float = 0.0
+    capture_seconds: float = 0.0
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        """The columns of what Volley runs."""
+        assert self.plan is not None, "Spark runs it"
+        return self.plan.output
+
+    @property
+    def spark_nodes(self) -> tuple[Node, ...]:
+        """The tops of the sub-trees that Spark runs below a native plan."""
+        return tuple(item.node for item in self.inputs)
+
+    @property
+    def native_nodes(self) -> tuple[Node, ...]:
+        """The tops of the sub-trees that run natively below what Spark runs."""
+        parts = [self.plan] if isinstance(self.plan, SparkPart) else [item.part for item in self.inputs]
+        return tuple(subplan.node for part in parts for subplan in part.subplans)
+
+
+class Decider:
+    """Decides for one session and one deployment. `what` names the action in the reasons that are about all of it.
+
+    Planning counts from `started`, a time of `time.perf_counter`.
+    """
+
+    def __init__(
+        self, spark: SparkSession, deployment: Deployment, *, mixed: bool, what: str, started: float
+    ) -> None:
+        self._spark = spark
+        self._deployment = deployment
+        self._mixed = mixed
+        self._what = what
+        self._started = started
+
+    def decide(
+        self,
+        execution: Java,
+        *,
+        subplans: bool = True,
+        finish: Callable[[Node], Node] = lambda plan: plan,
+    ) -> Decision:
+        """The decision on a QueryExecution. Errors of Spark's own planning are raised as Spark raises them.
+
+        Without `subplans` Spark never runs the top of a query over native parts. `finish` adds to the captured plan
+        what Spark's own plan does not have.
+        """
+        physical = execution.executedPlan()
+        planned = time.perf_counter()
+        origins = Origins()
+        try:
+            plan = finish(capture(self._spark.sparkContext._gateway, physical, origins))
+        except CaptureError as error:
+            return self._on_spark(self._not_readable(error), planned)
+        captured = time.perf_counter()
+        decision = self._portable(self._choose(plan, origins, execution, subplans))
+        return replace(decision, planning_seconds=planned - self._started, capture_seconds=captured - planned)
+
+    def decide_write(self, command: Java) -> Decision:
+        """The decision on an analyzed command. Where only Spark can write, its rows may still be computed natively."""
+        try:
+            write = read_command(self._spark, command)
+        except CaptureError as error:
+            return self._on_spark(self._not_readable(error))
+        if isinstance(write, WriteCommand):
+            return replace(
+                self.decide(write.rows, finish=lambda plan: laid_out(plan, write)),
+                write=write,
+            )
+        if write is None:
+            nothing = Unsupported(Reason.ACTION, self._what, "there is nothing to write")
+            return replace(self._on_spark(nothing), has_rows=False)
+        return self._decide_rows(command, write)
+
+    def _choose(self, plan: Node, origins: Origins, execution: Java, subplans: bool) -> Decision:
+        verdict = check(plan)
+        if verdict.native:
+            return Decision("native", plan=plan, nodes=verdict.nodes)
+        on_spark = Decision("spark", verdict.reasons, nodes=verdict.nodes)
+        if not self._mixed:
+            return on_spark
+        subplans = subplans and self._deployment.serves_spark
+        inputs = find_spark_inputs(self._spark, plan, origins, subplans)
+        if isinstance(inputs, tuple):
+            return replace(on_spark, engine="mixed", plan=number_inputs(plan, inputs), inputs=inputs)
+        part = spark_part(self._spark, execution.optimizedPlan(), plan, origins) if subplans else None
+        if isinstance(part, SparkPart):
+            return replace(on_spark, engine="mixed", plan=part)
+        refusals = dict.fromkeys(reason for reason in (inputs, part) if reason is not None)
+        return replace(on_spark, reasons=(*verdict.reasons, *refusals))
+
+    def _decide_rows(self, command: Java, reason: Unsupported) -> Decision:
+        """The decision on the rows that Spark's writer writes."""
+        on_spark = self._on_spark(reason)
+        execution = rows_of(self._spark, command)
+        if execution is None or not self._mixed or not self._deployment.serves_spark:
+            return on_spark
+        origins = Origins()
+        try:
+            plan = capture(self._spark.sparkContext._gateway, execution.executedPlan(), origins)
+        except CaptureError:
+            return on_spark
+        part = spark_part(self._spark, execution.optimizedPlan(), plan, origins)
+        if isinstance(part, SparkPart):
+            return self._portable(replace(on_spark, engine="mixed", plan=part))
+        return on_spark if part is None else replace(on_spark, reasons=(reason, part))
+
+    def _portable(self, decision: Decision) -> Decision:
+        """The decision with plans that workers in other processes can run; Spark's where one of them cannot."""
+        if decision.plan is None or not self._deployment.is_remote:
+            return decision
+        try:
+            inputs = tuple(item.change_plans(make_plan_portable) for item in decision.inputs)
+            if isinstance(decision.plan, SparkPart):
+                return replace(decision, plan=decision.plan.change_plans(make_plan_portable), inputs=inputs)
+            return replace(decision, plan=make_plan_portable(decision.plan), inputs=inputs)
+        except NotPortable as error:
+            reason = Unsupported(Reason.DATA_SOURCE, self._what, error.message)
+            return replace(
+                decision, engine="spark", reasons=(*decision.reasons, reason), plan=None, inputs=()
+            )
+
+    def _on_spark(self, reason: Unsupported, planned: float | None = None) -> Decision:
+        seconds = (planned or time.perf_counter()) - self._started
+        return Decision("spark", (reason,), planning_seconds=seconds)
+
+    def _not_readable(self, error: CaptureError) -> Unsupported:
+        return Unsupported(Reason.CAPTURE, self._what, error.message)

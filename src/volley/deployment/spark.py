@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sidecars inside the executors of the session's own Spark."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from pyspark.sql import SparkSession
+
+from volley.bridge.reading import Access
+from volley.bridge.spark_to_native import IngestTarget
+from volley.config import Config
+from volley.deployment.base import absence_seconds, open_ingest, shared_store, tls_files
+from volley.settings import settings
+from volley.shuffle.config import ShuffleConfig
+from volley.transport.base import Transport
+from volley.transport.spark import Application, SparkTransport, shared_application
+
+
+class SparkDeployment:
+    """Each stage is a job of the session's SparkContext."""
+
+    is_remote = True
+    serves_spark = True
+
+    def __init__(self, spark: SparkSession, config: Config) -> None:
+        self._spark = spark
+        self._config = config
+
+    @property
+    def absence_seconds(self) -> float:
+        return absence_seconds(self._config)
+
+    def planned_workers(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def open(self) -> SparkTransport:
+        return SparkTransport(self._application(), shared_store(self._config))
+
+    def open_for_spark(self, resources: ExitStack) -> tuple[Transport, Access]:
+        return self.open(), self._access()
+
+    def ingest(self) -> IngestTarget:
+        return open_ingest(self.open(), self._access())
+
+    def _access(self) -> Access:
+        token = self._application().security.token
+        return Access(token, tls_files(self._config), ShuffleConfig.of(self._config))
+
+    def _application(self) -> Application:
+        return shared_application(self._spark.sparkContext, self._config, settings(self._spark))

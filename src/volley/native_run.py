@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native side of one query: the runs that it starts, and what it holds until they are over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from volley import history
+from volley.bridge.boundary import EngineBoundary
+from volley.bridge.native_to_spark import SparkPart, SparkRows
+from volley.bridge.reading import Access
+from volley.bridge.spark_to_native import SparkInput, SparkInputs
+from volley.bridge.write_command import run_over
+from volley.cancellation import CancellationToken
+from volley.config import Config
+from volley.coordinator.materialized_result import MaterializedResult
+from volley.coordinator.options import NOTHING_GIVEN, RunOptions
+from volley.coordinator.result import ResultStream
+from volley.coordinator.run import execute, materialize
+from volley.deployment.base import Deployment
+from volley.events import EventLog, TaskStarted
+from volley.observe.progress import progress_listeners
+from volley.observe.report import StageReport
+from volley.observe.stages import stage_reports
+from volley.plan.jvm import Java
+from volley.plan.nodes import Node
+from volley.rpc.messages import TaskDone
+from volley.splits.measure import fits_one_task, measure
+from volley.stages.cut import alone, kept, make_stages
+from volley.stages.graph import StageGraph
+from volley.stages.limits import PlannerLimits
+from volley.transport.base import Transport
+
+Running = TypeVar("Running")
+
+
+class NativeRun:
+    """Owns the rows between the engines, the native subplans and the event logs of one query, until `close`.
+
+    A query that is begun again uses the same one. `session` is the id of its session in the history, `tag` is on the
+    jobs of Spark that run for it.
+    """
+
+    def __init__(
+        self, spark: SparkSession, config: Config, deployment: Deployment, *, session: str, tag: str
+    ) -> None:
+        self.boundary = EngineBoundary(self.materialize)
+        self.writer_began = False
+        """Whether Spark's writer has begun: what it left may be in the way of a second try."""
+        self._spark = spark
+        self._config = config
+        self._limits = PlannerLimits.of(config)
+        self._deployment = deployment
+        self._tag = tag
+        self._session = session
+        self._inputs: SparkInputs | None = None
+        self._subplans: list[MaterializedResult] = []
+        self._top: ResultStream | None = None
+        self._logs: list[EventLog] = []
+
+    def start(self, plan: Node | SparkPart, inputs: tuple[SparkInput, ...] = ()) -> ResultStream | SparkRows:
+        """Start a plan; what the other engine runs below its top has run when this returns."""
+        if isinstance(plan, SparkPart):
+            self._subplans.clear()
+            return SparkRows(plan.batches(self.boundary))
+        given = NOTHING_GIVEN
+        if inputs:
+            if self._inputs is None:
+                self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
+            plan, given = self._inputs.fill(plan), self._inputs.given
+        self._top = self._execute(plan, given)
+        return self._top
+
+    def write_by_spark(self, part: SparkPart, command: Java) -> None:
+        """Let Spark's writer write the rows of its part, whose subplans are computed first."""
+        self._subplans.clear()
+        with self.boundary.read_by_spark(commits=True):
+            rows = part.logical(self.boundary)
+            self.writer_began = True
+            run_over(self._spark, command, rows)
+
+    def materialize(self, subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
+        """Run a subplan; its rows stay where Spark's tasks can read them."""
+        transport, access = self._deployment.open_for_spark(resources)
+        graph = kept(self._graph(subplan, transport), self._spark.sparkContext.defaultParallelism)
+        output = self._begin(materialize, graph, transport)
+        output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, self._tag))
+        self._subplans.append(output)
+        return output, access
+
+    def close(self) -> None:
+        """Free everything. May be called again."""
+        self.boundary.close()
+        if self._inputs is not None:
+            self._inputs.close()
+
+    def stages(self) -> tuple[StageReport, ...]:
+        """What the stages of the last try did, those of subplans first."""
+        logs = [subplan.events for subplan in self._subplans]
+        if self._top is not None:
+            logs.append(self._top.events)
+        return tuple(stage for events in logs for stage in stage_reports(events))
+
+    def native_tasks(self) -> int:
+        """Every attempt at a task, of all tries."""
+        return sum(isinstance(event, TaskStarted) for log in self._logs for event in log.events)
+
+    def _execute(self, plan: Node, given: Mapping[int, Sequence[TaskDone]]) -> ResultStream:
+        transport = self._deployment.open()
+        return self._begin(execute, self._graph(plan, transport), transport, given)
+
+    def _graph(self, plan: Node, transport: Transport) -> StageGraph:
+        workers = len(transport.workers())
+        if workers == 1:
+            return make_stages(plan, 1, self._limits)
+        plan = measure(plan)
+        if fits_one_task(plan, self._limits):
+            return alone(make_stages(plan, 1, self._limits))
+        return make_stages(plan, workers, self._limits)
+
+    def _begin(
+        self,
+        begin: Callable[[StageGraph, Transport, RunOptions], Running],
+        graph: StageGraph,
+        transport: Transport,
+        given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
+    ) -> Running:
+        events = EventLog(*progress_listeners(self._config.progress))
+        self._logs.append(events)
+        token, session = CancellationToken(), self._session
+        # Nothing of the token may hold this query, or one that is dropped would go on for ever.
+        token.on_fire(lambda: history.ended(session, token))
+        try:
+            history.started(session, token)
+            options = RunOptions(
+                token=token,
+                timeout_seconds=self._config.timeout_seconds,
+                attempts=self._config.task_attempts,
+                events=events,
+                limits=self._limits,
+                absence_seconds=self._deployment.absence_seconds,
+                given=given,
+            )
+            return begin(graph, transport, options)
+        except BaseException:
+            # An interrupt may fall between the start of the query and the stream that would end it.
+            token.cancel("it was interrupted while it started")
+            raise
+
+
+def _stop_jobs(context: SparkContext, tag: str) -> None:
+    """Cancel Spark's jobs, without waiting for that."""
+    threading.Thread(
+        target=context.cancelJobsWithTag, args=(tag,), name="volley-stop-spark", daemon=True
+    ).start()
