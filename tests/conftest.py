@@ -23,9 +23,9 @@ from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.cluster import LocalCluster
-from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deployed
+from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deploy
 from volley.testing.limits import DISTRIBUTED_SETTINGS
-from volley.testing.session import restored
+from volley.testing.session import restore_conf
 from volley.transport.flight import close_fleets
 
 # The same cases every time: a build must not fail because of what chance drew.
@@ -89,7 +89,7 @@ def deployment(
 ) -> Iterator[Deployment]:
     """The workers and the shuffle store of `--transport` and `--store`."""
     transport, store = request.config.getoption("--transport"), request.config.getoption("--store")
-    with deployed(transport, store, tmp_path_factory.mktemp("deployment")) as found:
+    with deploy(transport, store, tmp_path_factory.mktemp("deployment")) as found:
         yield found
         eventually(found.is_empty)
 
@@ -106,7 +106,7 @@ def cluster() -> Iterator[LocalCluster]:
 def spark(spark_session: SparkSession, deployment: Deployment) -> Iterator[SparkSession]:
     """The session with Volley enabled; settings that a test leaves behind, and its views, are gone after it."""
     before = _views(spark_session)
-    with restored(spark_session):
+    with restore_conf(spark_session):
         volley.enable(spark_session)
         # One task would read the small tables of tests, and nothing would cross the transport or reach the store.
         chosen = deployment.settings | DISTRIBUTED_SETTINGS if deployment.settings else {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volley: Spark plans, Arrow runs, Flight shuffles.
 
-`volley.enable(spark)` is all a program needs; the rest is for looking at what happened, and for those who extend
-Volley. docs/api.md describes every public name.
+`volley.enable(spark)` is all a program needs. The rest is for inspecting what happened and for extending Volley.
+docs/api.md describes every public name.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-# The allocator of Arrow and DataFusion gives freed memory back to the system at once, and gets it again page by page,
-# zeroed, with the next batch: a fifth of a query's processor time. It reads this when it is loaded, which is later.
+# By default the allocator of Arrow and DataFusion returns freed memory to the system at once. Getting it back, page by
+# page and zeroed, took a fifth of a query's CPU time. The allocator reads this variable when it is loaded, below.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
 # A stream of a scan that is fed holds a thread of DataFusion while it waits. With one thread a core, as many streams as
 # cores leave none to open the files that they wait for, and the query never ends. Threads that wait cost nothing.
@@ -82,7 +82,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Workers import this package too, and need neither PySpark nor a JVM: the names load when they are used.
+    # Lazy, because workers import this package too, and they need neither PySpark nor a JVM.
     import importlib
 
     if name == "errors":

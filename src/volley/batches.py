@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches made of arrays. Rows without columns keep their number.
+"""Creates batches from arrays, with the right number of rows even if there are no columns.
 
-pyarrow takes the number of rows from the columns, so that `RecordBatch.from_arrays([], schema)` has none, however many
-rows there were. Code that makes a batch of the columns of another one calls `make_batch`, which is told the number.
+pyarrow takes the number of rows from the columns, so `RecordBatch.from_arrays([], schema)` always has zero rows. Code
+that builds a batch from the columns of another one calls `make_batch` with the number of rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def make_batch(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """The columns as `rows` rows under `schema`."""
+    """A batch of `rows` rows with these columns and this schema."""
     return (
         pa.RecordBatch.from_arrays(list(columns), schema=schema)
         if len(schema)
@@ -33,9 +33,28 @@ def table_without_columns(rows: int) -> pa.Table:
     return pa.Table.from_batches([rows_without_columns(rows)])
 
 
-def slices(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch in slices of about `limit_bytes` at most, a row at least. Nothing is copied."""
+def slice_batch(batch: pa.RecordBatch, limit_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batch in slices of about `limit_bytes` at most, but at least one row. Nothing is copied."""
     count = -(-batch.nbytes // limit_bytes) or 1
     rows = -(-batch.num_rows // count) or 1
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+def conform(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The same values as another type, nested fields by position.
+
+    A cast of pyarrow goes by the names of fields, which may repeat. It also refuses a NULL struct of fields that are
+    never NULL.
+    """
+    if array.type.equals(target):
+        return array
+    if pa.types.is_struct(target) and pa.types.is_struct(array.type):
+        fields = list(target)
+        children = [conform(array.field(index), field.type) for index, field in enumerate(fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    if pa.types.is_list(target) and pa.types.is_list(array.type):
+        values = conform(array.values, target.value_type)
+        buffers = array.buffers()[:2]
+        return pa.Array.from_buffers(target, len(array), buffers, -1, array.offset, [values])
+    return array.cast(target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds on what waits in memory."""
+"""A semaphore that counts bytes, to bound what is buffered in memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import deque
 
 
 class ByteSemaphore:
-    """Lets work through while fewer than `limit_bytes` are under way; one event loop only.
+    """Admits work as long as at most `limit_bytes` are in use. For a single event loop.
 
-    An item larger than the whole limit passes alone, so nothing can wait for ever.
+    An item larger than the limit is admitted alone, so nothing waits forever.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -23,7 +23,7 @@ class ByteSemaphore:
         return self._held_bytes
 
     async def enter(self, size_bytes: int) -> None:
-        """Wait for room, first come first served."""
+        """Wait for room, in order of arrival."""
         if not self._waiting and self._fits(size_bytes):
             self._held_bytes += size_bytes
             return
@@ -37,7 +37,7 @@ class ByteSemaphore:
             raise
 
     def leave(self, size_bytes: int) -> None:
-        """Give the room back."""
+        """Release the room."""
         self._held_bytes -= size_bytes
         while self._waiting:
             next_bytes, turn = self._waiting[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that point at the user's line, not at ours."""
+"""Warnings that point to the user's code instead of ours."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _LIBRARIES = ("volley", "pyspark")
 
 
 def warn_caller(message: str) -> None:
-    """Warn as if the first caller outside Volley and PySpark had done it.
+    """Issue a warning at the first caller outside Volley and PySpark.
 
-    Python's default filter shows a text once for each place, so each place in a program that falls back is told once.
+    Python's default filter shows a warning once per location, so each place in a program that falls back gets one.
     """
-    # 1 is this function, for `warnings` as for us.
+    # As in `warnings`, level 1 is this function.
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_library(str(frame.f_globals.get("__name__", ""))):
         level, frame = level + 1, frame.f_back

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One token a query: whoever ends the query fires it, and everything that runs for the query hangs on it."""
+"""One token per query. Whoever ends the query fires it, and everything that runs for the query stops."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from volley.errors import QueryCancelled
 
 
 class CancellationToken:
-    """Fired at most once, from any thread; an early LIMIT, Ctrl-C, an error and the normal end all fire it.
+    """Fires at most once, from any thread: on an early LIMIT, Ctrl-C, an error and the normal end.
 
-    `cancelled` tells whether somebody asked for the query to stop (`cancel`), as opposed to the query being over
-    (`finish`). Callbacks run once, on the thread that fires, and at once when the token has fired already; they
-    must not block.
+    `cancelled` tells whether someone asked the query to stop (`cancel`), as opposed to the query being over (`finish`).
+    A callback runs once, on the thread that fires, or immediately if the token has already fired. It must not block.
     """
 
     def __init__(self) -> None:
@@ -32,11 +31,11 @@ class CancellationToken:
         return self._reason is not None
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """Stop the query because somebody asked for it."""
+        """Stop the query on request."""
         self._fire(reason)
 
     def finish(self) -> None:
-        """The query is over, or its rows are no longer wanted: let go of everything."""
+        """End the query because it is over or its rows are no longer wanted. Its resources are released."""
         self._fire(None)
 
     def on_fire(self, callback: Callable[[], None]) -> None:

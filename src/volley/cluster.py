@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of worker daemons on this machine, in processes of their own, that ends with whoever started it."""
+"""A local cluster of worker daemons, each a process. It ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from volley.worker.scratch import Scratch
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _HEALTH_SECONDS = 5.0
-# A driver has to know these as its workers do.
-_OF_BOTH_SIDES = (
+# Driver and workers must have the same values of these.
+_SHARED_OPTIONS = (
     "spark.volley.shuffle.store",
     "spark.volley.shuffle.service",
     "spark.volley.shuffle.replicas",
@@ -44,7 +44,7 @@ class ClusterError(VolleyError):
 
 @dataclass(frozen=True)
 class Member:
-    """One daemon. `log` is what it printed to its standard error."""
+    """One daemon. `log` is its standard error."""
 
     address: str
     process: subprocess.Popen[bytes]
@@ -60,11 +60,11 @@ class Member:
 
 
 class LocalCluster:
-    """`workers` daemons on loopback with a token of their own, up when the `with` block begins and gone after it.
+    """Runs `workers` daemons on loopback, with their own token, for the duration of a `with` block.
 
-    `settings` are options for the workers, `arguments` further ones of `volley worker`. Each gets its share of the
-    machine's cores unless `cores` says otherwise. With `services` there are so many shuffle servers beside the workers,
-    who then keep exchanged data there.
+    `settings` are options for the workers, `arguments` are command-line arguments of `volley worker`. The workers share
+    the machine's cores equally unless `cores` is given. If `services` is above 0, that many shuffle servers are started
+    too, and the workers keep exchanged data there.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LocalCluster:
         return self
 
     def start(self) -> None:
-        """Returns when all serve; leaves nothing behind when one does not."""
+        """Start all daemons and wait until they serve. If one fails, the others are stopped."""
         try:
             scratch = Scratch((Path(tempfile.gettempdir()),), prefix="volley-cluster-")
             self._resources.callback(scratch.close)
@@ -124,63 +124,65 @@ class LocalCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a session sets to run on this cluster."""
+        """The options for a session that runs on this cluster."""
         return {
             "spark.volley.transport": "flight",
             "spark.volley.workers": ",".join(self.addresses),
             "spark.volley.tokenFile": str(self.token_file),
-            **{key: value for key, value in self._worker_settings.items() if key in _OF_BOTH_SIDES},
+            **{key: value for key, value in self._worker_settings.items() if key in _SHARED_OPTIONS},
         }
 
     def add(self, workers: int = 1, *, port: int = 0) -> list[Member]:
-        """More daemons; returns when they serve."""
-        return _up([self._start(port) for _ in range(workers)], self.members)
+        """Start more workers and wait until they serve."""
+        return _wait_until_up([self._start(port) for _ in range(workers)], self.members)
 
     def release(self, member: Member) -> None:
-        """Let a worker go: it finishes what it runs, and ends. What it computed is lost unless it is kept elsewhere."""
+        """Drain and stop a worker. Its output is lost unless it is in a shared store."""
         self.members.remove(member)
         self._released.append(member)
         member.process.terminate()
 
     def _start_services(self) -> None:
-        _up([self._start_server(number) for number in range(self._services)], self.servers)
+        _wait_until_up([self._start_server(number) for number in range(self._services)], self.servers)
         self._worker_settings = {
             "spark.volley.shuffle.store": "service",
             "spark.volley.shuffle.service": ",".join(member.address for member in self.servers),
         } | self._worker_settings
 
     def restart_servers(self, *numbers: int) -> None:
-        """Others in the places of shuffle servers that have ended, on their ports and with their directories."""
+        """Replace shuffle servers that have ended, with the same ports and directories."""
         for number in numbers:
             self.servers[number].process.wait()
             self.servers[number].log.close()
         ports = [int(self.servers[number].address.rpartition(":")[2]) for number in numbers]
         started: list[Member] = []
-        _up([self._start_server(number, port) for number, port in zip(numbers, ports, strict=True)], started)
+        _wait_until_up(
+            [self._start_server(number, port) for number, port in zip(numbers, ports, strict=True)], started
+        )
         for number, member in zip(numbers, started, strict=True):
             self.servers[number] = member
 
     def health(self) -> list[Health | None]:
-        """Of each worker; None for one that does not answer."""
+        """The health of each worker; None for one that does not answer."""
         found = [health_of(member.address, self.security) for member in self.members]
         return [health if isinstance(health, Health) else None for health in found]
 
     def service_health(self) -> list[ServiceHealth | None]:
-        """Of each shuffle server."""
+        """The health of each shuffle server; None for one that does not answer."""
         found = [health_of(member.address, self.security) for member in self.servers]
         return [health if isinstance(health, ServiceHealth) else None for health in found]
 
     def close(self) -> None:
-        """End all members, by force where they take too long, and remove what was made for them."""
+        """Stop all daemons, killing those that take too long, and remove their files."""
         for server in self.servers:
-            # It would wait for the ends of queries, and its directories go with the cluster.
+            # A drain would wait for queries to end, and its directories are removed anyway.
             server.process.kill()
         everybody = self.members + self._released + self.servers
         for member in everybody:
             if member.alive:
-                # One that a test has stopped could not even hear that it is to end.
+                # A daemon that a test has paused with SIGSTOP would not see the next signal.
                 member.process.send_signal(signal.SIGCONT)
-                # Twice: there is nobody left to finish anything for.
+                # The second one skips the drain: nobody is waiting for results.
                 member.process.terminate()
                 member.process.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
@@ -216,14 +218,16 @@ class LocalCluster:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
-            # Ctrl-C is for whoever started the cluster, who then ends it in order.
+            # Ctrl-C is for the process that started the cluster, which then stops it in order.
             start_new_session=True,
         )
         return process, log
 
 
-def _up(started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], members: list[Member]) -> list[Member]:
-    """Adds those that serve to `members`, and ends the others when one does not."""
+def _wait_until_up(
+    started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], members: list[Member]
+) -> list[Member]:
+    """Add the daemons to `members` once they serve. If one fails, kill those that do not serve yet."""
     deadline = time.monotonic() + _START_SECONDS
     added: list[Member] = []
     try:
@@ -243,7 +247,7 @@ def _up(started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], members: l
 def health_of(
     address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS
 ) -> Health | ServiceHealth | None:
-    """What the worker or shuffle server at `address` says of itself; None when it does not answer."""
+    """Ask the worker or shuffle server at `address` for its health; None if it does not answer."""
     with Client(address, security, timeout_seconds=timeout_seconds) as client:
         try:
             health: Health | ServiceHealth = client.call("health", AskHealth(), Health | ServiceHealth)
@@ -253,7 +257,7 @@ def health_of(
 
 
 def drain(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> bool:
-    """Tell the daemon at `address` to take nothing new; whether it heard."""
+    """Tell the daemon at `address` to drain. Returns whether it answered."""
     with Client(address, security, timeout_seconds=timeout_seconds) as client:
         try:
             client.call("drain", Drain())
@@ -263,7 +267,7 @@ def drain(address: str, security: Security, timeout_seconds: float = _HEALTH_SEC
 
 
 def _address(process: subprocess.Popen[bytes], log: IO[bytes], deadline: float) -> str:
-    """Where a daemon says that it listens; ClusterError when it ends or does not say in time."""
+    """Read the address that a daemon announces. ClusterError if it ends or does not announce one in time."""
     assert process.stdout is not None
     overdue = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
     overdue.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of Volley, declared once: its type, default and meaning. The reference in docs/ is made from here."""
+"""Every option of Volley: its name, type, default and meaning. docs/configuration.md is generated from here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = "spark.volley."
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `parse` turns the text into a value or raises ValueError with what is allowed."""
+    """One option. `parse` converts the text to a value, or raises a ValueError that says what is allowed."""
 
     name: str
     kind: str
@@ -68,7 +68,7 @@ def _share(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """A size such as 64m or 1.5g; k, m, g and t are powers of 1024, as Spark has them."""
+    """Parse a size such as 64m or 1.5g. As in Spark, k, m, g and t are powers of 1024."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
     if match is None or (size := int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " "))) < 1:
         raise ValueError("expected a size such as 64m or 2g")
@@ -104,7 +104,7 @@ def _store(text: str) -> str:
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """host:port,... as a tuple, each once."""
+    """Parse host:port,... without duplicates."""
     addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for address in addresses:
         if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):\d{1,5}", address):
@@ -112,112 +112,115 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
-# A worker has one store for all who use it, so these are settled when it starts.
-_OF_WORKERS = "For `volley worker --set`."
-_OF_BOTH = "Alike in the session and for `volley worker --set`."
+# A worker has one store for all sessions, so its options are fixed when it starts.
+_OF_WORKERS = "With transport flight, set it with `volley worker --set`."
+_OF_BOTH = "With transport flight, set it in the session and with `volley worker --set`."
 
 OPTIONS: tuple[Option, ...] = (
     Option(
         "enabled",
         "boolean",
         "true",
-        "Off: this session runs on Spark as if Volley were not there, also after volley.enable.",
+        "If false, this session runs entirely on Spark, even after volley.enable.",
         _boolean,
     ),
     Option(
         "fallback",
         "choice",
         "allow",
-        "What to do when something does not run natively: allow, warn or error.",
+        "What to do if a part of a query does not run natively: allow, warn or error.",
         _choice("allow", "warn", "error"),
     ),
     Option(
         "transport",
         "choice",
         "local",
-        "How a task reaches a worker: local (in this process), flight (worker daemons) or spark (its executors).",
+        "Where tasks run: local (in this process), flight (worker daemons) or spark (Spark's executors).",
         _choice("local", "flight", "spark"),
     ),
     Option(
-        "workers", "addresses", "", "The worker daemons of transport flight, host:port,...", parse_addresses
+        "workers", "addresses", "", "Transport flight: the worker daemons, host:port,...", parse_addresses
     ),
     Option(
         "worker.timeoutSeconds",
         "number",
         "10",
-        "A worker daemon that does not answer for so long is taken for lost; its tasks go elsewhere.",
+        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere.",
         _seconds,
     ),
     Option(
         "tokenFile",
         "file",
         "",
-        "Holds the token that worker daemons ask for; without it, the environment variable VOLLEY_TOKEN does.",
+        "File with the token for worker daemons. Default: the environment variable VOLLEY_TOKEN.",
         str,
     ),
     Option(
-        "tls.caFile", "file", "", "Certificates (PEM) to trust. Set: connections to workers use TLS.", str
+        "tls.caFile",
+        "file",
+        "",
+        "CA certificates (PEM) to trust. If set, connections to workers use TLS.",
+        str,
     ),
-    Option(
-        "tls.certificateFile", "file", "", "This side's certificate (PEM), where workers ask for one.", str
-    ),
-    Option("tls.keyFile", "file", "", "The key (PEM) of that certificate.", str),
+    Option("tls.certificateFile", "file", "", "Client certificate (PEM), if workers require one.", str),
+    Option("tls.keyFile", "file", "", "Private key (PEM) of the client certificate.", str),
     Option(
         "local.workers",
         "integer",
         "1",
-        "In-process workers. With 1 a whole query is one plan; above 1 exchanges are real.",
+        "Transport local: number of in-process workers. With 1 a query runs as one plan without exchanges.",
         _at_least(1),
     ),
     Option(
         "local.cores",
         "integer",
         "0",
-        "Cores that all in-process workers share; 0 takes those of this process.",
+        "Transport local: cores that the workers share. 0: all cores of this process.",
         _at_least(0),
     ),
     Option(
         "shuffle.store",
         "store",
         "memory",
-        "Where exchanged data lives: memory (of those who wrote it, or their disks), or, outliving them, service"
-        " (shuffle servers) or a folder that all workers reach, as a URI (file://, s3://, ...). " + _OF_BOTH,
+        "Where exchanged data is kept: memory (of the workers that wrote it, or their disks); or, to survive workers,"
+        " service (shuffle servers) or the URI of a folder that all workers can reach (file://, s3://, ...). "
+        + _OF_BOTH,
         _store,
     ),
     Option(
         "shuffle.service",
         "addresses",
         "",
-        "The shuffle servers of store service, host:port,... " + _OF_BOTH,
+        "Store service: the shuffle servers, host:port,... " + _OF_BOTH,
         parse_addresses,
     ),
     Option(
         "shuffle.replicas",
         "integer",
         "2",
-        "On how many shuffle servers each block is kept, where there are so many. " + _OF_BOTH,
+        "Store service: replicas per block, capped at the number of servers. " + _OF_BOTH,
         _at_least(1),
     ),
     Option(
         "mixed",
         "boolean",
         "true",
-        "Run what is native of a query natively when Spark has to run the rest; off: Spark then runs all of it.",
+        "Run the supported parts of a query natively if Spark must run the rest. If false, Spark runs all of it.",
         _boolean,
     ),
     Option(
         "singleTaskSize",
         "size",
         "32m",
-        "A query that reads no more than this of files (the columns that it needs, and 256k a file) is one task on one "
-        "worker; 0: never.",
+        "A query that reads at most this much from files (the columns it needs, plus 256k per file) runs as one task. "
+        "0: never.",
         _bytes_or_zero,
     ),
     Option(
         "planner.scanTaskSize",
         "size",
         "2m",
-        "A scan of files gets another task for every so many bytes that it reads, up to one per worker.",
+        "Bytes per task of a file scan. A scan has at most one task per worker.",
         parse_bytes,
     ),
     Option(
@@ -231,116 +234,116 @@ OPTIONS: tuple[Option, ...] = (
         "planner.replicatedScanSize",
         "size",
         "3m",
-        "A broadcast side that scans no more than this is computed by every task instead of in a stage; 0: never.",
+        "A broadcast side that scans at most this much is computed by every task instead of by its own stage. "
+        "0: never.",
         _bytes_or_zero,
     ),
     Option(
         "planner.continuedStageSize",
         "size",
         "12m",
-        "A single task goes on with the next stage if it reads no more than this for it; 0: never.",
+        "A single task continues with the next stage if it reads at most this much for it. 0: never.",
         _bytes_or_zero,
     ),
     Option(
         "planner.broadcastSize",
         "size",
         "10m",
-        "A side of a shuffle join that proves no larger than this is read whole by every task; 0: never.",
+        "A shuffle join becomes a broadcast join if one side turns out to be at most this large. 0: never.",
         _bytes_or_zero,
     ),
     Option(
         "planner.runtimeFilterSize",
         "size",
         "64m",
-        "The most that a task reads of the other side of a join to drop rows before they are exchanged; 0: never.",
+        "Largest join side that a task reads as a runtime filter, to drop rows before they are exchanged. 0: never.",
         _bytes_or_zero,
     ),
     Option(
         "executor.memory",
         "size",
         "0",
-        "Transport spark: what the sidecar of an executor may use; 0 takes the executor's overhead memory.",
+        "Transport spark: memory of an executor's sidecar. 0: the executor's overhead memory.",
         _bytes_or_zero,
     ),
     Option(
         "executor.insecure",
         "boolean",
         "false",
-        "Sidecars of Spark's executors, and the driver for executors, may listen beyond loopback without TLS. They ask "
-        "for a token in any case.",
+        "Transport spark: allow sidecars and the driver to listen beyond loopback without TLS. They always require a "
+        "token.",
         _boolean,
     ),
     Option(
         "shuffle.port",
         "integer",
         "0",
-        "Port of a worker's Flight endpoint, 0 for any. " + _OF_WORKERS,
+        "Port of a worker's Flight endpoint. 0: any free port. " + _OF_WORKERS,
         _port,
     ),
     Option(
         "shuffle.memoryFraction",
         "number",
         "0.3",
-        "Share of a worker's memory for exchanged data. " + _OF_WORKERS,
+        "Fraction of a worker's memory for exchanged data. " + _OF_WORKERS,
         _share,
     ),
     Option(
         "shuffle.spillThreshold",
         "number",
         "0.8",
-        "Share of that from which new output goes to disk. " + _OF_WORKERS,
+        "Fraction of the memory for exchanged data above which new output goes to disk. " + _OF_WORKERS,
         _share_or_all,
     ),
     Option(
         "shuffle.maxMessageSize",
         "size",
         "64m",
-        "Largest Flight message of exchanged data and results. " + _OF_WORKERS,
+        "Maximum size of a Flight message with exchanged data or results. " + _OF_WORKERS,
         parse_bytes,
     ),
     Option(
         "shuffle.compression",
         "choice",
         "auto",
-        "Of exchanged data on disk and between hosts: none, lz4, zstd, or auto (lz4). " + _OF_WORKERS,
+        "Compression of exchanged data on disk and between hosts: none, lz4, zstd, or auto (lz4). "
+        + _OF_WORKERS,
         _choice("none", "lz4", "zstd", "auto"),
     ),
     Option(
         "shuffle.retryAttempts",
         "integer",
         "3",
-        "How often a fetch that failed is tried again. " + _OF_WORKERS,
+        "Retries of a failed fetch. " + _OF_WORKERS,
         _at_least(0),
     ),
     Option(
         "shuffle.retryDelayMs",
         "integer",
         "1000",
-        "Wait before the first of these; it doubles each time, with jitter and a cap. " + _OF_WORKERS,
+        "Delay before the first retry. It doubles each time, with jitter and a cap. " + _OF_WORKERS,
         _at_least(0),
     ),
     Option(
         "shuffle.timeoutSeconds",
         "number",
         "20",
-        "A fetch that brings nothing for so long has failed: its worker hangs or is cut off. " + _OF_WORKERS,
+        "Seconds without data before a fetch fails. " + _OF_WORKERS,
         _seconds,
     ),
-    Option(
-        "task.attempts", "integer", "3", "How often a task may be tried before the query fails.", _at_least(1)
-    ),
+    Option("task.attempts", "integer", "3", "Attempts at a task before the query fails.", _at_least(1)),
     Option(
         "timeoutSeconds",
         "number",
         "3600",
-        "A native query that takes longer is cancelled with DEADLINE_EXCEEDED.",
+        "A native query that takes longer fails with DEADLINE_EXCEEDED.",
         _seconds,
     ),
     Option(
         "progress",
         "choice",
         "auto",
-        "Show a progress line for queries that last: auto (on a terminal), on or off.",
+        "Show a progress line for long queries: auto (on a terminal), on or off.",
         _choice("auto", "on", "off"),
     ),
 )
@@ -388,7 +391,7 @@ class Config:
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> Config:
-        """The options as `settings` (Spark's configuration) has them; a bad value or an unknown name is an error."""
+        """Parse the options in `settings` (Spark's configuration). ConfigError for a bad value or an unknown name."""
         for key in settings:
             if key.startswith(PREFIX) and key not in _KEYS:
                 raise ConfigError(f"there is no option {key}.", hint="Run `volley config` for the list.")

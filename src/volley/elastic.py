@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A local cluster that is as large as its work: idle workers are let go, and come back when the others are busy.
+"""Scales a local cluster with its load: stops idle workers, and starts them again when the others are busy.
 
-Only for clusters whose exchanged data is kept beside the workers; otherwise what a worker computed would go with it.
+Only for clusters with a shared shuffle store; otherwise the output of a worker would be lost with it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from volley.cluster import LocalCluster, Member
 
 
 class Elastic:
-    """Between `least` workers and as many as the cluster had at first."""
+    """Scales between `least` workers and the initial size of the cluster."""
 
     def __init__(self, cluster: LocalCluster, least: int, idle_seconds: float) -> None:
         self._cluster = cluster
         self._least = least
         self._idle_seconds = idle_seconds
         self._idle_since: dict[str, float] = {}
-        # A session knows its workers by their addresses, so those who come back take the old ones.
+        # A session knows its workers by address, so restarted workers reuse the old ports.
         self._released: list[Member] = []
 
     def step(self) -> None:
-        """Look at the workers once, and let one go or take one back where that is due."""
+        """Check the workers once, and stop or restart at most one."""
         now = time.monotonic()
         health = self._cluster.health()
         states = list(zip(list(self._cluster.members), health, strict=True))

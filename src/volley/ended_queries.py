@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queries that are over, so that whoever is late can be refused."""
+"""Remembers ended queries, so that late calls can be refused."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from volley.ids import QueryId
 
-# Enough to refuse the late messages of any query that may still send some.
+# Enough to refuse late messages of any query that may still send some.
 _LIMIT = 1024
 
 
 class EndedQueries:
-    """Remembers the last of them, each with a word on how it ended. Whoever has it guards it."""
+    """The most recent ended queries, each with how it ended. Not thread-safe: the owner locks it."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything Volley raises.
+"""The exceptions that Volley raises.
 
 VolleyError                      code, what happened, what to do next
-+-- ConfigError                  an option has a value it cannot have
++-- ConfigError                  an option has an invalid value
 +-- SessionError                 this Spark session cannot be enabled
 +-- FallbackError                spark.volley.fallback=error and something is not native
-+-- CaptureError                 Spark's plan could not be read without guessing
++-- CaptureError                 Spark's plan could not be read exactly
 +-- QueryError                   a native query failed
-    +-- TaskError                in a task of a stage, with its attempt
-    +-- EngineError              the native engine failed, and not because of the data: a defect
+    +-- TaskError                a task failed; names its attempt
+    +-- EngineError              the native engine failed, not because of the data: a bug
     +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
     +-- NoWorkers                none of the worker daemons can be used
-    +-- HandshakeRefused         two processes of different versions, or a token that is not accepted
-    +-- PeerLost                 another process does not answer, or not with what was asked for
-    |   +-- PeerTimedOut         not within the deadline of the call
-    |   +-- PeerUnavailable      nobody listens there, or the connection broke
+    +-- HandshakeRefused         two processes have different versions, or the token is not accepted
+    +-- PeerLost                 another process does not answer, or sends an invalid answer
+    |   +-- PeerTimedOut         no answer before the deadline of the call
+    |   +-- PeerUnavailable      nothing listens there, or the connection broke
     +-- PeerRefused              another process refuses a call; its code says why
     +-- BlockMissing             exchanged data is not where the manifest says
-    |   +-- BlockDamaged         it is there, and is not what was written
-    |   +-- LeaseExpired         its driver did not show that it lives, and all of the query was removed
-    +-- ShuffleRefused           a shared shuffle store does not take exchanged data; its code says why
+    |   +-- BlockDamaged         it is there, but its checksum does not match
+    |   +-- LeaseExpired         the driver did not renew its lease; the query's data was removed
+    +-- ShuffleRefused           a shared shuffle store refuses exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
-    +-- SourceError              a source failed to find out what there is to read
-    +-- CommitError              files of a write may be in the table in part; it is not tried again
+    +-- SourceError              a source failed to discover its splits
+    +-- CommitError              a write may have been committed in part; it is not retried
     +-- CrossingError            rows could not be handed from one engine to the other
-    +-- DataError                the data or an input file is at fault; Spark is asked for its own error
-    +-- QueryCancelled           somebody cancelled it
-    +-- DeadlineExceeded         a wait took longer than it may
+    +-- DataError                the data or an input file caused the error; Spark replays the query
+    +-- QueryCancelled           the query was cancelled
+    +-- DeadlineExceeded         a timeout expired
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from volley.ids import AttemptId
 
 
 class VolleyError(Exception):
-    """Base of all: `code` is stable, `message` says what and where, `hint` says what to do next."""
+    """The base class. `code` is stable, `message` says what happened and where, `hint` says what to do next."""
 
     code = "VOLLEY_ERROR"
 
@@ -77,7 +77,7 @@ class TaskError(QueryError):
 
 
 class EngineError(QueryError):
-    """The native engine failed where data cannot be the cause. Spark may run the query, and a warning says so."""
+    """The native engine failed, and the data cannot be the cause. Spark may run the query, with a warning."""
 
     code = "ENGINE_ERROR"
 
@@ -103,7 +103,7 @@ class PeerUnavailable(PeerLost):
 
 
 class PeerRefused(QueryError):
-    """`code` is that of the error on the other side."""
+    """`code` is the code of the error on the other side."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         self.code = code
@@ -111,13 +111,13 @@ class PeerRefused(QueryError):
 
 
 class ResultInterrupted(QueryError):
-    """The rows that are out cannot be taken back; a client that has not used them yet may begin again."""
+    """Rows that the client already has cannot be taken back. It may run the query again if it has not used them."""
 
     code = "RESULT_INTERRUPTED"
 
 
 class SourceError(QueryError):
-    """Discovery failed; `__cause__` is what the source raised."""
+    """Split discovery failed; `__cause__` is what the source raised."""
 
     code = "DISCOVERY_FAILED"
 
@@ -127,19 +127,19 @@ class SourceError(QueryError):
 
 
 class DataError(QueryError):
-    """The native engine met data that Spark may answer with an error (overflow, bad cast, broken file)."""
+    """The native engine met data for which Spark may raise an error (overflow, bad cast, broken file)."""
 
     code = "DATA_ERROR"
 
 
 class CommitError(QueryError):
-    """Files were being moved into the table when it failed. Writing again could double rows."""
+    """A write failed while its files were being moved into the table. Retrying could duplicate rows."""
 
     code = "COMMIT_FAILED"
 
 
 class CrossingError(QueryError):
-    """Rows could not be handed from one engine to the other; nothing is known about the rows themselves."""
+    """Rows could not be handed from one engine to the other. This says nothing about the rows themselves."""
 
     code = "ROWS_NOT_HANDED_OVER"
 
@@ -153,9 +153,9 @@ class DeadlineExceeded(QueryError):
 
 
 class BlockMissing(QueryError):
-    """A manifest names a block that its store does not have; an empty answer would be a wrong one.
+    """The store does not have a block that a manifest names. Returning no rows instead would be a wrong result.
 
-    `attempt` is the one whose output is lost, where that is known: it has to be computed again.
+    `attempt` is the one whose output is lost, if known: it must be computed again.
     """
 
     code = "SHUFFLE_BLOCK_MISSING"
@@ -174,15 +174,15 @@ class LeaseExpired(BlockMissing):
 
 
 class ShuffleRefused(QueryError):
-    """The attempt that was refused has lost; another one may pass.
+    """The refused attempt has failed; another one may succeed.
 
-    SHUFFLE_STALE_EPOCH       the stage has been rolled back since
+    SHUFFLE_STALE_EPOCH       the stage has since been rolled back
     SHUFFLE_COMMIT_LOST       another attempt at the same task was committed first
     SHUFFLE_ATTEMPT_CLOSED    the attempt was committed, aborted or never begun there
-    SHUFFLE_DAMAGED_ON_WAY    what arrived is not what was sent, or not all of it
-    SHUFFLE_QUOTA             the application has no room left
-    SHUFFLE_FULL              no server that may have the data has room for it
-    SHUFFLE_UNAVAILABLE       no server that may have the data answers
+    SHUFFLE_DAMAGED_ON_WAY    data was damaged or lost in transit
+    SHUFFLE_QUOTA             the application has used up its quota
+    SHUFFLE_FULL              no eligible server has room
+    SHUFFLE_UNAVAILABLE       no eligible server answers
     """
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything observable is an event: progress, reports, metrics and history are views of this one stream.
+"""The events of a query. Progress, reports, metrics and history are all derived from this one stream.
 
-Events are plain, frozen data that refer to nothing which runs.
+Events are immutable plain data, without references to live objects.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class QueryStarted(Event):
 
 @dataclass(frozen=True)
 class StageStarted(Event):
-    """`planned_tasks` is how many tasks the stage had before the sizes of its inputs were known; `decisions` is what
-    else these sizes changed, in words; `workers` is how many were there to run them when it began."""
+    """`planned_tasks` is the number of tasks before the sizes of the inputs were known. `decisions` describes what else
+    those sizes changed. `workers` is the number of workers at the start of the stage."""
 
     stage: StageId
     tasks: int
@@ -43,7 +43,7 @@ class StageStarted(Event):
 
 @dataclass(frozen=True)
 class StageAbsorbed(Event):
-    """The stage does not run: the tasks of its reader `by` do its work, so that its rows are not exchanged."""
+    """The stage does not run on its own: the tasks of its reader `by` do its work, which saves the exchange."""
 
     stage: StageId
     by: StageId
@@ -57,7 +57,7 @@ class TaskStarted(Event):
 
 @dataclass(frozen=True)
 class OperatorMetrics:
-    """What one native operator of a task counted; times are in nanoseconds, as DataFusion gives them."""
+    """The metrics of one native operator of a task. Times are in nanoseconds, as in DataFusion."""
 
     name: str
     values: tuple[tuple[str, int], ...]
@@ -65,10 +65,10 @@ class OperatorMetrics:
 
 @dataclass(frozen=True)
 class TaskMetrics:
-    """What a task counted. Made by its worker and carried unchanged to the report.
+    """The metrics of a task. Its worker creates them, and the report shows them unchanged.
 
-    `rows` and `size_bytes` are what it gave to its readers or to the client. `shuffle_spilled_bytes` of these did not
-    fit into the memory of the shuffle store.
+    `rows` and `size_bytes` measure its output. `shuffle_spilled_bytes` of these did not fit into the memory of the
+    shuffle store.
     """
 
     rows: Count
@@ -79,7 +79,7 @@ class TaskMetrics:
 
     @property
     def operator_spilled_bytes(self) -> int:
-        """What sorts, aggregates and joins wrote to disk for want of memory."""
+        """Bytes that sorts, aggregates and joins spilled to disk."""
         return sum(dict(operator.values).get("spilled_bytes", 0) for operator in self.operators)
 
 
@@ -91,7 +91,7 @@ class TaskFinished(Event):
 
 @dataclass(frozen=True)
 class TaskFailed(Event):
-    """`final` is False when the task is tried again."""
+    """`final` is False if the task is retried."""
 
     attempt: AttemptId
     code: str
@@ -109,7 +109,7 @@ class StageFinished(Event):
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """Where the splits of a stage's scans are. They may be told often, so they are few and small."""
+    """The states of the splits of a stage's scans. Kept small because it is sent often."""
 
     found: int
     queued: int
@@ -119,7 +119,7 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class SplitProgress(Event):
-    """Told every second in which something changes while a stage with scans that are fed runs, and at its end."""
+    """Recorded at most once per second, on changes, while a stage reads splits, and at its end."""
 
     stage: StageId
     splits: SplitCounts
@@ -127,10 +127,10 @@ class SplitProgress(Event):
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """The splits of one scan: found, still queued, given to tasks that have not read them, and read to their end.
+    """The splits of one scan: discovered, queued, assigned to tasks that have not finished them, and done.
 
-    `by_task` and `bytes_by_task` are what each task was given, in splits and in bytes as far as the source knows them.
-    `final` is False when discovery has not ended, or was stopped before its end.
+    `by_task` and `bytes_by_task` count what each task was assigned, in splits and in bytes if the source knows them.
+    `final` is False if discovery has not ended or was stopped early.
     """
 
     source: str
@@ -154,7 +154,7 @@ class FeedStatus:
 
 @dataclass(frozen=True)
 class FeedFinished(Event):
-    """A stage needs no more splits of a scan. Those that are queued or running then were not wanted any more."""
+    """A stage needs no more splits of a scan. Splits still queued or running were no longer needed."""
 
     stage: StageId
     status: FeedStatus
@@ -162,14 +162,14 @@ class FeedFinished(Event):
 
 @dataclass(frozen=True)
 class StageRolledBack(Event):
-    """The stage begins again in the epoch of `stage`: what it had read is being computed differently."""
+    """The stage restarts in the epoch of `stage`, because its input is being recomputed and may differ."""
 
     stage: StageId
 
 
 @dataclass(frozen=True)
 class QueryFinished(Event):
-    """`code` is the code of the error that ended the query, None when it gave all its rows."""
+    """`code` is the code of the error that ended the query; None if it succeeded."""
 
     query: QueryId
     seconds: float
@@ -177,7 +177,7 @@ class QueryFinished(Event):
 
 
 class EventLog:
-    """The events of one query in order. Listeners are called on the thread that records; they must be quick."""
+    """The events of one query in order. Listeners are called on the recording thread and must be fast."""
 
     def __init__(self, *listeners: Callable[[Event], None]) -> None:
         self._listeners = listeners

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a field of a message may hold, beyond its type. Declared where the message is, checked where it is read.
+"""Constraints on the fields of messages, declared as annotations and checked by the codec.
 
-A message is made by our own code and needs no checking there. What comes from a peer is checked by the codec, field by
-field, before anybody sees it: a name that becomes part of a path, or a number that is added to what a budget holds, is
-then what its annotation says.
+Messages that our own code creates are not checked. Messages from a peer are checked field by field before any code sees
+them, so a name can safely become part of a path, and a number can safely be added to a budget.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class Between:
-    """A number that is finite, as its limits are."""
+    """A finite number within these limits."""
 
     low: float
     high: float
@@ -24,13 +23,13 @@ class Between:
 
 @dataclass(frozen=True)
 class Matches:
-    """A text that is all of this form."""
+    """A text that matches the pattern as a whole."""
 
     pattern: str
 
 
 Count = Annotated[int, Between(0, _INT64_MAX)]
-"""Of rows, bytes, tasks, or the place in a sequence."""
+"""A number of rows, bytes or tasks, or a position in a sequence."""
 
 Positive = Annotated[int, Between(1, _INT64_MAX)]
 
@@ -39,7 +38,7 @@ Checksum = Annotated[int, Between(0, 2**64 - 1)]
 Seconds = Annotated[float, Between(0, 10 * 365 * 86400)]
 
 Key = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")]
-"""Becomes part of the names of files and objects."""
+"""A name that may become part of a file or object name."""
 
 Name = Annotated[str, Matches(r"[\x20-\x7e]{0,512}")]
-"""Of a process, or its address: printed, looked up, connected to."""
+"""The name or address of a process."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon in the foreground of its process: from the moment it is ready until a signal, or its parent's end."""
+"""Runs a daemon in the foreground until a signal arrives or its parent process ends."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ _SLICE_SECONDS = 0.5
 
 class Daemon(Protocol):
     def drain(self, hurry: threading.Event) -> None:
-        """Finish what runs, until nothing is left, `hurry`, or the end of the time for it."""
+        """Finish running work. Returns when it is done, when `hurry` is set, or after a timeout."""
 
     def close(self) -> None:
         """Stop serving."""
 
 
 def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = None) -> None:
-    """Run a daemon in this process until a signal or the end of `parent`, then end the process.
+    """Run a daemon until a signal arrives or process `parent` ends, then exit this process.
 
-    `announce` tells others where it is, when it is ready for them.
+    `announce` is called once the daemon can be stopped by signals.
     """
     stop, hurry = threading.Event(), threading.Event()
 
-    def signalled(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: object) -> None:
         if stop.is_set():
             hurry.set()
         stop.set()
 
-    signal.signal(signal.SIGTERM, signalled)
-    signal.signal(signal.SIGINT, signalled)
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
     if parent is not None:
         die_with(parent)
     announce()
-    # In slices: Python handles a signal on the main thread, which may not wake for one that another thread was given.
+    # Poll: Python handles signals on the main thread, which may sleep on if another thread receives the signal.
     while not stop.wait(_SLICE_SECONDS):
         pass
     daemon.drain(hurry)
     daemon.close()
-    # Threads of Flight and DataFusion may still be in the middle of a batch that nobody wants; an orderly end of the
-    # interpreter under them can abort the process.
+    # Threads of Flight and DataFusion may still be working on a batch that nobody needs. Shutting down the interpreter
+    # under them can abort the process.
     os._exit(0)
 
 
 def die_with(parent: int) -> None:
-    """End this process, at once and without ceremony, when process `parent` ends."""
+    """Exit this process immediately when its parent process ends."""
     end_with(parent)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def end_with(process: int) -> None:
-    """End this process when another one, which need not be its parent, ends."""
+    """Exit this process immediately when another one, not necessarily its parent, ends."""
     try:
         watched = os.pidfd_open(process)
     except ProcessLookupError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sessions of this process are running, and what their last queries did."""
+"""The running queries and last reports of the sessions in this process."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _mine = threading.local()
 
 
 def session_id(spark: SparkSession) -> str:
-    """The JVM session: PySpark may have several objects for one."""
+    """The id of the JVM session: PySpark may have several objects for one session."""
     return str(spark._jsparkSession.sessionUUID())
 
 
 def last_query(spark: SparkSession) -> QueryReport | None:
-    """What the last action of this session did: this thread's last if it had one, else any thread's."""
+    """The report of the session's last action: this thread's last one if any, otherwise any thread's."""
     session = session_id(spark)
     return getattr(_mine, "reports", {}).get(session) or _latest.get(session)
 
 
 def latest(session: str) -> QueryReport | None:
-    """What the last action of the session did, whichever thread asked for it."""
+    """The report of the session's last action, on any thread."""
     return _latest.get(session)
 
 
 def cancel(spark: SparkSession) -> int:
-    """Cancel the native queries that this session is running; each raises QueryCancelled. Gives their number."""
+    """Cancel the running native queries of this session; each raises QueryCancelled. Returns their number."""
     tokens = running(spark)
     for token in tokens:
         token.cancel("volley.cancel was called")
@@ -42,7 +42,7 @@ def cancel(spark: SparkSession) -> int:
 
 
 def running(spark: SparkSession) -> list[CancellationToken]:
-    """One for each native query, and each native part of a mixed one, that this session is running now."""
+    """One token per running native query, and per native part of a running mixed query, of this session."""
     with _lock:
         return list(_running[session_id(spark)])
 
@@ -58,7 +58,7 @@ def ended(session: str, token: CancellationToken) -> None:
 
 
 def keep(session: str, report: QueryReport) -> None:
-    """From now on this is what the session's, and this thread's, last query did."""
+    """Record the report of the last query of this session and this thread."""
     if not hasattr(_mine, "reports"):
         _mine.reports = {}
     _mine.reports[session] = _latest[session] = report

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who did what: every message, block and error carries these, from the query down to the attempt."""
+"""Identifiers, from the query down to the attempt. Every message, block and error carries them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QueryId:
 
 @dataclass(frozen=True, order=True)
 class StageId:
-    """A stage of a query. The epoch rises when a stage must be rolled back and run again as a whole."""
+    """A stage of a query. The epoch increases when the stage is rolled back and runs again as a whole."""
 
     query: QueryId
     stage: Count
@@ -44,7 +44,7 @@ class TaskId:
 
 @dataclass(frozen=True, order=True)
 class AttemptId:
-    """One try at a task. Of several attempts at most one wins; the others leave nothing behind."""
+    """One attempt at a task. At most one attempt wins; the others leave nothing behind."""
 
     task: TaskId
     attempt: Count

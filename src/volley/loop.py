@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread on which native queries wait.
+"""The event loop on which native queries run.
 
-DataFusion's streams are awaitable, and only an awaited stream can be stopped in the middle of an operator: a
-thread that blocks in one cannot. So everything that waits for native work waits on one event loop, in a thread
-that this module owns and ends with the interpreter. What blocks runs on threads beside it, on a pool for each kind of
-`Work`, so that writers who wait for room keep nobody from planning a task or from reading an answer.
+DataFusion's streams are awaitable, and only an awaited stream can be stopped in the middle of an operator. All waiting
+for native work therefore happens on one event loop, in a thread that ends with the interpreter. Blocking calls run on
+thread pools, one per kind of `Work`, so that writers waiting for room do not delay planning or reading.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ Value = TypeVar("Value")
 
 
 class Work(Enum):
-    """Kinds of blocking work. Each has threads of its own, which are named after it."""
+    """Kinds of blocking work. Each has its own thread pool, named after it."""
 
     PLAN = "plan"
-    """Making plans: computes."""
+    """Planning, which is CPU-bound."""
     SINK = "sink"
     """Writing exchanged data: may wait a minute for room."""
     STORE = "store"
@@ -36,12 +35,12 @@ class Work(Enum):
     """Reading exchanged data in the driver, such as the results of subqueries."""
 
 
-# Threads start when they are needed. An attempt has one sink, and a worker rarely more attempts than this.
+# Threads start on demand. An attempt has one sink, and a worker rarely runs more attempts than this.
 _THREADS = {Work.PLAN: 4, Work.SINK: 256, Work.STORE: 16, Work.FETCH: 16}
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop with its threads for blocking work."""
+    """An event loop with thread pools for blocking work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class LoopThread:
-    """An event loop in a thread of its own. `close` cancels what still runs and ends the thread."""
+    """An event loop in its own thread. `close` cancels its tasks and ends the thread."""
 
     def __init__(self) -> None:
         self._loop = _Loop()
@@ -60,11 +59,11 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
-        """Run `work` on the loop; called from any other thread."""
+        """Run `work` on the loop. May be called from any other thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function` on the loop soon, without waiting. After `close` nothing is called."""
+        """Schedule a call on the loop without waiting for it. Does nothing after `close`."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
@@ -89,22 +88,22 @@ async def run_blocking(
 ) -> Value:
     """Call `function` on a thread and wait for it.
 
-    A thread cannot be stopped, and what it uses must outlive it: when this is cancelled, it ends after the function
-    has. `on_cancel` may make the function return early; it is called on another thread.
+    A thread cannot be interrupted, and what it uses must outlive it. A cancelled call therefore still waits for the
+    function to return. `on_cancel` may make it return early; it is called on another thread.
     """
     work = _start(where, function, *arguments)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        under_way: list[asyncio.Future[Any]] = [work]
+        pending: list[asyncio.Future[Any]] = [work]
         if on_cancel is not None and not work.done():
-            under_way.append(_start(where, on_cancel))
-        while any(not future.done() for future in under_way):
-            # Cancelled once more, it still waits.
+            pending.append(_start(where, on_cancel))
+        while any(not future.done() for future in pending):
+            # Keep waiting even if cancelled again.
             with suppress(asyncio.CancelledError):
-                await asyncio.wait(under_way)
-        for future in under_way:
-            future.exception()  # nobody wants to know
+                await asyncio.wait(pending)
+        for future in pending:
+            future.exception()  # retrieve it, or asyncio warns that nobody did
         raise
 
 
@@ -112,13 +111,13 @@ def _start(where: Work | Executor, function: Callable[..., Value], *arguments: A
     loop = asyncio.get_running_loop()
     if isinstance(where, Executor):
         return loop.run_in_executor(where, partial(function, *arguments))
-    # A loop that is not ours has one pool for everything.
+    # Other event loops have a single default pool.
     pool = loop.pools[where] if isinstance(loop, _Loop) else None
     return loop.run_in_executor(pool, partial(function, *arguments))
 
 
 async def _cancel_all() -> None:
-    """A stream that is still polled while the interpreter ends can abort the process: end them all first."""
+    """Cancel all tasks. A stream that is polled while the interpreter shuts down can abort the process."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()
@@ -129,5 +128,5 @@ _loops: Shared[None, LoopThread] = Shared(Phase.QUERIES, close=LoopThread.close)
 
 
 def shared_loop() -> LoopThread:
-    """The loop of this process, started by the first query. A forked child that queries gets one of its own."""
+    """The loop of this process, started by its first query. A forked child gets its own."""
     return _loops.get(None, LoopThread)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process may use of the machine."""
+"""The cores and memory that are available to this process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def available_cores() -> int:
-    """Cores that the scheduler lets this process use; containers and taskset make them fewer than the machine has."""
+    """Cores that this process may use. Containers and taskset may allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory_bytes() -> int:
-    """What this process may use: the machine's memory, or the control group's limit when that is lower."""
+    """Memory that this process may use: the machine's memory, or the cgroup limit if that is lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

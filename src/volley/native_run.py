@@ -33,7 +33,7 @@ from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.rpc.messages import TaskDone
 from volley.splits.measure import fits_one_task, measure
-from volley.stages.cut import alone, kept, make_stages
+from volley.stages.cut import make_stages, note_single_task, partition_result
 from volley.stages.graph import StageGraph
 from volley.stages.limits import PlannerLimits
 from volley.transport.base import Transport
@@ -89,7 +89,7 @@ class NativeRun:
     def materialize(self, subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
         """Run a subplan; its rows stay where Spark's tasks can read them."""
         transport, access = self._deployment.open_for_spark(resources)
-        graph = kept(self._graph(subplan, transport), self._spark.sparkContext.defaultParallelism)
+        graph = partition_result(self._graph(subplan, transport), self._spark.sparkContext.defaultParallelism)
         output = self._begin(materialize, graph, transport)
         output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, self._tag))
         self._subplans.append(output)
@@ -122,7 +122,7 @@ class NativeRun:
             return make_stages(plan, 1, self._limits)
         plan = measure(plan)
         if fits_one_task(plan, self._limits):
-            return alone(make_stages(plan, 1, self._limits))
+            return note_single_task(make_stages(plan, 1, self._limits))
         return make_stages(plan, workers, self._limits)
 
     def _begin(

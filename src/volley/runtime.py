@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one owner of what a process shares between its queries: the loop, connections, stores, directories.
+"""Owns what the queries of a process share: the loop, connections, stores, directories.
 
-    owner = Shared(Phase.CONNECTIONS, close=Fleet.close)    declared by the module that knows the resource
-    owner.get(key, create)                                  created by the first who asks
-    exit of the process                                     phase by phase, each resource is closed
-    fork                                                    the child has none, and leaves those of its parent alone
+    owner = Shared(Phase.CONNECTIONS, close=Fleet.close)    declared by the module that defines the resource
+    owner.get(key, create)                                  creates the resource on first use
+    process exit                                            closes all resources, phase by phase
+    fork                                                    the child starts empty and leaves its parent's alone
 
-There is one exit handler and one fork hook, both here, so the order in which things end is the order of `Phase` and
-not that of imports.
+The only exit handler and the only fork hook are here, so resources are closed in the order of `Phase`, not in the order
+of imports.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ Value = TypeVar("Value")
 
 
 class Phase(IntEnum):
-    """When a resource is closed: users come before what they use."""
+    """When a resource is closed: before the resources that it uses."""
 
     QUERIES = 1
-    """Event loops, with all that still runs on them."""
+    """Event loops and the tasks on them."""
     CONNECTIONS = 2
-    """Servers of this process, and connections to other processes."""
+    """Servers in this process, and connections to other processes."""
     STORES = 3
-    """Exchanged data that this process began."""
+    """Exchanged data of queries that this process began."""
     FILES = 4
     """Directories of this process."""
     ENGINE = 5
-    """The native engine, which has no work left by now."""
+    """The native engine, which is idle by now."""
 
 
 class Shared(Generic[Key, Value]):
-    """Resources of one kind, by key. Every method may be called from any thread.
+    """Resources of one kind, by key. All methods may be called from any thread.
 
-    A forked child has none: their threads and connections belong to the parent.
+    A forked child has none, because their threads and connections belong to the parent.
     """
 
     def __init__(self, phase: Phase, close: Callable[[Value], object]) -> None:
@@ -60,19 +60,19 @@ class Shared(Generic[Key, Value]):
 
     @contextmanager
     def locked(self) -> Iterator[dict[Key, Value]]:
-        """All of them, for as long as nobody else may look."""
+        """All resources, with exclusive access."""
         with self._lock:
             yield self._values
 
     def get(self, key: Key, create: Callable[[], Value]) -> Value:
-        """The one for `key`, created if there is none."""
+        """The resource for `key`, created on first use."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = create()
             return self._values[key]
 
     def close(self) -> None:
-        """Close all of them; the next who asks gets a new one."""
+        """Close all resources. The next `get` creates a new one."""
         with self._lock:
             closing = list(self._values.values())
             self._values.clear()
@@ -80,7 +80,7 @@ class Shared(Generic[Key, Value]):
             self._close(value)
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's, without closing them."""
+        """In a forked child, drop the parent's resources without closing them."""
         _keep_for_ever(self._values)
         # The parent may have forked while another of its threads held the lock.
         self._lock = threading.RLock()
@@ -99,7 +99,7 @@ class _Runtime:
             try:
                 owner.close()
             except Exception:
-                # The rest is closed all the same.
+                # Close the rest anyway.
                 _log.exception("closing %s failed", owner.phase.name.lower())
 
     def forget(self) -> None:
@@ -109,14 +109,14 @@ class _Runtime:
 
 
 def _disarm_servers() -> None:
-    """Keep Flight servers of the parent from being shut down by this child.
+    """Prevent this child from shutting down the Flight servers of its parent.
 
-    pyarrow does that when the interpreter ends, and then waits for threads that only the parent has.
+    pyarrow does so at interpreter exit, and then waits for threads that exist only in the parent.
     """
     flight = sys.modules.get("pyarrow.flight")
     if flight is None:
         return
-    # pyarrow shows its finalizers to nobody, so they have to be found among all of them.
+    # pyarrow does not expose its finalizers, so search the registry for them.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         found = finalizer.peek()
         if found is not None and isinstance(found[0], flight.FlightServerBase):
@@ -125,7 +125,7 @@ def _disarm_servers() -> None:
 
 
 def _keep_for_ever(value: object) -> None:
-    """Destructors of gRPC wait for threads, too: what belongs to the parent is never destroyed in the child."""
+    """Leak a value. Destructors of gRPC also wait for the parent's threads, so they must not run in the child."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 

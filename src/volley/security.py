@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may talk to a daemon: a shared token on every call, TLS and mutual TLS around it.
+"""Authentication of daemons and their clients: a shared token on every call, and optionally TLS or mutual TLS.
 
-Secrets come from files or the environment and go into headers and TLS contexts; they are in no command line, no
-message, no `repr`. A peer that is refused is told that it is refused, and nothing else.
+Secrets are read from files or the environment. They never appear in command lines, messages or a `repr`. A rejected
+peer learns only that it was rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEADER = "authorization"
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM texts. `ca` vouches for the other side; `certificate` and `key` are this side's own."""
+    """PEM texts. `ca` verifies the other side; `certificate` and `key` are this side's own."""
 
     ca: bytes | None = None
     certificate: bytes | None = None
@@ -37,7 +37,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Security:
-    """What this process shows to others and asks of them. Without `tls` connections are plain TCP."""
+    """The credentials that this process presents and requires. Without `tls` connections are plain TCP."""
 
     token: str | None = field(default=None, repr=False)
     tls: Tls | None = None
@@ -51,15 +51,15 @@ class Security:
         key_file: str = "",
         environment: Mapping[str, str] = os.environ,
     ) -> Security:
-        """From files; without a token file the token is that of the environment, if it has one."""
+        """Read the credentials from files. Without a token file the token is taken from the environment, if set."""
         token = _token(Path(token_file)) if token_file else environment.get(TOKEN_VARIABLE) or None
         if token is not None and not token.isascii():
             raise ConfigError(
-                "the token has letters outside ASCII.", hint="Make one with `openssl rand -hex 32`."
+                "the token has characters outside ASCII.", hint="Create one with `openssl rand -hex 32`."
             )
         if bool(certificate_file) != bool(key_file):
             raise ConfigError(
-                "a certificate and its key belong together.", hint="Give both files, or neither."
+                "a certificate needs its key, and a key its certificate.", hint="Give both files, or neither."
             )
         if not ca_file and not certificate_file:
             return cls(token)
@@ -69,13 +69,12 @@ class Security:
         return f"{'grpc+tls' if self.tls else 'grpc'}://{address}"
 
     def connect(self, address: str, hang_seconds: float | None = None) -> flight.FlightClient:
-        """A client of the daemon at `host:port`. Nothing is sent yet.
+        """A client of the daemon at `host:port`. Connects on first use.
 
-        `hang_seconds` is for clients that send much: the deadline of a call does not end it while its request cannot
-        be sent. A peer that is silent for so long is then asked for a sign of life, and left when it gives none.
+        `hang_seconds` is for clients that send large requests: gRPC does not enforce the deadline of a call while its
+        request cannot be sent. Keepalive pings then detect a peer that does not respond for this long.
 
-        Every client has a connection of its own, so that control does not wait behind data, and tries a peer that was
-        away again soon.
+        Every client has its own connection, so that control messages do not wait behind data, and reconnects quickly.
         """
         options = [
             ("grpc.use_local_subchannel_pool", 1),
@@ -99,7 +98,7 @@ class Security:
         return flight.FlightClient(self.uri(address), **arguments)
 
     def server_arguments(self, require_client_certificate: bool = False) -> dict[str, Any]:
-        """For the constructor of a Flight server."""
+        """Arguments for the constructor of a Flight server."""
         arguments: dict[str, Any] = {}
         if self.token is not None:
             arguments["middleware"] = {"token": _AskToken(self.token)}
@@ -114,7 +113,7 @@ class Security:
         return arguments
 
     def check_listening(self, host: str, insecure: bool = False) -> None:
-        """ConfigError when a daemon that listens on `host` would be open to the network."""
+        """Raise ConfigError if a daemon on `host` would be reachable from the network without token and TLS."""
         if insecure or is_loopback(host) or (self.token is not None and self.tls is not None):
             return
         raise ConfigError(
@@ -125,7 +124,7 @@ class Security:
 
 
 class Clients:
-    """One client for each daemon that is asked, made when it is first wanted. For any thread."""
+    """One client per daemon, created on first use. May be used from any thread."""
 
     def __init__(self, security: Security) -> None:
         self._security = security
@@ -139,7 +138,7 @@ class Clients:
             return self._clients[address]
 
     def close(self) -> None:
-        """End all connections. Who asks again gets a new one."""
+        """Close all connections. The next use creates a new one."""
         with self._lock:
             closing = list(self._clients.values())
             self._clients.clear()
@@ -154,11 +153,11 @@ class Clients:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether every address that `host` stands for is loopback."""
+    """Whether `host` resolves to loopback addresses only."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError as error:
-        raise ConfigError(f"{host!r} is no host of this machine: {error}.") from error
+        raise ConfigError(f"{host!r} cannot be resolved: {error}.") from error
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
 
 
@@ -171,7 +170,7 @@ class _AskToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         shown = [value for key, values in headers.items() if key.lower() == _HEADER for value in values]
         if len(shown) == 1:
             value = shown[0].encode("utf-8", "replace") if isinstance(shown[0], str) else bytes(shown[0])
-            # Constant time: how long the refusal takes tells nothing of the token.
+            # Constant time, so that timing reveals nothing about the token.
             if hmac.compare_digest(value, self._expected):
                 return
         raise flight.FlightUnauthenticatedError("refused")

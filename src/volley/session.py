@@ -13,7 +13,8 @@ from functools import cached_property, partial, wraps
 from inspect import getattr_static
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark import RDD
+from pyspark.sql import DataFrame, SparkSession
 
 from volley import history
 from volley.actions import record_only
@@ -22,6 +23,7 @@ from volley.config import Config
 from volley.errors import SessionError
 from volley.intercepts import INTERCEPTS, Intercept
 from volley.plan.capture import prepare
+from volley.plan.local_data import remember
 from volley.settings import ENABLED, SEAM, settings, switch
 
 _lock = threading.Lock()
@@ -89,6 +91,7 @@ def _install() -> None:
             else:
                 wrapped = _wrap(intercept, original)
             setattr(intercept.owner, intercept.method, wrapped)
+        SparkSession.createDataFrame = _remembering(SparkSession.createDataFrame)  # type: ignore[method-assign]
         _installed = True
 
 
@@ -118,3 +121,16 @@ def _wrap(intercept: Intercept, original: Callable[..., Any]) -> Callable[..., A
 
     setattr(answer, SEAM, True)
     return wraps(original)(answer) if hasattr(original, "__name__") else answer
+
+
+def _remembering(create: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    """Frames of local data are read natively later, so they are told from those of RDDs, whatever is enabled now."""
+
+    @wraps(create)
+    def create_and_remember(spark: SparkSession, data: Any, *arguments: Any, **named: Any) -> DataFrame:
+        frame = create(spark, data, *arguments, **named)
+        if not isinstance(data, RDD):
+            remember(spark.sparkContext._gateway, frame._jdf)
+        return frame
+
+    return create_and_remember

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options as a Spark session has them."""
+"""Reads the options that are set on a Spark session."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SEAM = "_volley_seam"
 
 
 def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options as this session has them."""
+    """Volley's options that are set on this session."""
     return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
 
 
 def explicit_settings(spark: SparkSession) -> dict[str, str]:
-    """Every key that somebody has set on this session. One call: a Java map costs several an entry."""
+    """All options that are set on this session, in one call to the JVM: a Java map costs several per entry."""
     separator = "\x01"
     text = spark._jsparkSession.conf().getAll().mkString(separator)
     pairs = (entry.partition(" -> ") for entry in text.split(separator))
@@ -27,11 +27,11 @@ def explicit_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def switch(spark: SparkSession) -> bool | None:
-    """`spark.volley.enabled` of this session; None where nobody has set it. ConfigError when it is no boolean."""
+    """`spark.volley.enabled` of this session; None if not set. ConfigError if it is not a boolean."""
     text = spark.conf.get(ENABLED, None)
     return None if text is None else read_enabled(str(text))
 
 
 def is_active(spark: SparkSession) -> bool:
-    """Whether Volley sees this session's actions and is on."""
+    """Whether Volley is enabled in this process and for this session."""
     return hasattr(ClassicDataFrame.collect, SEAM) and switch(spark) is True

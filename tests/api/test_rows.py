@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from volley.bench.compare import difference
 from volley.bench.order import sort_columns
 from volley.testing.rows import SparkTasks, assert_same_rows
-from volley.testing.session import conf, restored
+from volley.testing.session import conf, restore_conf
 
 
 def table(values: list[object], type: pa.DataType | None = None, name: str = "a") -> pa.Table:
@@ -142,7 +142,7 @@ class TestConf:
         assert spark.conf.get(self.KEY) == "true"
 
     def test_whatever_was_set_is_undone(self, spark: SparkSession) -> None:
-        with restored(spark):
+        with restore_conf(spark):
             spark.conf.set(self.KEY, "false")
             spark.conf.set("spark.sql.shuffle.partitions", "9")
             spark.conf.unset("spark.sql.session.timeZone")

@@ -75,7 +75,7 @@ class TestData:
 
     def test_a_place_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(VolleyError, match="Name another place"):
+        with pytest.raises(VolleyError, match="Choose another directory"):
             tpch_data(0.001, tmp_path / "file" / "data")
 
     def test_the_cache_follows_xdg(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,4 +28,4 @@ def test_the_table_says_what_was_measured() -> None:
     )
     cells = [next(iter(column.cells)) for column in table.columns]
     assert cells == ["volley", "0.25", "0.12", "11.00", "1.10", "25 25 24 26"]
-    assert "At best 10.0 s in all, 20.0 s" in str(table.caption)
+    assert "10.0 s with perfect overlap, 20.0 s without" in str(table.caption)

@@ -155,7 +155,7 @@ class TestDoctor:
         result = CliRunner().invoke(cli, ["doctor"])
         assert result.exit_code == 1
         assert "Install it." in result.output
-        assert "not tried, because of: java" in result.output
+        assert "skipped because of: java" in result.output
 
 
 class TestDemo:

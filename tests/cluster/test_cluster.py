@@ -114,7 +114,7 @@ class TestCommand:
     def test_workers_are_not_let_go_with_what_they_hold(self) -> None:
         result = CliRunner().invoke(cli, ["cluster", "--least", "1"])
         assert result.exit_code == 2
-        assert "data would go with the workers" in result.output
+        assert "data would be lost with the workers" in result.output
 
     @pytest.mark.parametrize("command", ["worker", "cluster", "status", "shuffle-service"])
     def test_help_has_an_example(self, command: str) -> None:

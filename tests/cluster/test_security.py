@@ -289,7 +289,7 @@ class TestTls:
             ServiceDaemon(settings, Security(TOKEN))
 
     def test_a_certificate_needs_its_key(self, certificates: Path) -> None:
-        with pytest.raises(ConfigError, match="belong together"):
+        with pytest.raises(ConfigError, match="needs its key"):
             Security.read("", "", str(certificates / "member.pem"), "")
 
     def test_mutual_tls_needs_a_ca(self, certificates: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from volley.rpc.messages import TaskDone, TaskSpec, WorkerInfo
 from volley.shuffle.factory import serving_store
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
-from volley.stages.cut import kept, make_stages
+from volley.stages.cut import make_stages, partition_result
 from volley.testing.limits import UNMERGED
 from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
@@ -66,7 +66,7 @@ class Kept:
         self.transport = transport or LocalTransport(WORKERS, 3, MemoryStore)
         self.token, self.log = CancellationToken(), EventLog()
         self.output: MaterializedResult = materialize(
-            kept(make_stages(plan, WORKERS, UNMERGED), readers=4),
+            partition_result(make_stages(plan, WORKERS, UNMERGED), readers=4),
             self.transport,
             RunOptions(
                 query=QueryId.new(),

@@ -248,7 +248,7 @@ def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
     decisions = {
         event.stage.stage: event.decisions for event in log.events if isinstance(event, StageStarted)
     }
-    assert "with a partner" in decisions[0][0]
+    assert "with a match" in decisions[0][0]
     assert rolled_back(log) == [(0, 1)]
 
 

@@ -30,7 +30,7 @@ from volley.plan.types import LONG
 from volley.shuffle.base import Block
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.memory import MemoryStore
-from volley.shuffle.objectstore import ObjectStore
+from volley.shuffle.object_store import ObjectStore
 from volley.stages.cut import cut
 from volley.stages.limits import PlannerLimits
 from volley.testing.limits import UNMERGED

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 import volley
 from volley.errors import DataError
-from volley.lower.null_checks import without_implied_null_checks
-from volley.lower.operators import lower, root
+from volley.lower.null_checks import drop_implied_null_checks
+from volley.lower.operators import lower, select_result
 from volley.lower.sessions import planning_context
 from volley.lower.streams import StreamTable
 from volley.plan.expressions import Attribute, Call, Expression, Literal
@@ -172,7 +172,7 @@ def _run(node: Node, inputs: StreamTable | None = None) -> pa.Table:
         return inputs
 
     with ExitStack() as resources:
-        return root(lower(node, planning_context(2), given, resources), node).to_arrow_table()
+        return select_result(lower(node, planning_context(2), given, resources), node).to_arrow_table()
 
 
 A, B = Attribute(1, "a", LONG), Attribute(2, "b", LONG)
@@ -279,19 +279,19 @@ def test_null_checks_go_where_the_join_repeats_them(
     kind: JoinKind, left_checked: bool, right_checked: bool
 ) -> None:
     join = Join(kind, (A,), (B,), None, None, Filter(_not_null(A), LEFT), Filter(_not_null(B), RIGHT))
-    changed = without_implied_null_checks(join)
+    changed = drop_implied_null_checks(join)
     assert [isinstance(child, Filter) for child in changed.children] == [left_checked, right_checked]
 
 
 def test_null_check_beside_a_comparison_goes() -> None:
     compared = _call("GreaterThan", A, Literal(1, LONG))
-    assert without_implied_null_checks(Filter(_call("And", _not_null(A), compared), LEFT)) == Filter(
+    assert drop_implied_null_checks(Filter(_call("And", _not_null(A), compared), LEFT)) == Filter(
         compared, LEFT
     )
     alone = Filter(_not_null(A), LEFT)
-    assert without_implied_null_checks(alone) == alone
+    assert drop_implied_null_checks(alone) == alone
     null_safe = Filter(_call("And", _not_null(A), _call("EqualNullSafe", A, Literal(1, LONG))), LEFT)
-    assert without_implied_null_checks(null_safe) == null_safe
+    assert drop_implied_null_checks(null_safe) == null_safe
 
 
 # --------------------------------------------------------------------------------------------- verdicts

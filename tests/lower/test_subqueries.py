@@ -16,7 +16,7 @@ from volley.plan.types import BOOLEAN, LONG
 from volley.stages.cut import cut, make_stages
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.reuse import merge_equal_stages
-from volley.stages.subqueries import asked
+from volley.stages.subqueries import subquery_stages
 from volley.testing.limits import DISTRIBUTED
 from volley.testing.rows import assert_same_rows
 
@@ -57,8 +57,8 @@ def test_what_query_and_subquery_have_in_common_is_computed_once(tpch: SparkSess
     text = "select o_custkey, sum(o_totalprice) s from orders group by 1"
     plan = plan_of(tpch.sql(f"{text} having sum(o_totalprice) = (select max(s) from ({text}))"))
     graph = make_stages(plan, WORKERS, DISTRIBUTED)
-    asking = [stage for stage in graph.stages if asked(stage.plan)]
-    assert {number for stage in asking for number in asked(stage.plan)} == graph.subqueries
+    asking = [stage for stage in graph.stages if subquery_stages(stage.plan)]
+    assert {number for stage in asking for number in subquery_stages(stage.plan)} == graph.subqueries
     # The scan with its partial sums, and the exchange of these.
     read = [node.stage for stage in graph.stages for node in stage.inputs]
     assert read.count(0) == 2

@@ -35,17 +35,17 @@ def directories() -> Iterator[LinkDirectories]:
 
 
 def test_the_same_files_have_one_directory(directories: LinkDirectories, files: list[DataFile]) -> None:
-    with directories.linked(files[:2]) as first, directories.linked(files[:2]) as second:
+    with directories.link(files[:2]) as first, directories.link(files[:2]) as second:
         assert first == second
         assert linked_to(first) == [file.path for file in files[:2]]
-    with directories.linked(files[:2]) as again, directories.linked(files[1:3]) as other:
+    with directories.link(files[:2]) as again, directories.link(files[1:3]) as other:
         assert again == first
         assert linked_to(other) == [file.path for file in files[1:3]]
 
 
 def test_partitions_have_folders(directories: LinkDirectories, files: list[DataFile]) -> None:
     days = [DataFile(file.path, 4, 0, (number % 2,)) for number, file in enumerate(files)]
-    with directories.linked(days) as directory:
+    with directories.link(days) as directory:
         assert linked_to(f"{directory}part=0") == [files[0].path, files[2].path]
         assert linked_to(f"{directory}part=1") == [files[1].path, files[3].path]
 
@@ -53,10 +53,10 @@ def test_partitions_have_folders(directories: LinkDirectories, files: list[DataF
 def test_a_file_of_the_same_size_that_was_written_anew_has_another_directory(
     directories: LinkDirectories, files: list[DataFile]
 ) -> None:
-    with directories.linked(files[:1]) as before:
+    with directories.link(files[:1]) as before:
         pass
     os.utime(files[0].path, ns=(1, 1))
-    with directories.linked(files[:1]) as after:
+    with directories.link(files[:1]) as after:
         assert before != after
 
 
@@ -66,24 +66,24 @@ def test_old_directories_go_first_and_used_ones_stay(files: list[DataFile]) -> N
 
 
 def _check_order(directories: LinkDirectories, files: list[DataFile]) -> None:
-    with directories.linked(files[:2]) as used:
-        with directories.linked(files[2:3]) as old:
+    with directories.link(files[:2]) as used:
+        with directories.link(files[2:3]) as old:
             pass
         assert not Path(old).exists()
         assert len(linked_to(used)) == 2
-    with directories.linked(files[:2]) as again:
+    with directories.link(files[:2]) as again:
         assert again == used
 
 
 def test_a_file_that_is_missing_is_an_error(directories: LinkDirectories, files: list[DataFile]) -> None:
     Path(files[3].path).unlink()
-    with pytest.raises(OSError, match="No such file"), directories.linked(files):
+    with pytest.raises(OSError, match="No such file"), directories.link(files):
         pass
 
 
 def test_nothing_is_left_after_the_end(files: list[DataFile]) -> None:
     directories = LinkDirectories()
-    with directories.linked(files) as directory:
+    with directories.link(files) as directory:
         pass
     directories.close()
     assert not Path(directory).parent.exists()

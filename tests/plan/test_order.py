@@ -37,7 +37,7 @@ from volley.plan.nodes import (
     Window,
     walk,
 )
-from volley.plan.order import explicit_order, is_ordered, missing_order, needs_input_order, order_of
+from volley.plan.order import is_ordered, make_order_explicit, missing_order, needs_input_order, order_of
 from volley.plan.types import BOOLEAN, INTEGER, LONG, STRING
 
 ID, K, V = Attribute(1, "id", LONG), Attribute(2, "k", LONG, False), Attribute(3, "v", LONG)
@@ -74,7 +74,7 @@ def call_of(plan: Node) -> WindowCall:
 
 def test_the_order_of_a_sort_reaches_a_window_behind_an_exchange() -> None:
     plan = window(Sort((BY_K,), False, hashed(Project((ID, K), by_v()))))
-    found = explicit_order(plan)
+    found = make_order_explicit(plan)
     assert call_of(found).order_by == (BY_V,)
     assert found.output == plan.output
     assert not missing_order(plan)
@@ -82,20 +82,20 @@ def test_the_order_of_a_sort_reaches_a_window_behind_an_exchange() -> None:
 
 def test_an_own_order_comes_first() -> None:
     plan = window(Sort((BY_K, BY_S), False, hashed(by_v())), row_number(order=(BY_S,)))
-    assert call_of(explicit_order(plan)).order_by == (BY_S, BY_V)
+    assert call_of(make_order_explicit(plan)).order_by == (BY_S, BY_V)
 
 
 def test_rank_sees_the_rows_that_its_order_leaves_equal() -> None:
     rank = WindowCall(Call("Rank", (BY_S,), INTEGER), (K,), (BY_S,), ROWS)
     plan = window(Sort((BY_K, BY_S), False, hashed(by_v())), rank)
     assert not needs_input_order(plan)
-    assert explicit_order(plan) == plan
+    assert make_order_explicit(plan) == plan
 
 
 def test_the_last_of_equal_rows() -> None:
     last = AggregateCall(Call("Last", (ID,), LONG), AggregateMode.COMPLETE, False, None, 9)
     call = WindowCall(last, (K,), (BY_S,), RANGE)
-    found = call_of(explicit_order(window(Sort((BY_K, BY_S), False, hashed(by_v())), call)))
+    found = call_of(make_order_explicit(window(Sort((BY_K, BY_S), False, hashed(by_v())), call)))
     assert found.partition_by == (K, S)
     assert found.order_by == (BY_V,)
 
@@ -138,7 +138,7 @@ def test_a_limit_behind_a_join_sorts_again() -> None:
     right = FileScan("parquet", LARGE.files, (other,), (), ())
     top = TopN(9, 0, (BY_V,), (ID, K), LARGE)
     plan = Limit(5, 0, True, Join(JoinKind.INNER, (K,), (other,), None, BuildSide.RIGHT, top, right))
-    found = explicit_order(plan)
+    found = make_order_explicit(plan)
     assert found.output == plan.output
     assert isinstance(found, Project)
     assert is_ordered(found)
@@ -147,32 +147,32 @@ def test_a_limit_behind_a_join_sorts_again() -> None:
 
 def test_a_limit_over_a_sort_stays_as_it_is() -> None:
     plan = Limit(5, 0, True, Project((ID,), by_v()))
-    assert explicit_order(plan) == plan
+    assert make_order_explicit(plan) == plan
 
 
 def test_branches_of_a_union_come_one_after_the_other() -> None:
     branches = (TopN(5, 0, (BY_V,), (ID,), LARGE), TopN(5, 0, (BY_S,), (ID,), LARGE))
     plan = Limit(7, 0, True, Union((ID,), branches))
-    found = explicit_order(plan)
+    found = make_order_explicit(plan)
     assert found.output == plan.output
     (sort,) = (node for node in walk(found) if isinstance(node, Sort))
     assert [key.type for key in sort.keys] == [INTEGER, LONG, STRING]
 
 
 def test_groups_have_no_order_of_their_input() -> None:
-    assert not order_of(Aggregate((K,), (), (), (K,), by_v())).asked
+    assert not order_of(Aggregate((K,), (), (), (K,), by_v())).requested
 
 
 def test_small_files_are_read_in_the_order_of_spark_by_one_task() -> None:
     files = tuple(DataFile(f"/{size}", size, 0) for size in (10, 30, 20))
     plan = window(hashed(replace(LARGE, files=files)))
-    found = explicit_order(plan, one_task=True)
+    found = make_order_explicit(plan, one_task=True)
     scans = [node for node in walk(found) if isinstance(node, FileScan)]
     assert [scan.files[0].size_bytes for scan in scans] == [30, 20, 10]
     assert found.output == plan.output
-    assert explicit_order(plan, one_task=False) == plan
+    assert make_order_explicit(plan, one_task=False) == plan
 
 
 def test_large_files_are_left_as_they_are() -> None:
     plan = window(hashed(LARGE))
-    assert explicit_order(plan, one_task=True) == plan
+    assert make_order_explicit(plan, one_task=True) == plan

@@ -196,7 +196,7 @@ def nested(column: Column, levels: int, grow: Callable[[Column], Column]) -> Col
 
 def small_reader(spark: SparkSession, most_parts: int, deepest: int) -> reader.Reader:
     gateway = spark.sparkContext._gateway
-    return reader.Reader(reader.compiled(gateway, reader.source(), "ProjectExec", "", most_parts, deepest))
+    return reader.Reader(reader.instantiate(gateway, reader.source(), "ProjectExec", "", most_parts, deepest))
 
 
 def test_nested_cases_do_not_double(numbers: DataFrame) -> None:
@@ -277,16 +277,16 @@ def test_as_deep_as_may_be_is_native(numbers: DataFrame, spark: SparkSession) ->
 def test_a_source_that_does_not_compile_says_why(spark: SparkSession) -> None:
     made: Future[reader.Reader] = Future()
     source = reader.source().replace("plan.productArity()", "plan.productWidth()")
-    reader.make(made, spark.sparkContext._gateway, source, (), ())
+    reader.compile_reader(made, spark.sparkContext._gateway, source, (), ())
     with pytest.raises(CaptureError, match=r"could not be compiled: .*productWidth"):
-        reader.finished(made)
+        reader.wait_for_reader(made)
 
 
 def test_without_a_reader_spark_runs_the_query(
     numbers: DataFrame, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: Future[reader.Reader] = Future()
-    broken.set_exception(CaptureError("the reader of plans could not be compiled: no compiler."))
+    broken.set_exception(CaptureError("the plan reader could not be compiled: no compiler."))
     monkeypatch.setitem(reader.READERS, spark.sparkContext._gateway, broken)
     for _ in range(2):
         assert numbers.where("a = 1").collect() == [(1, "1")]

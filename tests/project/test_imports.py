@@ -131,7 +131,7 @@ def test_imports_go_one_way(module: str) -> None:
 
 def test_concrete_transports_and_stores_are_chosen_in_one_place() -> None:
     concrete = {f"transport.{name}" for name in ("local", "flight", "spark")} | {
-        f"shuffle.{name}" for name in ("memory", "worker_store", "objectstore", "service.store")
+        f"shuffle.{name}" for name in ("memory", "worker_store", "object_store", "service.store")
     }
     assert concrete <= set(modules())
     users = {module for module in modules() for name in imports(module) if name in concrete}

@@ -13,7 +13,7 @@ import pytest
 from helpers.service_calls import QUERY, written
 from volley.shuffle.base import BlockRequest
 from volley.testing.contracts import batch_of
-from volley.testing.services import served, service_store
+from volley.testing.services import serve_shuffle, service_store
 
 _READERS = 8
 _READS = 300
@@ -29,7 +29,7 @@ def often_interrupted() -> Iterator[None]:
 
 @pytest.mark.usefixtures("often_interrupted")
 def test_every_read_is_counted(tmp_path: Path) -> None:
-    with served(tmp_path) as (server,):
+    with serve_shuffle(tmp_path) as (server,):
         store = service_store([server.address], QUERY.value)
         block = written(store, batch_of(*range(10)))
         state = server.server_state

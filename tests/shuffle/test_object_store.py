@@ -21,8 +21,8 @@ from volley.errors import BlockDamaged, BlockMissing, ConfigError, LeaseExpired,
 from volley.ids import QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.conditional_put import AlreadyThere
+from volley.shuffle.object_store import ObjectStore
 from volley.shuffle.objects import Folder
-from volley.shuffle.objectstore import ObjectStore
 from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
 from volley.testing.shuffle_configs import shuffle_config
 
@@ -217,7 +217,7 @@ class TestQueries:
         assert sorted(path.name for path in (tmp_path / "shuffle").iterdir()) == ["next", "young"]
         with pytest.raises(BlockMissing):
             values(dead, block)
-        with pytest.raises(LeaseExpired, match="run the query again"):
+        with pytest.raises(LeaseExpired, match="Run the query again"):
             dead.sink(attempt_id(attempt=1), 1)
 
     def test_a_late_writer_does_not_bring_back_the_folder_of_a_query(self, uri: str, tmp_path: Path) -> None:

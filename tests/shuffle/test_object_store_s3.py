@@ -15,8 +15,8 @@ from volley.errors import ConfigError, ShuffleRefused
 from volley.ids import QueryId
 from volley.shuffle.base import Block
 from volley.shuffle.conditional_put import AlreadyThere
+from volley.shuffle.object_store import ObjectStore
 from volley.shuffle.objects import Folder
-from volley.shuffle.objectstore import ObjectStore
 from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
 from volley.testing.proxy import LossyProxy
 from volley.testing.s3 import KEYS, Bucket, s3_program, s3_server

@@ -34,7 +34,7 @@ from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleSe
 from volley.shuffle.service.storage import Storage, Stored, _append
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.proxy import LossyProxy
-from volley.testing.services import served, service_store
+from volley.testing.services import serve_shuffle, service_store
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ LOST: dict[str, Callable[[ShuffleServerState], object]] = {
 
 @pytest.mark.parametrize("word", LOST)
 def test_a_lost_acknowledgement_doubles_nothing(tmp_path: Path, word: str) -> None:
-    with served(tmp_path) as (server,):
+    with serve_shuffle(tmp_path) as (server,):
         proxy = LossyProxy(server.server.port, lambda: bool(LOST[word](server.server_state)))
         try:
             store = service_store([proxy.address], "q")
@@ -233,7 +233,7 @@ def _zombie(pipe: Connection, address: str) -> None:
 
 def test_a_zombie_that_wakes_after_its_rival_has_committed(tmp_path: Path) -> None:
     processes = multiprocessing.get_context("spawn")
-    with served(tmp_path) as (server,):
+    with serve_shuffle(tmp_path) as (server,):
         store = service_store([server.address], "q")
         ours, theirs = processes.Pipe()
         process = processes.Process(target=_zombie, args=(theirs, server.address), daemon=True)

@@ -21,11 +21,11 @@ from volley.ids import QueryId, StageId
 from volley.rpc.service import KeepAlive, ServiceHealth
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
-from volley.shuffle.service.placement import ranked
+from volley.shuffle.service.placement import rank_servers
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
-from volley.testing.services import served, service_store
+from volley.testing.services import serve_shuffle, service_store
 from volley.testing.shuffle_configs import shuffle_config
 
 
@@ -36,7 +36,7 @@ def server_state(tmp_path: Path) -> Iterator[ShuffleServerState]:
 
 
 def test_a_word_of_another_version_is_refused(tmp_path: Path) -> None:
-    with served(tmp_path) as (server,):
+    with serve_shuffle(tmp_path) as (server,):
         client = Security().connect(server.address)
         body = json.dumps({"version": 99, "message": {"$": "AskHealth"}}).encode()
         (reply,) = client.do_action(flight.Action("health", body))
@@ -51,7 +51,7 @@ def test_a_word_of_another_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00{}"])
 @pytest.mark.parametrize("action", ["push", "commit", "nothing"])
 def test_nonsense_is_refused(tmp_path: Path, action: str, body: bytes) -> None:
-    with served(tmp_path) as (server,):
+    with serve_shuffle(tmp_path) as (server,):
         (reply,) = Security().connect(server.address).do_action(flight.Action(action, body))
         assert json.loads(reply.body.to_pybytes())["message"]["$"] == "Refused"
 
@@ -64,15 +64,15 @@ def test_a_query_whose_name_is_no_directory_is_refused(server_state: ShuffleServ
 
 
 def test_two_servers_do_not_share_a_directory(tmp_path: Path) -> None:
-    with served(tmp_path), pytest.raises(ConfigError, match="in use"):
+    with serve_shuffle(tmp_path), pytest.raises(ConfigError, match="in use"):
         ShuffleServerState("other", ShuffleServerSettings((tmp_path / "s0",), 1))
 
 
 def test_owners_move_only_from_a_server_that_has_gone() -> None:
     stage = StageId(QUERY, 0)
     servers = [f"host{number}:1" for number in range(5)]
-    before = {partition: ranked(servers, stage, partition)[:2] for partition in range(200)}
-    after = {partition: ranked(servers[:-1], stage, partition)[:2] for partition in range(200)}
+    before = {partition: rank_servers(servers, stage, partition)[:2] for partition in range(200)}
+    after = {partition: rank_servers(servers[:-1], stage, partition)[:2] for partition in range(200)}
     for partition, owners in before.items():
         if servers[-1] not in owners:
             assert after[partition] == owners
@@ -147,7 +147,7 @@ class TestDaemon:
 
 
 def test_health_counts_what_is_held(tmp_path: Path) -> None:
-    with served(tmp_path) as (server,):
+    with serve_shuffle(tmp_path) as (server,):
         store = service_store([server.address], "q")
         written(store, batch_of(1))
         health = health_of(server.address, Security())

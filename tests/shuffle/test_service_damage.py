@@ -16,14 +16,14 @@ from volley.rpc.service import QueryBegan
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.location import ServiceLocation
 from volley.testing.contracts import batch_of
-from volley.testing.services import Served, served, service_store
+from volley.testing.services import Served, serve_shuffle, service_store
 
 
 class TestDamage:
     @pytest.mark.parametrize("position", [0, 40, -1], ids=["header", "metadata", "body"])
     def test_of_one_replica_is_read_from_the_other(self, tmp_path: Path, position: int) -> None:
         # No memory: what is read comes from the files.
-        with served(tmp_path, 2, memory_bytes=1) as servers:
+        with serve_shuffle(tmp_path, 2, memory_bytes=1) as servers:
             store = service_store([server.address for server in servers], "q", replicas=2)
             block = written(store, numbers(), 0)
             first = next(server for server in servers if server.address == holders(block)[0])
@@ -35,7 +35,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("position", [0, 40, -1], ids=["header", "metadata", "body"])
     def test_of_all_replicas_is_an_error(self, tmp_path: Path, position: int) -> None:
-        with served(tmp_path, 2, memory_bytes=1) as servers:
+        with serve_shuffle(tmp_path, 2, memory_bytes=1) as servers:
             store = service_store([server.address for server in servers], "q", replicas=2)
             block = written(store, numbers())
             for server in servers:
@@ -48,7 +48,7 @@ class TestDamage:
             store.close()
 
     def test_a_replica_that_lost_its_file(self, tmp_path: Path) -> None:
-        with served(tmp_path, 2, memory_bytes=1) as servers:
+        with serve_shuffle(tmp_path, 2, memory_bytes=1) as servers:
             store = service_store([server.address for server in servers], "q", replicas=2)
             block = written(store, numbers())
             for server in servers:
@@ -63,7 +63,7 @@ class TestDamage:
 
     def test_replicas_that_differ_are_told_apart(self, tmp_path: Path) -> None:
         """One has other rows under the same attempt, as after a mix-up of disks: it is not asked for them twice."""
-        with served(tmp_path, 2) as servers:
+        with serve_shuffle(tmp_path, 2) as servers:
             addresses = [server.address for server in servers]
             store = service_store(addresses, "q", replicas=2)
             impostor = service_store([addresses[0]], replicas=1)
@@ -77,7 +77,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("where", ["head", "middle", "end"])
     def test_of_the_journal_loses_what_it_said_and_no_more(self, tmp_path: Path, where: str) -> None:
-        with served(tmp_path) as (server,):
+        with serve_shuffle(tmp_path) as (server,):
             store = service_store([server.address], "q")
             blocks = [written(store, batch_of(task), task) for task in range(3)]
             port = server.server.port

@@ -86,7 +86,7 @@ class TestProcesses:
         store = of_services(services, "commit")
         sink = store.sink(attempt_id(query="commit"), 1)
         sink.write(0, numbers())
-        sink._send(sink._gathering.rest())
+        sink._send(sink._builder.flush())
         sink._flush()
         victim = sink._partitions[0].holders[-1]
         number = kill(services, victim)

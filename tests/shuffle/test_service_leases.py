@@ -17,12 +17,12 @@ from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.testing.contracts import attempt_id, batch_of
-from volley.testing.services import Served, served, service_store
+from volley.testing.services import Served, serve_shuffle, service_store
 
 
 class TestLeases:
     def test_what_a_dead_driver_left_is_removed(self, tmp_path: Path) -> None:
-        with served(tmp_path, lease_seconds=0.2) as (server,):
+        with serve_shuffle(tmp_path, lease_seconds=0.2) as (server,):
             dead = service_store([server.address], "q")
             block = written(dead, numbers())
             assert dead._renewal is not None
@@ -35,12 +35,12 @@ class TestLeases:
             # A driver that was only paused gets a clear error, and never fewer rows.
             with pytest.raises(BlockMissing, match="SHUFFLE_LEASE_EXPIRED"):
                 values(dead, block)
-            with pytest.raises(LeaseExpired, match="run the query again"):
+            with pytest.raises(LeaseExpired, match="Run the query again"):
                 written(dead, batch_of(1), task=1)
-            assert not dead._tell() or QUERY not in dead._mine
+            assert not dead.renew_leases() or QUERY not in dead._mine
 
     def test_a_driver_that_lives_keeps_its_data(self, tmp_path: Path) -> None:
-        with served(tmp_path, lease_seconds=0.3) as (server,):
+        with serve_shuffle(tmp_path, lease_seconds=0.3) as (server,):
             store = service_store([server.address], "q")
             store._lease_seconds = 0.3
             block = written(store, batch_of(1))
@@ -52,11 +52,11 @@ class TestLeases:
 
     def test_a_server_that_was_paused_itself_does_not_end_the_query(self, tmp_path: Path) -> None:
         """Its clock says that the driver was silent; the others know better."""
-        with served(tmp_path, 2) as servers:
+        with serve_shuffle(tmp_path, 2) as servers:
             store = service_store([server.address for server in servers], "q", replicas=2)
             before = written(store, batch_of(1))
             servers[0].server_state._end(QUERY, "SHUFFLE_LEASE_EXPIRED")
-            assert store._tell()
+            assert store.renew_leases()
             assert store._mine == {QUERY}
             after = written(store, batch_of(2), task=1)
             assert holders(after) == (servers[1].address,)
@@ -96,7 +96,7 @@ class TestLeases:
         again.close()
 
     def test_a_server_that_was_away_learns_of_the_query_from_the_driver(self, tmp_path: Path) -> None:
-        with served(tmp_path) as (server,):
+        with serve_shuffle(tmp_path) as (server,):
             store = service_store([server.address], "q")
             port = server.server.port
         shutil.rmtree(tmp_path / "s0")
@@ -104,7 +104,7 @@ class TestLeases:
         try:
             with pytest.raises(ShuffleRefused, match="has not begun"):
                 written(store, batch_of(1))
-            assert store._tell()
+            assert store.renew_leases()
             block = written(store, batch_of(1), attempt=1)
             assert values(store, block) == [1]
             store.close()

@@ -34,12 +34,12 @@ from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.storage import Storage, _append, _Log
 from volley.testing.contracts import attempt_id, batch_of
-from volley.testing.services import served, service_store
+from volley.testing.services import serve_shuffle, service_store
 
 
 class TestRoom:
     def test_memory_stays_below_its_limit_and_disk_takes_the_rest(self, tmp_path: Path) -> None:
-        with served(tmp_path, memory_bytes=8 * 2**20) as (server,):
+        with serve_shuffle(tmp_path, memory_bytes=8 * 2**20) as (server,):
             store = service_store([server.address], "q", compression="none")
             seen = []
             sink = store.sink(attempt_id(), 2)
@@ -78,7 +78,7 @@ class TestRoom:
         server_state.close()
 
     def test_a_writer_goes_on_when_there_is_room(self, tmp_path: Path) -> None:
-        with served(tmp_path, memory_bytes=2**20) as (server,):
+        with serve_shuffle(tmp_path, memory_bytes=2**20) as (server,):
             store = service_store([server.address], "q", compression="none")
             assert server.server_state.reserve(attempt_id(9), 2**20)
             with ThreadPoolExecutor(1) as writer:
@@ -93,7 +93,7 @@ class TestRoom:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("volley.shuffle.service.sink._ROOM_SECONDS", 0.1)
-        with served(tmp_path, 2, memory_bytes=2**20) as servers:
+        with serve_shuffle(tmp_path, 2, memory_bytes=2**20) as servers:
             store = service_store([server.address for server in servers], "q", compression="none")
             first = holders(written(store, numbers(10)))[0]
             (full,) = [server for server in servers if server.address == first]
@@ -104,14 +104,14 @@ class TestRoom:
             store.close()
 
     def test_what_is_larger_than_the_memory_passes_alone(self, tmp_path: Path) -> None:
-        with served(tmp_path, memory_bytes=1000) as (server,):
+        with serve_shuffle(tmp_path, memory_bytes=1000) as (server,):
             store = service_store([server.address], "q")
             blocks = [written(store, numbers(), task) for task in range(3)]
             assert values(store, *blocks) == 3 * list(range(MANY))
             store.close()
 
     def test_an_application_has_its_quota_and_others_have_theirs(self, tmp_path: Path) -> None:
-        with served(tmp_path, quota_bytes=2_000_000) as (server,):
+        with serve_shuffle(tmp_path, quota_bytes=2_000_000) as (server,):
             greedy = service_store([server.address], "q", compression="none")
             with pytest.raises(ShuffleRefused) as caught:
                 written(greedy, numbers())
@@ -134,7 +134,7 @@ class TestRoom:
 
     @pytest.mark.usefixtures("small_files")
     def test_a_full_disk_is_a_clear_error_and_the_server_lives_on(self, tmp_path: Path) -> None:
-        with served(tmp_path) as (server,):
+        with serve_shuffle(tmp_path) as (server,):
             store = service_store([server.address], "q", compression="none")
             sink = store.sink(attempt_id(), 1)
             sink.write(0, numbers(400_000))
@@ -180,7 +180,7 @@ class TestRoom:
         if subprocess.run(mount, capture_output=True, check=False).returncode:
             pytest.skip("needs the right to mount a file system")
         try:
-            with served(tmp_path, 2) as servers:
+            with serve_shuffle(tmp_path, 2) as servers:
                 addresses = [server.address for server in servers]
                 store = service_store(addresses, "q", compression="none")
                 blocks = [written(store, numbers(400_000), task) for task in range(4)]
@@ -196,7 +196,7 @@ class TestRoom:
         def full(journal: Journal, record: object) -> None:
             raise OSError(errno.ENOSPC, "full")
 
-        with served(tmp_path) as (server,):
+        with serve_shuffle(tmp_path) as (server,):
             store = service_store([server.address], "q")
             written(store, batch_of(1))
             monkeypatch.setattr(Journal, "append", full)
@@ -225,7 +225,7 @@ class TestRoom:
         again.close()
 
     def test_a_slow_reader_costs_nothing(self, tmp_path: Path) -> None:
-        with served(tmp_path) as (server,):
+        with serve_shuffle(tmp_path) as (server,):
             store = service_store([server.address], "q", compression="none")
             rows = 12_000_000
             block = written(store, numbers(rows))
@@ -241,7 +241,7 @@ class TestRoom:
             store.close()
 
     def test_empty_and_huge_partitions(self, tmp_path: Path) -> None:
-        with served(tmp_path, 3, memory_bytes=4 * 2**20) as servers:
+        with serve_shuffle(tmp_path, 3, memory_bytes=4 * 2**20) as servers:
             store = service_store([server.address for server in servers], "q", replicas=2)
             sink = store.sink(attempt_id(), 200)
             sink.write(117, numbers(6_000_000))
@@ -253,7 +253,7 @@ class TestRoom:
             store.close()
 
     def test_ranges_of_a_partition_are_read_by_several_at_once(self, tmp_path: Path) -> None:
-        with served(tmp_path, 3) as servers:
+        with serve_shuffle(tmp_path, 3) as servers:
             addresses = [server.address for server in servers]
             store = service_store(addresses, "q", replicas=2)
             blocks = [written(store, numbers(200_000), task) for task in range(6)]

@@ -33,7 +33,7 @@ from volley.plan.types import LONG
 from volley.shuffle.factory import ShuffleConfig, close_stores, new_store
 from volley.stages.cut import cut
 from volley.testing.limits import UNMERGED, UNMERGED_SETTINGS
-from volley.testing.services import served
+from volley.testing.services import serve_shuffle
 from volley.testing.session import conf
 from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTransport, close_fleets
@@ -287,7 +287,7 @@ def test_in_one_process(tpch: SparkSession, answers: Answers, tmp_path: Path, qu
 
 
 def test_in_one_process_with_servers(tpch: SparkSession, answers: Answers, tmp_path: Path) -> None:
-    with served(tmp_path, 2) as servers:
+    with serve_shuffle(tmp_path, 2) as servers:
         embedded = {
             "spark.volley.local.workers": "3",
             "spark.volley.shuffle.store": "service",

@@ -26,7 +26,7 @@ from volley.shuffle.config import RetryPolicy
 from volley.shuffle.location import Location
 from volley.shuffle.worker_store import WorkerStore
 from volley.testing.contracts import attempt_id
-from volley.testing.holders import BlockServer, Frame, Holder, SplitStore, connect, new_store, serving
+from volley.testing.holders import BlockServer, Frame, Holder, SplitStore, connect, new_store, serve_store
 
 # More than one chunk.
 MANY = 1_500_000
@@ -78,7 +78,7 @@ class TestDamage:
     @pytest.mark.parametrize("memory_limit_bytes", [2**30, 0], ids=["memory", "disk"])
     @pytest.mark.parametrize("way", ["own", "mapped", "flight"])
     def test_a_flipped_byte_is_found(self, tmp_path: Path, memory_limit_bytes: int, way: str) -> None:
-        with serving([tmp_path], memory_limit_bytes=memory_limit_bytes) as store:
+        with serve_store([tmp_path], memory_limit_bytes=memory_limit_bytes) as store:
             sink = store.sink(attempt_id(), 2)
             with flipped_byte(3_000_000 if memory_limit_bytes else 300_000):
                 sink.write(1, numbers())
@@ -89,13 +89,13 @@ class TestDamage:
             assert caught.value.attempt == block.attempt
 
     def test_a_damaged_index_is_found(self, tmp_path: Path) -> None:
-        with serving([tmp_path]) as store:
+        with serve_store([tmp_path]) as store:
             block = replace(written(store), checksum=1)
             with pytest.raises(BlockDamaged, match="index of partition 0 of q/s0/t0/a0"):
                 values(reader(tmp_path), block)
 
     def test_a_file_that_was_cut_short_is_found(self, tmp_path: Path) -> None:
-        with serving([tmp_path], memory_limit_bytes=0) as store:
+        with serve_store([tmp_path], memory_limit_bytes=0) as store:
             before = open_segments()
             block = written(store)
             (descriptor,) = open_segments().keys() - before.keys()
@@ -104,7 +104,7 @@ class TestDamage:
                 values(store, block)
 
     def test_sealed_memory_cannot_be_changed_by_anyone(self, tmp_path: Path) -> None:
-        with serving([tmp_path]) as store:
+        with serve_store([tmp_path]) as store:
             before = open_segments()
             block = written(store)
             (descriptor,) = open_segments().keys() - before.keys()
@@ -157,14 +157,14 @@ class TestHolderGone:
             holder.kill()
 
     def test_a_pid_that_is_used_again_is_not_believed(self, tmp_path: Path) -> None:
-        with serving([tmp_path]) as store:
+        with serve_store([tmp_path]) as store:
             block = written(store)
             earlier = replace(store.location, started=store.location.started - 1)
             with pytest.raises(BlockMissing, match="which has ended"):
                 values(reader(tmp_path), replace(block, location=str(earlier)))
 
     def test_a_descriptor_that_is_used_again_is_not_believed(self, tmp_path: Path) -> None:
-        with serving([tmp_path]) as store:
+        with serve_store([tmp_path]) as store:
             gone = written(store)
             store.release(QueryId("q"))
             sink = store.sink(attempt_id(query="r"), 1)
@@ -330,7 +330,7 @@ class TestReaders:
             assert server.frames_sent > 76
 
     def test_an_abandoned_reader_ends_its_stream(self, tmp_path: Path) -> None:
-        with serving([tmp_path]) as store:
+        with serve_store([tmp_path]) as store:
             block = written(store, numbers(10_000_000))
             side = reader(tmp_path, map_same_host=False, fetch_budget_bytes=1)
             batches = side.read(block)

@@ -17,7 +17,7 @@ from volley.shuffle.frames import Header, Kind
 from volley.shuffle.location import Location
 from volley.shuffle.worker_store import WorkerStore
 from volley.testing.contracts import attempt_id
-from volley.testing.holders import new_store, serving
+from volley.testing.holders import new_store, serve_store
 
 MEGABYTE = 2**20
 
@@ -159,7 +159,7 @@ class TestBatches:
     @pytest.mark.parametrize("way", ["own", "mapped", "flight"])
     def test_every_type_comes_back_as_it_was(self, tmp_path: Path, memory_limit_bytes: int, way: str) -> None:
         rows = every_type()
-        with serving([tmp_path], memory_limit_bytes=memory_limit_bytes, compression="lz4") as store:
+        with serve_store([tmp_path], memory_limit_bytes=memory_limit_bytes, compression="lz4") as store:
             block = written(store, rows.slice(0, 1), rows.slice(1))
             side = (
                 store
@@ -209,7 +209,7 @@ def every_type() -> pa.RecordBatch:
 class TestMessages:
     def test_none_is_larger_than_allowed(self, tmp_path: Path) -> None:
         rows = pa.record_batch({"t": pa.array(["x" * 300_000, "y" * 1000])})
-        with serving([tmp_path], max_message_bytes=65_536) as store:
+        with serve_store([tmp_path], max_message_bytes=65_536) as store:
             block = written(store, rows)
             sent = list(store.frames(BlockRequest((block,))))
             assert max(batch.nbytes for batch, _ in sent) <= 65_536 + 16

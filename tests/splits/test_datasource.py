@@ -167,7 +167,7 @@ def test_an_endless_source_under_a_limit(spark: SparkSession, tmp_path: Path) ->
 
 def test_a_discovery_that_fails_fails_the_query_with_its_cause(spark: SparkSession) -> None:
     registered(spark, Numbers, splits=10, raise_after=3)
-    with pytest.raises(SourceError, match="broke off behind 3 splits") as info:
+    with pytest.raises(SourceError, match="failed after 3 splits") as info:
         spark.sql("select count(*) from numbers").collect()
     assert isinstance(info.value.__cause__, OSError)
 

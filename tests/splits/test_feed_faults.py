@@ -23,7 +23,7 @@ from volley.coordinator.run import execute
 from volley.events import EventLog, FeedFinished, TaskFailed
 from volley.ids import QueryId
 from volley.plan.expressions import Attribute
-from volley.plan.local_registry import hold
+from volley.plan.local_registry import register
 from volley.plan.nodes import HERE, Exchange, Node, Partitioning, SourceScan
 from volley.plan.types import LONG
 from volley.splits.datasource import make_portable
@@ -47,7 +47,7 @@ def exchanged(**options: Any) -> Node:
     """The numbers, through an exchange: what a lost worker had of it is read again from its splits."""
     source = Numbers({key: str(value) for key, value in options.items()})
     schema = StructType().add("id", LongType()).add("split", LongType()).add("pid", LongType())
-    reader = make_portable(f"{HERE}{hold(pickle.dumps(source))}:{schema.json()}")
+    reader = make_portable(f"{HERE}{register(pickle.dumps(source))}:{schema.json()}")
     scan = SourceScan("numbers", reader, ("id", "split", "pid"), (ID, SPLIT, PID))
     return Exchange(Partitioning.HASH, 3, (ID,), (), scan)
 

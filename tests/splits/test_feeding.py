@@ -23,7 +23,7 @@ from volley.errors import DataError, QueryError, SourceError, TaskError
 from volley.events import Event, EventLog, FeedFinished, FeedStatus, SplitProgress, StageStarted, TaskStarted
 from volley.ids import AttemptId, QueryId
 from volley.plan.expressions import Attribute, Call, Literal
-from volley.plan.local_registry import hold
+from volley.plan.local_registry import register
 from volley.plan.nodes import (
     HERE,
     DataFile,
@@ -60,7 +60,7 @@ def numbers(**options: Any) -> SourceScan:
     schema = StructType()
     for name in ("id", "split", "pid"):
         schema = schema.add(name, LongType())
-    reader = f"{HERE}{hold(pickle.dumps(source))}:{schema.json()}"
+    reader = f"{HERE}{register(pickle.dumps(source))}:{schema.json()}"
     return SourceScan("numbers", reader, ("id", "split", "pid"), (ID, SPLIT, PID))
 
 
@@ -183,7 +183,7 @@ class TestSources:
     def test_an_error_of_discovery_ends_the_query_at_once_with_its_cause(self, tmp_path: Path) -> None:
         # The readers wait for a file that never comes: only the error can end this.
         stream = start(numbers(splits=100, raise_after=50, wait_for=tmp_path / "never"))
-        with pytest.raises(SourceError, match="broke off behind 50 splits") as info:
+        with pytest.raises(SourceError, match="failed after 50 splits") as info:
             column(stream)
         assert isinstance(info.value.__cause__, OSError)
         assert info.value.code == "DISCOVERY_FAILED"

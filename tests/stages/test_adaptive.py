@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive planning as a pure pass: whatever finishes first and however large it is, all stages come to run."""
+"""Adaptive planning as a pure pass: whichever stage finishes first, and however large it is, every stage runs."""
 
 from __future__ import annotations
 

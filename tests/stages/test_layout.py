@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from volley.plan.nodes import Partitioning
 from volley.stages.graph import Output
-from volley.stages.layout import Read, dealt, reads
+from volley.stages.layout import Read, assign_partitions, reads
 
 counts = st.integers(1, 12)
 
@@ -52,6 +52,6 @@ def test_a_single_partition_goes_to_the_first_task_in_the_order_of_the_producers
 
 @given(partitions=counts, tasks=counts)
 def test_runs_are_contiguous_and_even(partitions: int, tasks: int) -> None:
-    runs = [dealt(partitions, task, tasks) for task in range(tasks)]
+    runs = [assign_partitions(partitions, task, tasks) for task in range(tasks)]
     assert [partition for run in runs for partition in run] == list(range(partitions))
     assert max(map(len, runs)) - min(map(len, runs)) <= 1

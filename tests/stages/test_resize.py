@@ -40,7 +40,7 @@ from volley.plan.types import BOOLEAN, LONG
 from volley.stages.absorb import absorb, chain
 from volley.stages.deferral import defer
 from volley.stages.graph import Output, Stage, StageGraph
-from volley.stages.layout import Read, runs
+from volley.stages.layout import Read, split_into_runs
 from volley.stages.limits import DEFAULT_LIMITS as LIMITS
 from volley.stages.probe_side import probe_inputs, with_build_sides
 from volley.stages.resize import Produced, resize
@@ -199,7 +199,7 @@ def test_a_join_whose_side_proved_small_reads_it_whole() -> None:
         assert set(new.layout.reads(0, HASH, 4, task)) == {Read(task, n) for n in range(4)}
     assert new.decisions == (
         f"stage 1 proved small ({LIMITS.broadcast_bytes:,} bytes): every task reads it whole, "
-        "and stage 0 where it lies instead of by partition",
+        "and stage 0 by producer instead of by partition",
     )
 
 
@@ -334,15 +334,15 @@ def test_whatever_is_decided_every_pair_of_rows_meets_exactly_once(
 @given(weights=st.lists(st.integers(0, 100), min_size=1, max_size=12), data=st.data())
 def test_runs_take_every_neighbour_once(weights: list[int], data: st.DataObject) -> None:
     pieces = data.draw(st.integers(1, len(weights)))
-    found = runs(weights, pieces)
+    found = split_into_runs(weights, pieces)
     assert len(found) == pieces
     assert all(found)
     assert [position for run in found for position in run] == list(range(len(weights)))
 
 
 def test_runs_weigh_about_the_same() -> None:
-    assert runs([1, 1, 1, 9, 1, 1, 1, 1], 3) == (range(4), range(4, 5), range(5, 8))
-    assert runs([5, 5, 5, 5], 2) == (range(2), range(2, 4))
+    assert split_into_runs([1, 1, 1, 9, 1, 1, 1, 1], 3) == (range(4), range(4, 5), range(5, 8))
+    assert split_into_runs([5, 5, 5, 5], 2) == (range(2), range(2, 4))
 
 
 # --------------------------------------------------------------------------------------------------- absorption

@@ -91,7 +91,7 @@ def join(kind: JoinKind, left: Node, right: Node, keys: tuple[Attribute, Attribu
 
 
 def was_reduced(log: EventLog) -> bool:
-    return any("with a partner" in said for said in decisions(log))
+    return any("with a match" in said for said in decisions(log))
 
 
 def exchanged_rows(log: EventLog, stage: int) -> int:

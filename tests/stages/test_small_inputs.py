@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is little is not spread: one task reads it, or each reads it for itself, and goes on with what comes next."""
+"""Small inputs: one task reads them, or every task reads them itself, and continues with the next stage."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_was_spread_ends_in_one_task(tmp_path: Path) -> None:
     halves = counted(AggregateMode.FINAL, K, by(K, counted(AggregateMode.PARTIAL, K, many)))
     log = adapted_run(Limit(100, 0, True, halves), SHARED)
     assert absorbed(log) == 1
-    assert any("goes on" in said for said in decisions(log))
+    assert any("continues" in said for said in decisions(log))
 
 
 READ = StageInput(0, (K, V))

@@ -34,7 +34,7 @@ from volley.plan.types import (
 )
 from volley.support.expressions import EXPRESSIONS, check_expression
 from volley.support.patterns import is_portable_like, is_portable_regex
-from volley.support.reasons import Reason
+from volley.support.reasons import Reason, Unsupported
 
 
 def column(data_type: DataType) -> Attribute:
@@ -157,3 +157,8 @@ def test_what_cannot_fail_is_known_not_to() -> None:
     assert not may_fail(widening)
     assert may_fail(narrowing)
     assert not may_fail(Literal(Decimal(1), DecimalType(1, 0)))
+
+
+def test_a_reason_names_the_sql_function_before_the_catalyst_class() -> None:
+    assert str(Unsupported(Reason.EXPRESSION, "DateFormatClass")).endswith("] date_format (DateFormatClass)")
+    assert str(Unsupported(Reason.OPERATOR, "RDDScanExec")).endswith("] RDDScanExec")

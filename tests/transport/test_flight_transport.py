@@ -30,13 +30,13 @@ from volley.security import Security
 from volley.stages.graph import Output
 from volley.testing.contracts import (
     TransportContract,
-    committed,
+    commit_task,
     in_a_query,
     numbers,
     query_id,
     result_task,
     stage_task,
-    started,
+    start_task,
 )
 from volley.transport.base import Transport
 from volley.transport.fleet import Fleet
@@ -112,13 +112,13 @@ class TestFlightTransport(TransportContract):
             while len(transport.workers()) < 2:
                 await asyncio.sleep(0.02)
             again = replace(task, attempt=replace(task.attempt, attempt=1))
-            assert (await committed(transport, again, worker=1)).rows == 10
+            assert (await commit_task(transport, again, worker=1)).rows == 10
 
         self.run(lambda _: FlightTransport(fleet), story)
 
     def test_rows_without_columns_are_counted(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
-            running = await started(transport, result_task(Project((), numbers(1000))))
+            running = await start_task(transport, result_task(Project((), numbers(1000))))
             rows = 0
             async for batch in running.batches():
                 rows += batch.num_rows
@@ -133,7 +133,7 @@ class TestFlightTransport(TransportContract):
     ) -> None:
         async def story(transport: Transport) -> None:
             task = stage_task(numbers(1), Output(Partitioning.SINGLE), 0)
-            await committed(transport, task)
+            await commit_task(transport, task)
             await transport.release(query_id())
             late = replace(task, attempt=replace(task.attempt, attempt=1))
             assert not await transport.reserve(transport.workers()[0].name, late.attempt)
@@ -147,7 +147,7 @@ class TestFlightTransport(TransportContract):
         transport = FlightTransport(fleet, result_buffer_bytes=limit_bytes)
 
         async def story(transport: Transport) -> None:
-            running = await started(transport, result_task(numbers(10**15)))
+            running = await start_task(transport, result_task(numbers(10**15)))
             batches = running.batches()
             largest = (await anext(batches)).nbytes
             rows = running._rows  # type: ignore[attr-defined]
@@ -177,7 +177,7 @@ class TestSharedFleets:
         shared_fleet(cluster.addresses[:1], cluster.security, TIMEOUT_SECONDS).close()
 
         async def story() -> None:
-            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            done = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
             assert done.rows == 10
             await transport.release(query_id())
 
@@ -207,7 +207,7 @@ class TestPeers:
             peer.listen(task.attempt, fails)
             await transport.call(peer, "run", task)
             # Its news comes in order: when this one is heard, the other was.
-            other = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 1))
+            other = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 1))
             assert other.rows == 10
             assert peer.up
             await transport.release(query_id())
@@ -251,9 +251,9 @@ class TestLostWorkers:
     ) -> None:
         async def story() -> None:
             transport = FlightTransport(fleet)
-            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
-            stage = await started(transport, stage_task(numbers(10**15), Output(Partitioning.SINGLE), 1))
-            result = await started(transport, result_task(numbers(10**15), 2))
+            done = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            stage = await start_task(transport, stage_task(numbers(10**15), Output(Partitioning.SINGLE), 1))
+            result = await start_task(transport, result_task(numbers(10**15), 2))
             batches = result.batches()
             assert (await anext(batches)).num_rows
             victim = cluster.members[0]
@@ -279,7 +279,7 @@ class TestLostWorkers:
             await asyncio.to_thread(cluster.add, 1, port=int(victim.address.rpartition(":")[2]))
             while len(transport.workers()) < 2:
                 await asyncio.sleep(0.05)
-            again = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 4))
+            again = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 4))
             assert again.rows == 10
             with pytest.raises(BlockMissing):
                 list(transport.fetch(done.blocks[0]))
@@ -294,7 +294,7 @@ class TestLostWorkers:
             transport = FlightTransport(fleet)
             hung = cluster.members[0]
             task = result_task(numbers(10**15))
-            running = await started(transport, task)
+            running = await start_task(transport, task)
             batches = running.batches()
             assert (await anext(batches)).num_rows
             os.kill(hung.pid, signal.SIGSTOP)
@@ -318,7 +318,7 @@ class TestLostWorkers:
             assert health.running == 0
             assert not await transport.reserve(hung.address, task.attempt)
             other = result_task(numbers(5), 1)
-            assert (await _count(await started(transport, other))) == 5
+            assert (await _count(await start_task(transport, other))) == 5
             await transport.release(query_id())
 
         run(story)
@@ -329,7 +329,7 @@ class TestLostWorkers:
         async def story() -> None:
             transport = FlightTransport(fleet)
             task = stage_task(numbers(1000), Output(Partitioning.SINGLE), 0)
-            await committed(transport, task)
+            await commit_task(transport, task)
             os.kill(cluster.members[0].pid, signal.SIGSTOP)
             while len(transport.workers()) > 1:
                 await asyncio.sleep(0.05)
@@ -349,7 +349,7 @@ class TestLostWorkers:
         async def story() -> None:
             transport = FlightTransport(fleet)
             going, staying = cluster.members
-            running = await started(transport, result_task(numbers(3_000_000)))
+            running = await start_task(transport, result_task(numbers(3_000_000)))
             going.process.terminate()
             while len(transport.workers()) > 1:
                 await asyncio.sleep(0.02)

@@ -237,4 +237,4 @@ class TestWorker:
         assert isinstance(ended, TaskFailure)
         # Spark tries it again elsewhere.
         assert ended.failure is Failure.WORKER
-        assert "silent" in ended.message
+        assert "does not reply" in ended.message

@@ -118,7 +118,7 @@ def test_a_discovery_that_fails_fails_the_query_with_its_cause(
     gate = tmp_path / "never"
     numbers(executors, splits=10, raise_after=3, wait_for=gate)
     try:
-        with pytest.raises(SourceError, match="broke off behind 3 splits") as info:
+        with pytest.raises(SourceError, match="failed after 3 splits") as info:
             executors.sql("select count(*) from numbers").collect()
     finally:
         gate.touch()

@@ -16,7 +16,7 @@ from volley.plan.nodes import Partitioning
 from volley.rpc.codec import decode, encode
 from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.stages.graph import Output
-from volley.testing.contracts import in_a_query, numbers, query_id, stage_task, started
+from volley.testing.contracts import in_a_query, numbers, query_id, stage_task, start_task
 from volley.transport.executor import SidecarSettings
 from volley.transport.spark import Application, SparkTransport
 
@@ -105,7 +105,7 @@ def test_outcomes_that_cannot_be_read_fail_the_attempts_at_once(
     answers: Callable[[list[bytes]], Any],
 ) -> None:
     async def story(transport: SparkTransport) -> None:
-        running = [await started(transport, task(number), worker=number) for number in range(2)]
+        running = [await start_task(transport, task(number), worker=number) for number in range(2)]
         for one in running:
             failure = await one.done()
             assert isinstance(failure, TaskFailure)
@@ -123,7 +123,7 @@ def test_a_job_that_cannot_be_started_fails_its_attempts() -> None:
         raise OSError("no Java any more")
 
     async def story(transport: SparkTransport) -> None:
-        failure = await (await started(transport, task())).done()
+        failure = await (await start_task(transport, task())).done()
         assert isinstance(failure, TaskFailure)
         assert failure.failure is Failure.WORKER
 
@@ -149,7 +149,7 @@ def test_attempts_end_as_their_spark_tasks_say() -> None:
         return iter([(encode(TaskDone(first_try, (), TaskMetrics(1, 8, 0.1), "127.0.0.1:1")), b"")])
 
     async def story(transport: SparkTransport) -> None:
-        outcome = await (await started(transport, task())).done()
+        outcome = await (await start_task(transport, task())).done()
         assert isinstance(outcome, TaskDone)
         assert transport.holders() == {"127.0.0.1:1"}
         assert [worker.cores for worker in transport.workers()] == [1, 1]

@@ -25,7 +25,7 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.waiting import eventually
-from volley.batches import slices
+from volley.batches import slice_batch
 from volley.cli.main import cli
 from volley.cluster import health_of
 from volley.config import Config
@@ -330,11 +330,11 @@ class TestSlots:
 class TestParts:
     def test_a_batch_is_cut_to_messages(self) -> None:
         batch = batch_of(*range(1000))
-        parts = list(slices(batch, 1000))
+        parts = list(slice_batch(batch, 1000))
         assert [value for part in parts for value in part.column(0).to_pylist()] == list(range(1000))
         assert max(part.nbytes for part in parts) <= 1000
-        assert list(slices(batch, 1 << 20)) == [batch]
-        assert [part.num_rows for part in slices(batch_of(1, 2), 1)] == [1, 1]
+        assert list(slice_batch(batch, 1 << 20)) == [batch]
+        assert [part.num_rows for part in slice_batch(batch_of(1, 2), 1)] == [1, 1]
 
     def test_the_budget_adds_up(self) -> None:
         for total in (64 << 20, 1 << 30, 100 << 30):

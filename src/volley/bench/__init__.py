@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Volley beside Spark and plain DataFusion, on the same queries, files and cores.
+"""Benchmarks: Volley, Spark and plain DataFusion on the same queries, files and cores.
 
-Query texts and engines enter; timed runs, compared rows and a table leave. A figure is never shown without the run
-behind it, and nothing outside the command line and the tests depends on this package.
+Query texts and engines enter; timed runs, compared rows and a table leave. Every figure comes from a measured run. Only
+the command line and the tests depend on this package.
 """

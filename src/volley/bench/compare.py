@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two results are the same rows: Spark's on one side, ours on the other, and where they part."""
+"""Compares two results, Spark's and ours, and describes where they differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-# A sum of doubles depends on the order of its rows, in Spark itself from one run to the next.
+# A sum of doubles depends on the order of the rows, which varies between runs even in Spark.
 RELATIVE_TOLERANCE = 1e-9
 _SHOWN_ROWS = 5
 
@@ -24,12 +24,12 @@ def difference(
     order: Sequence[int] | None = None,
     tolerance: float = RELATIVE_TOLERANCE,
 ) -> str | None:
-    """What differs, in words; None when the two are the same.
+    """Describe how two results differ; None if they are the same.
 
-    Names, types (decimal scale and time zone included) and rows must agree. `order` lists the columns that the
-    query sorts by, most significant first: their values must then come in the same sequence. Rows that tie in all
-    of them may change places, because Spark does not promise their order either. None: no order was asked.
-    Doubles agree within the relative `tolerance`; NaN equals NaN, -0.0 equals 0.0.
+    Names, types (including decimal scale and time zone) and rows must agree. `order` lists the columns that the query
+    sorts by, most significant first; None if it does not sort. Their values must come in the same sequence. Rows that
+    tie in all of them may come in any order, as in Spark. Doubles agree within the relative `tolerance`; NaN equals
+    NaN, and -0.0 equals 0.0.
     """
     if problem := _schema_difference(expected.schema, actual.schema):
         return problem
@@ -77,7 +77,7 @@ def _rows_difference(expected: pa.Table, actual: pa.Table, tolerance: float) -> 
 
 
 def _some(expected: pa.Table, actual: pa.Table) -> str:
-    """A few rows that only one side has, to start from."""
+    """A few rows that only one side has, as a starting point."""
     theirs, ours = ({_sort_key(row): row for row in _rows(table)} for table in (expected, actual))
     lines = [f"  only expected {_show(row)}" for key, row in theirs.items() if key not in ours][:_SHOWN_ROWS]
     lines += [f"  only found    {_show(row)}" for key, row in ours.items() if key not in theirs][:_SHOWN_ROWS]
@@ -108,15 +108,15 @@ def _same(expected: Any, actual: Any, tolerance: float) -> bool:
 
 
 def _sort_key(value: Any) -> Any:
-    """A total order over rows in which doubles that differ only by rounding fall together.
+    """A total order over rows that puts doubles that differ only by rounding next to each other.
 
-    Exact columns decide first: a rounded double must not pull apart rows that something exact can pair.
+    Exact columns come first: a rounded double must not separate rows that an exact column can pair.
     """
     match value:
         case None:
             return (0,)
         case float():
-            return (1, _rounded(value))
+            return (1, _round(value))
         case list() | tuple():
             keys = [_sort_key(item) for item in value]
             exact = [key for item, key in zip(value, keys, strict=True) if not isinstance(item, float)]
@@ -129,8 +129,8 @@ def _sort_key(value: Any) -> Any:
             return (4, str(value))
 
 
-def _rounded(value: float) -> tuple[bool, float]:
-    # NaN compares with nothing, so it gets a place of its own, above infinity as in Spark.
+def _round(value: float) -> tuple[bool, float]:
+    # NaN is not comparable, so it is sorted separately, above infinity as in Spark.
     return (True, 0.0) if math.isnan(value) else (False, float(f"{value:.6e}") + 0.0)
 
 
@@ -141,6 +141,6 @@ def _show(row: Any) -> str:
 
 def _show_value(value: Any) -> str:
     if isinstance(value, float):
-        # The bits tell apart what prints alike.
+        # Show the bits too, since different values may print alike.
         return f"{value!r}<{struct.pack('>d', value).hex()}>"
     return str(value) if isinstance(value, Decimal) else repr(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TPC-H data as Parquet, generated once per machine and scale, several files a table."""
+"""Generates TPC-H data as Parquet, once per machine and scale, in several files per table."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def tpch_data(
     directory: Path | None = None,
     on_progress: Callable[[int], None] = lambda written_bytes: None,
 ) -> Path:
-    """The directory with one folder a table; generates it when it is not there yet.
+    """Return the directory with one folder per table; generate it if it does not exist.
 
-    Data appears under its final name only when it is complete, so an interrupted generation is never taken for
-    data. Processes that ask at the same time wait for the first one. `on_progress` is told the bytes so far.
+    Data gets its final name only when it is complete, so an interrupted generation is never mistaken for data. Other
+    processes that need the same data wait for the first one. `on_progress` gets the bytes generated so far.
     """
     home = directory or cache_directory()
     target = home / _name(scale)
@@ -50,18 +50,19 @@ def tpch_data(
         return target
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _locked(home / f".{target.name}.lock"):
+        with _lock(home / f".{target.name}.lock"):
             if not target.is_dir():
                 _generate(scale, target, on_progress)
     except OSError as error:
         raise GenerationFailed(
-            f"TPC-H data cannot be written to {home}: {error}.", hint="Name another place with --data DIR."
+            f"TPC-H data cannot be written to {home}: {error}.",
+            hint="Choose another directory with --data DIR.",
         ) from error
     return target
 
 
 def cache_directory() -> Path:
-    """Where generated data lives unless a directory is named: the user's cache, as XDG defines it."""
+    """The default directory for generated data: the user's cache, as defined by XDG."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "volley" / "tpch"
 
@@ -76,7 +77,7 @@ def _name(scale: float) -> str:
 
 
 def _parts(scale: float) -> int:
-    # At least four, so that three workers have something to share out and one has two files.
+    # At least four, so that three workers share the files and one of them gets two.
     return max(4, ceil(scale))
 
 
@@ -90,7 +91,7 @@ def _generator_version() -> str:
 
 
 def _generator() -> str:
-    # The environment's own directory first: `python -m volley` works without an activated environment.
+    # Look in the environment's own directory first, so that it need not be activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     found = shutil.which("tpchgen-cli", path=path)
     if found is None:
@@ -102,7 +103,7 @@ def _generator() -> str:
 
 def _generate(scale: float, target: Path, on_progress: Callable[[int], None]) -> None:
     partial = target.with_name(f".{target.name}.partial")
-    # What a killed run left behind; the lock says that nobody is writing there.
+    # Remove what a killed run left behind. We hold the lock, so nobody is writing there.
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     command = [_generator(), "parquet", "-s", f"{scale:g}", "--parts", str(_parts(scale))]
@@ -133,7 +134,7 @@ def _run(command: list[str], tick: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines that a benchmark compares: each answers the same SQL text over the same files with an Arrow table."""
+"""The engines that a benchmark compares. Each runs the same SQL on the same files and returns an Arrow table."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from volley.observe.tasks import spark_tasks
 
 @dataclass(frozen=True)
 class Run:
-    """One answer and what it took. `planning_seconds` is Spark's own share: parsing, analysis and planning.
+    """The result of one run and its cost. `planning_seconds` is Spark's share: parsing, analysis and planning.
 
-    `native` and the parts of the time are None where the engine has no such thing.
+    Fields that do not apply to an engine are None.
     """
 
     table: pa.Table
@@ -40,7 +40,7 @@ class Run:
 
 
 class Engine(Protocol):
-    """Answers queries over tables that it has been shown before; each call runs the query anew."""
+    """Runs queries on registered tables. Results are not cached."""
 
     name: str
 
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
 
 class Spark:
-    """Spark itself, with Volley switched off on the session that the Volley engine uses."""
+    """Spark, on the same session as the Volley engine, with Volley disabled."""
 
     name = "spark"
 
@@ -59,7 +59,7 @@ class Spark:
         self._spark.conf.set("spark.volley.enabled", "false")
         before = spark_tasks(self._spark)
         started = time.perf_counter()
-        # Both engines hand over Arrow, so that neither pays for a conversion that the other is spared.
+        # All engines return Arrow, so that none pays for a conversion that another avoids.
         table = self._spark.sql(sql).toArrow()
         seconds = time.perf_counter() - started
         return Run(table, seconds, native=False, spark_tasks=spark_tasks(self._spark) - before)
@@ -82,7 +82,7 @@ class Volley:
         ended = time.perf_counter()
         report = volley.last_query(self._spark)
         if report is None:
-            raise RuntimeError("Volley was enabled, and yet it saw no query")
+            raise RuntimeError("Volley is enabled but saw no query")
         return Run(
             table,
             seconds=ended - started,
@@ -96,7 +96,7 @@ class Volley:
 
 
 class Embedded(Volley):
-    """Volley in this process, where the session has it on workers: what a cluster costs."""
+    """Volley in this process, on a session that uses workers. Shows the cost of the cluster."""
 
     name = "embedded"
 
@@ -113,7 +113,7 @@ class Embedded(Volley):
 
 
 class DataFusion:
-    """Plain DataFusion SQL: what the native side could reach if Spark planned nothing and semantics did not matter."""
+    """Plain DataFusion SQL: the limit for the native side, without Spark's planning and semantics."""
 
     name = "datafusion"
 
@@ -129,10 +129,10 @@ class DataFusion:
 
 
 def session(master: str, settings: Mapping[str, str], data: Path) -> SparkSession:
-    """A Spark session on `master` with a view for each TPC-H table; `settings` win over our choices."""
+    """A Spark session on `master` with a view per TPC-H table. `settings` override our defaults."""
     cores = cores_of(master)
     chosen = {
-        # 200 tiny tasks a shuffle would make Spark look slower on a few cores than it has to be.
+        # Spark's default of 200 tasks per shuffle would make it unnecessarily slow on a few cores.
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.volley.local.cores": str(cores),
         **settings,
@@ -148,7 +148,7 @@ def register_tables(spark: SparkSession, data: Path) -> None:
 
 
 def cores_of(master: str) -> int:
-    """The cores that `local`, `local[n]` or `local[*]` gives; the benchmark compares engines on one machine."""
+    """The cores of `local`, `local[n]` or `local[*]`. The benchmark compares engines on one machine."""
     match = re.fullmatch(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?\])?", master)
     if match is None:
         raise ConfigError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On what a benchmark ran: figures without it cannot be compared."""
+"""Describes the environment of a benchmark, without which figures cannot be compared."""
 
 from __future__ import annotations
 

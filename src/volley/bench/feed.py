@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source that takes its time to find out what there is, read by Volley while it looks and by Spark after it has.
+"""A source with slow discovery. Volley reads it during discovery, Spark after it.
 
-    first row   from the action to the first row in the client's hands
-    after split  from the first split that is found to the first row in the client's hands
-    total       all rows in the client's hands
-    at best     the longer of discovery and reading: what one would have if they overlapped perfectly
-    in turn     their sum, in which nothing overlaps
+    first row     from the action to the client's first row
+    after split   from the first discovered split to the client's first row
+    total         from the action to the client's last row
+    at best       the longer of discovery and reading, as if they overlapped perfectly
+    in turn       the sum of both, as if nothing overlapped
 
-Discovery and reading sleep instead of computing, so the figures show when things happen, not how fast a machine is.
+Discovery and reading sleep instead of computing, so the figures show the order of events, not the speed of a machine.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from volley.events import FeedStatus
 
 @dataclass(frozen=True)
 class Pace:
-    """So many splits of so many rows, found evenly over `discovery_seconds`, each of which takes `read_seconds`."""
+    """`splits` splits of `rows` rows, discovered evenly over `discovery_seconds`. Reading one takes `read_seconds`."""
 
     splits: int
     rows: int
     discovery_seconds: float
     read_seconds: float
 
-    def at_best(self, readers: int) -> float:
-        return max(self.discovery_seconds, self.reading(readers))
+    def best_seconds(self, readers: int) -> float:
+        return max(self.discovery_seconds, self.reading_seconds(readers))
 
-    def reading(self, readers: int) -> float:
+    def reading_seconds(self, readers: int) -> float:
         return self.splits * self.read_seconds / readers
 
 
 class Paced(DataSource):
-    """The source; its options are the fields of a `Pace`, and `mark`, a file that comes to be with the first split."""
+    """The source. Its options are the fields of a `Pace`, and `mark`, a file that is created with the first split."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,7 +77,7 @@ class PacedReader(DataSourceReader):
         started = time.monotonic()
         for split in range(self._pace.splits):
             if split == 0 and not Path(self._mark).exists():
-                # A file, because Spark discovers in another process.
+                # A file, because Spark runs discovery in another process.
                 Path(self._mark).touch()
             yield InputPartition(split)
             due = started + self._pace.discovery_seconds * (split + 1) / self._pace.splits
@@ -95,8 +95,8 @@ class PacedReader(DataSourceReader):
 
 @dataclass(frozen=True)
 class FeedRun:
-    """What one engine did. `first_split_seconds` is from the first split found to the first row; `by_task` counts
-    the splits of each task, where the engine reports them."""
+    """One run. `first_split_seconds` is from the first split to the first row. `by_task` counts the splits
+    of each task, if the engine reports them."""
 
     engine: str
     rows: int
@@ -112,7 +112,7 @@ class FeedRun:
 def measure(
     spark: SparkSession, pace: Pace, engines: Sequence[str], told: Callable[[str], None]
 ) -> list[FeedRun]:
-    """Each engine in turn, after a small run of the same source to warm it up."""
+    """Measure one engine after the other, each after a small warm-up run on the same source."""
     spark.dataSource.register(Paced)
     runs = []
     for engine in engines:
@@ -126,7 +126,7 @@ def measure(
         rows = len(_frame(spark, pace).collect())
         total = time.perf_counter() - started
         if rows != pace.splits * pace.rows:
-            raise AssertionError(f"{engine} gave {rows} rows of {pace.splits * pace.rows}")
+            raise AssertionError(f"{engine} returned {rows} of {pace.splits * pace.rows} rows")
         runs.append(
             FeedRun(engine, rows, first, after_split, total, _by_task(spark) if engine == "volley" else ())
         )
@@ -134,14 +134,15 @@ def measure(
 
 
 def feed_table(pace: Pace, readers: int, runs: Sequence[FeedRun]) -> Table:
-    in_turn = pace.discovery_seconds + pace.reading(readers)
+    in_turn = pace.discovery_seconds + pace.reading_seconds(readers)
+    reading = pace.reading_seconds(readers)
     table = Table(
-        title=f"{pace.splits:,} splits found in {pace.discovery_seconds:g} s, {pace.reading(readers):.1f} s to read",
-        caption=f"At best {pace.at_best(readers):.1f} s in all, {in_turn:.1f} s with one step after the other.",
+        title=f"{pace.splits:,} splits: discovery {pace.discovery_seconds:g} s, reading {reading:.1f} s",
+        caption=f"{pace.best_seconds(readers):.1f} s with perfect overlap, {in_turn:.1f} s without overlap.",
         caption_justify="left",
     )
     table.add_column("engine")
-    for name in ("first row s", "after split s", "total s", "of the best", "splits by task"):
+    for name in ("first row (s)", "after split (s)", "total (s)", "to best", "splits by task"):
         table.add_column(name, justify="right")
     for run in runs:
         table.add_row(
@@ -149,7 +150,7 @@ def feed_table(pace: Pace, readers: int, runs: Sequence[FeedRun]) -> Table:
             f"{run.first_row_seconds:.2f}",
             f"{run.first_split_seconds:.2f}",
             f"{run.total_seconds:.2f}",
-            f"{run.total_seconds / pace.at_best(readers):.2f}",
+            f"{run.total_seconds / pace.best_seconds(readers):.2f}",
             " ".join(map(str, run.by_task)),
         )
     return table
@@ -163,7 +164,7 @@ def _frame(spark: SparkSession, pace: Pace, mark: Path | None = None) -> DataFra
 
 
 def _first_row(spark: SparkSession, pace: Pace) -> tuple[float, float]:
-    """From the action, and from the first split that was found, to the first row."""
+    """Seconds to the first row, from the action and from the first split."""
     with tempfile.TemporaryDirectory() as directory:
         mark = Path(directory) / "first"
         frame = _frame(spark, pace, mark)
@@ -172,7 +173,7 @@ def _first_row(spark: SparkSession, pace: Pace) -> tuple[float, float]:
         next(rows)
         ended = time.time()
         found = mark.stat().st_mtime
-        # Spark's own iterator ends when it is dropped.
+        # Spark's own iterator has no close; it ends when it is dropped.
         if hasattr(rows, "close"):
             cast(Any, rows).close()
         return ended - started, ended - found

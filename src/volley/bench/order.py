@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns of a result a query sorts by, as Spark understood it."""
+"""Finds the columns of a result that a query sorts by, from Spark's analyzed plan."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-# What may stand above the sort without disturbing its order.
+# Nodes that may be above the sort without changing its order.
 _KEEPS_ORDER = frozenset(
     {"GlobalLimit", "LocalLimit", "Project", "Filter", "Offset", "SubqueryAlias", "WithCTE"}
 )
 
 
 def sort_columns(frame: DataFrame) -> list[int] | None:
-    """Positions in the output of the ORDER BY's plain columns; None when the query asks for no order.
+    """The output positions of plain columns in the ORDER BY; None if the query does not sort.
 
-    The sequence of each such column is fully given by the ORDER BY, also where other sort keys are expressions or are
-    not in the output.
+    The ORDER BY fully determines the sequence of each such column, even if other sort keys are expressions or are not
+    in the output.
     """
     analyzed = frame._jdf.queryExecution().analyzed()
     sort = _global_sort(analyzed)
@@ -30,7 +30,7 @@ def sort_columns(frame: DataFrame) -> list[int] | None:
 
 def _global_sort(plan: Any) -> Any | None:
     while plan.nodeName() in _KEEPS_ORDER:
-        # The last child: WithCTE has its definitions first and the query itself at the end.
+        # The last child: WithCTE has its definitions first and the query last.
         plan = plan.children().last()
     return plan if plan.nodeName() == "Sort" and getattr(plan, "global")() else None
 

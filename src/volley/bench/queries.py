@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The 22 TPC-H queries: one text each, which Spark and DataFusion both read unchanged."""
+"""The 22 TPC-H queries. Spark and DataFusion run the same text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def query_text(name: str) -> str:
 
 
 def parse_queries(text: str) -> tuple[str, ...]:
-    """`q01,q05` or `1,5`, in the order given; nothing means all of them."""
+    """Parse `q01,q05` or `1,5`, keeping the order. An empty text means all queries."""
     names = [_parse_name(part.strip()) for part in text.split(",") if part.strip()]
     return tuple(dict.fromkeys(names)) or QUERIES
 

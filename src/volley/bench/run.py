@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs queries on several engines side by side, so that each meets the machine in the same mood."""
+"""Runs queries on several engines in turn, so that changes in the machine's load affect all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Progress = Callable[[str, str, int], None]
 
 @dataclass(frozen=True)
 class Result:
-    """The best of an engine's runs of one query. `rows_match` is None when nobody compared."""
+    """The best of an engine's runs of one query. `rows_match` is None if the rows were not compared."""
 
     query: str
     engine: str
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def own_seconds(self) -> float:
-        """Without the planning that Spark does for it."""
+        """Seconds without Spark's planning."""
         return self.best.seconds - (self.best.planning_seconds or 0.0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Result:
 
 @dataclass
 class Results:
-    """What a benchmark found, query by query, in the order in which they ran."""
+    """The results of a benchmark, in the order of the queries."""
 
     scale: float
     environment: dict[str, Any]
@@ -81,17 +81,17 @@ class Results:
         return [result for result in self.results if result.rows_match is False]
 
     def ratio_to_spark(self, query: str) -> float | None:
-        """Spark's seconds by Volley's, planning included on both sides: how many times faster we are."""
+        """Spark's seconds divided by Volley's, both with planning: how many times faster Volley is."""
         ours, theirs = self.of(query, "volley"), self.of(query, "spark")
         return theirs.seconds / ours.seconds if ours and theirs else None
 
     def ratio_to_datafusion(self, query: str) -> float | None:
-        """Volley's seconds, Spark's planning subtracted, by DataFusion's: 1.0 is our limit."""
+        """Volley's seconds without Spark's planning, divided by DataFusion's: 1.0 is the limit."""
         ours, theirs = self.of(query, "volley"), self.of(query, "datafusion")
         return ours.own_seconds / theirs.seconds if ours and theirs else None
 
     def ratio_to_embedded(self, query: str) -> float | None:
-        """The seconds of Volley on workers by those of Volley in one process, Spark's planning subtracted from both."""
+        """Volley's seconds on workers divided by those in one process, both without Spark's planning."""
         ours, theirs = self.of(query, "volley"), self.of(query, "embedded")
         return ours.own_seconds / theirs.own_seconds if ours and theirs else None
 
@@ -126,10 +126,10 @@ def run_queries(
     check: bool,
     progress: Progress,
 ) -> Iterator[Result]:
-    """Query by query: one warm-up of every engine, then `runs` rounds in which the engines take turns.
+    """Run query by query: one warm-up of every engine, then `runs` rounds in which the engines take turns.
 
-    The best of an engine's rounds counts. With `check`, Volley's rows of every run, the warm-up included, are
-    compared with Spark's. `progress` is told the query, the engine and the round (0: warm-up) before each run.
+    An engine's best round counts. With `check`, Volley's rows of every run, including the warm-up, are compared with
+    Spark's. `progress` is called with the query, the engine and the round (0: warm-up) before each run.
     """
     for query in queries:
         expected = Expected.ask(spark, query_text(query)) if check else None
@@ -163,7 +163,7 @@ def _run_query(
 
 @dataclass(frozen=True)
 class Expected:
-    """Spark's rows of a query, and the columns it sorts them by."""
+    """Spark's result of a query, and the columns that it sorts by."""
 
     table: pa.Table
     order: list[int] | None

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hash exchange, measured: rows are partitioned, written to a store, and read back by whoever is how far away.
+"""Measures a hash exchange: rows are partitioned, written to a store and read back.
 
-    in-process    handed over as references                         the writer is this process
+    in-process    references within this process
     same host     memory or disk of another process, mapped or read
-    TCP           memory of another process, over Flight            loopback: without the delay of a network
-    service       shuffle servers, pushed and on disk at the commit, then read over Flight
-    folder        files as an object store has them, or an object store
+    TCP           memory of another process, over Flight on loopback (no network latency)
+    service       shuffle servers: pushed, on disk at commit, then read over Flight
+    folder        local files in the layout of an object store, or an object store
     spark         Spark's shuffle of the same rows
 
-Writing includes reading the input, hashing and partitioning it; reading includes the check of every checksum. The two
-follow each other, as the stages of a query do, and the rates are those of both together.
+Writing includes reading the input, hashing and partitioning it. Reading includes verifying every checksum. Reading
+starts after writing, as in the stages of a query, and the rates are for both together.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ WAYS = (
 SPARK = Way("spark", "disk", "lz4")
 
 Progress = Callable[[Way, int], None]
-"""Told what is about to run, and which run of it that is; 0 warms up."""
+"""Called before each run, with its number; 0 is the warm-up."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The best exchange of one way. Spark does not tell its writing from its reading."""
+    """The best exchange of one way. For Spark, writing and reading are not known separately."""
 
     way: Way
     rows: int
@@ -80,7 +80,7 @@ class Exchange:
 def measure(
     rows: int, partitions: int, cores: int, runs: int, ways: Sequence[Way], progress: Progress
 ) -> Iterator[Exchange]:
-    """Each way in turn: `runs` exchanges after one to warm up."""
+    """Measure one way after the other: `runs` exchanges each, after a warm-up."""
     with writers(rows, partitions, cores) as writer_of, tempfile.TemporaryDirectory() as directory:
         for way in ways:
             writer = writer_of(way)
@@ -92,13 +92,13 @@ def measure(
 
 
 def measure_spark(spark: SparkSession, rows: int, partitions: int, runs: int, progress: Progress) -> Exchange:
-    """The same rows out of Spark's own cache, through its shuffle, to nowhere."""
+    """Shuffle the same rows in Spark, from its cache to a sink that discards them."""
     table = make_rows(rows)
     with tempfile.TemporaryDirectory() as directory:
         pq.write_table(table.rename_columns([column.name for column in COLUMNS]), f"{directory}/rows.parquet")
         frame = spark.read.parquet(directory).cache()
         if frame.count() != rows:
-            raise AssertionError("Spark has other rows")
+            raise AssertionError("Spark has different rows")
         done = []
         for run in range(runs + 1):
             progress(SPARK, run)
@@ -112,12 +112,12 @@ def measure_spark(spark: SparkSession, rows: int, partitions: int, runs: int, pr
 def shuffle_table(exchanges: Sequence[Exchange]) -> Table:
     table = Table(
         title=f"A hash exchange of {exchanges[0].rows:,} rows, {exchanges[0].size_bytes / 1e6:,.0f} MB",
-        caption="Rates are of writing and reading together, one after the other.",
+        caption="Rates are for writing and then reading.",
         caption_justify="left",
     )
     for name in ("way", "medium", "compression"):
         table.add_column(name)
-    for name in ("write s", "read s", "total s", "million rows/s", "GB/s"):
+    for name in ("write (s)", "read (s)", "total (s)", "million rows/s", "GB/s"):
         table.add_column(name, justify="right")
     for exchange in exchanges:
         way = exchange.way

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 
 def start_spark(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session of this process; `settings` win over our choices."""
+    """Start a session. `settings` override our defaults."""
     chosen = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -24,7 +24,7 @@ def start_spark(name: str, master: str, settings: Mapping[str, str]) -> SparkSes
         "spark.sql.session.timeZone": "UTC",
         **settings,
     }
-    # Otherwise Spark's Python workers are whatever python3 is on PATH, without our packages.
+    # Otherwise Spark's Python workers use the python3 on PATH, which may lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in chosen.items():
@@ -35,10 +35,10 @@ def start_spark(name: str, master: str, settings: Mapping[str, str]) -> SparkSes
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Keeps what Java prints while it starts off the terminal, and shows it when starting fails.
+    """Hide what Java prints while it starts, and show it only if starting fails.
 
-    Java inherits file descriptor 2 when it is started and keeps it. Errors of queries do not pass there: they come
-    back as exceptions.
+    Java inherits file descriptor 2 at its start and keeps it. Errors of queries are not lost: they are raised as
+    exceptions.
     """
     with tempfile.TemporaryFile() as log:
         sys.stderr.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark's results as people read them."""
+"""Formats the results of a benchmark as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from volley.bench.run import Result, Results
 
 
 def results_table(results: Results) -> Table:
-    """One line a query; seconds are the best of the runs, the last line sums them up."""
+    """One row per query with the seconds of the best run; the last row has the totals."""
     table = Table(
         title=f"TPC-H, scale {results.scale:g}",
         caption=_caption(results),
@@ -69,7 +69,7 @@ def _caption(results: Results) -> str:
     lines = []
     if {"volley", "spark"} <= set(results.engines):
         lines.append(
-            "faster than Spark: Spark's seconds by Volley's, planning included; below: geometric mean."
+            "faster than Spark: Spark's seconds divided by Volley's, both with planning; geometric mean."
         )
     if {"volley", "datafusion"} <= set(results.engines):
         lines.append(

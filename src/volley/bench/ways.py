@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who writes a measured exchange, for each way that it can go."""
+"""Creates the writer for each way of exchange that is measured."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from volley.config import Config
 from volley.ids import QueryId
 from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.config import RetryPolicy, ShuffleConfig
-from volley.shuffle.objectstore import ObjectStore
+from volley.shuffle.object_store import ObjectStore
 from volley.shuffle.service.store import ServiceStore
 
 _STORE_MEMORY_BYTES = 256 * 2**20
 _CONFIG = replace(ShuffleConfig.of(Config.read({})), retry=RetryPolicy(0, 0, 60.0))
 _SERVERS = 2
 HERE = "file://"
-"""The medium of a folder of this machine."""
+"""The medium of a local folder."""
 
 
 @contextmanager
 def writers(rows: int, partitions: int, cores: int) -> Iterator[Callable[[Way], Writer]]:
-    """Who writes, for each way: this process, another one, or this process to a store beside it."""
+    """Yield a function that returns the writer for a way: in this process, in another, or to a shared store."""
     there = There(rows, partitions, cores)
     here = MapTask(rows, partitions, cores)
     others: dict[str, Writer] = {"in-process": Here(here), "folder": _Folder(here)}
@@ -44,7 +44,7 @@ def writers(rows: int, partitions: int, cores: int) -> Iterator[Callable[[Way], 
 
 
 class _Beside(ABC):
-    """A writer in this process to a store beside it, which another object of this process reads."""
+    """A writer in this process to a shared store, which another object in this process reads."""
 
     def __init__(self, task: MapTask) -> None:
         self._task = task
@@ -53,10 +53,10 @@ class _Beside(ABC):
 
     @abstractmethod
     def make_store(self, way: Way, directory: Path) -> SharedStore:
-        """A store for one way, new each time."""
+        """Create a new store for one way."""
 
     def write(self, way: Way, directory: Path) -> Written:
-        # A store remembers the queries that are over.
+        # A new query id each time: a store refuses queries that are over.
         self._query = QueryId.new()
         self._store = self.make_store(way, directory)
         self._store.begin(self._query)
@@ -71,7 +71,7 @@ class _Beside(ABC):
 
 
 class _Folder(_Beside):
-    """Files of this machine, as an object store has them, or the store that the way names."""
+    """Local files in the layout of an object store, or the store that the way names."""
 
     def make_store(self, way: Way, directory: Path) -> SharedStore:
         uri = f"file://{directory}" if way.medium == HERE else way.medium
@@ -81,7 +81,7 @@ class _Folder(_Beside):
 
 
 class _Service(_Beside):
-    """Shuffle servers in processes of their own, which say yes to a commit when it is on disk."""
+    """Shuffle servers in separate processes, which acknowledge a commit once it is on disk."""
 
     def __init__(self, task: MapTask, cluster: LocalCluster) -> None:
         super().__init__(task)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ends of a measured exchange: a writer near or far, and a store to read it with."""
+"""Writers for measured exchanges, in this process or another, with the stores to read them from."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ COLUMNS = (
     Attribute(5, "day", DATE, False),
     Attribute(6, "name", STRING, False),
 )
-# As an operator gives them.
+# The batch size of an operator.
 _BATCH_ROWS = 8192
 QUERY = QueryId("bench")
 
 
 @dataclass(frozen=True)
 class Way:
-    """`distance` is between writer and reader, `medium` is where the data lies in between."""
+    """`distance` is between writer and reader; `medium` is where the data is stored in between."""
 
     distance: str
     medium: str
@@ -61,20 +61,20 @@ class Written:
 
 class Writer(Protocol):
     def write(self, way: Way, directory: Path) -> Written:
-        """One exchange up to its commit."""
+        """Write one exchange and commit it."""
 
     def reader(self, way: Way, directory: Path) -> ShuffleStore:
-        """The store in which this process reads what was written."""
+        """The store from which this process reads what was written."""
 
     def free(self) -> None:
-        """Forget what was written."""
+        """Release what was written."""
 
 
 def make_rows(count: int, seed: int = 1) -> pa.Table:
-    """The same rows for the same numbers, so that two processes need not send them to each other."""
+    """Generate rows deterministically, so that two processes need not send them to each other."""
     key = pc.cast(pc.floor(pc.multiply(pc.random(count, initializer=seed), 2.0**40)), pa.int64())
     quantity = pc.bit_wise_and(key, 63)
-    # Whole numbers below a million, which any decimal of ten digits before the point can hold.
+    # Integers below a million, which fit into any decimal with ten digits before the point.
     price = pc.cast(pc.bit_wise_and(key, 0xFFFFF), pa.decimal128(19, 0))
     columns = [
         key,
@@ -88,7 +88,7 @@ def make_rows(count: int, seed: int = 1) -> pa.Table:
 
 
 class MapTask:
-    """Rows out of memory, hashed and partitioned by the engine, into a store: the task of a map stage."""
+    """A map task: the engine hashes and partitions rows from memory and writes them to a store."""
 
     def __init__(self, rows: int, partitions: int, cores: int) -> None:
         self._partitions = partitions
@@ -109,7 +109,7 @@ class MapTask:
 
 
 class Here:
-    """A writer in this process, which hands over references."""
+    """A writer in this process, which exchanges references."""
 
     def __init__(self, task: MapTask) -> None:
         self._task = task
@@ -127,7 +127,7 @@ class Here:
 
 
 class There:
-    """A writer in another process, which serves what it wrote."""
+    """A writer in another process, which serves its output."""
 
     def __init__(self, rows: int, partitions: int, cores: int) -> None:
         processes = multiprocessing.get_context("spawn")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from volley.batches import table_without_columns
+from volley.batches import conform, table_without_columns
 from volley.plan.expressions import Attribute
 from volley.plan.types import to_arrow
 
@@ -60,6 +60,9 @@ class NativeResult:
             pa.chunked_array([batch.column(index) for batch in batches], self.schema.field(index).type)
             for index in range(len(schema))
         ]
-        # By position, since names may repeat; and column by column, since Table.cast compares names.
-        cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+        # By position, since names may repeat.
+        cast = [
+            pa.chunked_array([conform(chunk, field.type) for chunk in column.chunks], field.type)
+            for column, field in zip(columns, schema, strict=True)
+        ]
         return pa.Table.from_arrays(cast, schema=schema)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley bench`: the same queries on several engines, side by side."""
+"""`volley bench`: runs the same queries on several engines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from volley.cli.console import (
 from volley.cluster import LocalCluster
 from volley.machine import available_cores, available_memory_bytes
 
-# Options of workers rather than of sessions.
+# Options for workers, not for the session.
 SHUFFLE = "spark.volley.shuffle."
 ENGINES = ("volley", "spark", "datafusion", "embedded")
 
@@ -59,18 +59,20 @@ def _engine_names(context: click.Context, parameter: click.Parameter, value: str
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="TPC-H scale factor; 1 is about 1 GB as text.",
+    help="TPC-H scale factor; 1 is about 1 GB of text.",
 )
 @click.option(
     "--engines",
     default="volley,spark,datafusion",
     show_default=True,
     callback=_engine_names,
-    help="Which engines, in this order; embedded, beside --cluster, is Volley in this process.",
+    help="The engines to compare. With --cluster, embedded is Volley in this process.",
 )
 @runs_option("runs of each query on each engine")
-@click.option("--queries", default="", help="Only these, such as q01,q05; otherwise all 22.")
-@click.option("--check", is_flag=True, help="Compare Volley's rows with Spark's; status 1 when one differs.")
+@click.option("--queries", default="", help="The queries to run, such as q01,q05. Default: all 22.")
+@click.option(
+    "--check", is_flag=True, help="Compare Volley's rows with Spark's. Exit status 1 if any differ."
+)
 @json_option
 @click.option(
     "--master",
@@ -84,22 +86,22 @@ def _engine_names(context: click.Context, parameter: click.Parameter, value: str
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Run Volley on so many worker daemons of this machine, started for it; 0: in this process.",
+    help="Run Volley on this many local worker daemons. 0: in this process.",
 )
 @click.option(
     "--services",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="With --cluster: so many shuffle servers keep exchanged data; 0: the workers do.",
+    help="With --cluster: keep exchanged data on this many shuffle servers. 0: on the workers.",
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark or Volley option; repeatable."
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark or Volley option. Repeatable."
 )
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where TPC-H data is kept; otherwise the user's cache.",
+    help="Directory for TPC-H data. Default: the user's cache.",
 )
 @click.pass_context
 def tpch(
@@ -116,7 +118,7 @@ def tpch(
     settings: tuple[str, ...],
     data: Path | None,
 ) -> None:
-    """The 22 TPC-H queries. Data is generated once and kept.
+    """Run the 22 TPC-H queries. The data is generated once and kept.
 
     \b
     Examples:
@@ -127,12 +129,14 @@ def tpch(
     """
     if check and "volley" not in engines:
         raise click.BadParameter(
-            "there is nothing to compare without volley in --engines", param_hint="--check"
+            "nothing to compare: --engines does not include volley", param_hint="--check"
         )
     if services and not workers:
-        raise click.BadParameter("shuffle servers need workers: give --cluster", param_hint="--services")
+        raise click.BadParameter("shuffle servers need workers: add --cluster", param_hint="--services")
     if "embedded" in engines and not workers:
-        raise click.BadParameter("without --cluster volley is embedded itself", param_hint="--engines")
+        raise click.BadParameter(
+            "embedded needs --cluster; without it, volley is embedded already", param_hint="--engines"
+        )
     console = new_console()
     chosen = parse_queries(queries)
     cores = cores_of(master)
@@ -147,7 +151,7 @@ def tpch(
                 services=services,
                 settings={key: value for key, value in chosen_settings.items() if key.startswith(SHUFFLE)},
             )
-            # Taken down when the command ends, however it ends.
+            # Stopped when the command ends, however it ends.
             context.with_resource(cluster)
         chosen_settings = cluster.settings | chosen_settings
     with step(console, "Starting Spark ..."):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley bench feed`: a source that is read while it is found."""
+"""`volley bench feed`: measures reading a source while its splits are discovered."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ from volley.machine import available_cores
 
 
 @click.command()
-@click.option("--splits", type=click.IntRange(min=1), default=1000, show_default=True, help="Pieces of work.")
-@click.option("--rows", type=click.IntRange(min=1), default=100, show_default=True, help="Rows of each.")
+@click.option(
+    "--splits", type=click.IntRange(min=1), default=1000, show_default=True, help="Splits of the source."
+)
+@click.option("--rows", type=click.IntRange(min=1), default=100, show_default=True, help="Rows per split.")
 @click.option(
     "--discovery",
     type=click.FloatRange(min=0),
     default=10.0,
     show_default=True,
-    help="Seconds until the last of them is found.",
+    help="Seconds that discovery takes.",
 )
 @click.option(
-    "--read", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Seconds to read one."
+    "--read", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Seconds to read a split."
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=available_cores(),
     show_default=True,
-    help="In-process workers of one core each, and Spark's cores.",
+    help="In-process workers with one core each; also Spark's cores.",
 )
-@click.option("--spark/--no-spark", "with_spark", default=True, help="Plain Spark with the same source too.")
+@click.option(
+    "--spark/--no-spark", "with_spark", default=True, help="Also run plain Spark on the same source."
+)
 @json_option
 def feed(
     splits: int,
@@ -48,7 +52,7 @@ def feed(
     with_spark: bool,
     json_file: Path | None,
 ) -> None:
-    """A source that is read in two steps: time to the first row and in all, next to plain Spark.
+    """Compare Volley with plain Spark on a source with slow discovery: time to first row and in total.
 
     \b
     Example:

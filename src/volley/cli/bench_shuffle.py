@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley bench shuffle`: one exchange in every way there is."""
+"""`volley bench shuffle`: measures one exchange through every kind of store."""
 
 from __future__ import annotations
 
@@ -16,22 +16,33 @@ from volley.machine import available_cores
 
 @click.command()
 @click.option(
-    "--rows", type=click.IntRange(min=1), default=6_000_000, show_default=True, help="About 60 bytes each."
+    "--rows",
+    type=click.IntRange(min=1),
+    default=6_000_000,
+    show_default=True,
+    help="Rows to exchange, about 60 bytes each.",
 )
 @click.option(
-    "--partitions", type=click.IntRange(min=1), default=16, show_default=True, help="Of the exchange."
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Partitions of the exchange.",
 )
 @click.option(
     "--cores",
     type=click.IntRange(min=1),
     default=available_cores(),
     show_default=True,
-    help="On either side.",
+    help="Cores of the writer and of the reader.",
 )
-@runs_option("exchanges of each way")
-@click.option("--spark", "with_spark", is_flag=True, help="Spark's own shuffle of the same rows too.")
+@runs_option("exchanges through each store")
+@click.option("--spark", "with_spark", is_flag=True, help="Also measure Spark's shuffle of the same rows.")
 @click.option(
-    "--store", "stores", multiple=True, help="An object store too, such as s3://bucket/folder; repeatable."
+    "--store",
+    "stores",
+    multiple=True,
+    help="Also measure this object store, such as s3://bucket/folder. Repeatable.",
 )
 @json_option
 def shuffle(
@@ -43,7 +54,7 @@ def shuffle(
     stores: tuple[str, ...],
     json_file: Path | None,
 ) -> None:
-    """A hash exchange in every way: in this process, on this host, over TCP, over shuffle servers, in a folder.
+    """Measure a hash exchange in process, on this host, over TCP, over shuffle servers and in a folder.
 
     \b
     Example:

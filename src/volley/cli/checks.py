@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `volley doctor` looks at: one function a check, each giving what it found and how to mend it."""
+"""The checks of `volley doctor`: one function each, which returns what it found and how to fix it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Finding:
-    """`status` is ok, warning (works, but not well) or error; `remedy` is empty when there is nothing to do."""
+    """`status` is ok, warning (works, but not well) or error. `remedy` is empty if there is nothing to do."""
 
     name: str
     status: str
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """`needs` names the checks without which this one cannot succeed."""
+    """`needs` names the checks that must pass before this one."""
 
     name: str
     title: str
@@ -60,14 +60,16 @@ def check_java() -> Finding:
         return Finding("java", "error", f"{java} does not run: {error}", mend)
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', output.stderr + output.stdout)
     if version is None:
-        return Finding("java", "warning", f"{java} gives no version", "Check that it is Java 17 or newer.")
+        return Finding(
+            "java", "warning", f"{java} does not print a version", "Check that it is Java 17 or newer."
+        )
     if int(version[1]) < _JAVA:
         return Finding("java", "error", f"{java} is Java {version[1]}", install)
     return Finding("java", "ok", f"Java {version[1]} ({java})")
 
 
 def check_packages() -> Finding:
-    """Installed versions against the ranges that this release declares, which are those it was tested with."""
+    """Compare installed versions with the ranges that this release declares and was tested with."""
     found, wrong = [f"Python {platform.python_version()}"], []
     for text in metadata.requires("volley-spark") or []:
         requirement = Requirement(text)
@@ -96,7 +98,7 @@ def check_memory() -> Finding:
             "memory",
             "warning",
             found,
-            f"Below {_MEMORY_GIB} GiB Java and the native engine are in each other's way: "
+            f"Below {_MEMORY_GIB} GiB Java and the native engine compete for memory: "
             "lower spark.driver.memory to 1g.",
         )
     return Finding("memory", "ok", found)
@@ -119,7 +121,7 @@ def check_shared_memory() -> Finding:
 
 
 def check_loopback() -> Finding:
-    """Spark's driver and its Python side talk over a loopback port."""
+    """Check loopback ports, over which PySpark talks to its JVM."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
@@ -133,7 +135,7 @@ def check_loopback() -> Finding:
 
 
 def check_native_query() -> Finding:
-    """One small query, natively, on a Spark session that is gone afterwards."""
+    """Run one small query natively on a temporary Spark session."""
     import volley
     from volley.bench.spark import start_spark
     from volley.observe.tasks import SparkTasks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley cluster`: worker daemons on this machine, for trying out."""
+"""`volley cluster`: runs a local cluster of worker daemons, to try Volley out."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ _REFRESH_SECONDS = 1.0
 @click.command()
 @click.option("--workers", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
 @click.option(
-    "--cores", type=click.IntRange(min=1), help="Cores of each; default: its share of this machine."
+    "--cores", type=click.IntRange(min=1), help="Cores per worker. Default: an equal share of this machine's."
 )
-@click.option("--memory", help="Memory of each, such as 2g; default: its share of half of this machine's.")
+@click.option(
+    "--memory", help="Memory per daemon, such as 2g. Default: an equal share of half of this machine's."
+)
 @click.option(
     "--services",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Shuffle servers beside them, who keep exchanged data; 0: the workers do.",
+    help="Shuffle servers to keep exchanged data on. 0: it stays on the workers.",
 )
 @click.option(
     "--least",
     type=click.IntRange(min=1),
-    help="Let idle workers go until so many are left, and take them back when those are busy. Needs --services.",
+    help="Stop idle workers down to this number, and restart them when the others are busy. Needs --services.",
 )
 @click.option(
     "--idle-seconds",
     type=click.FloatRange(min=0),
     default=10.0,
     show_default=True,
-    help="With --least: how long a worker must have been idle.",
+    help="With --least: idle seconds before a worker is stopped.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option; repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option. Repeatable.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one line of JSON when it is up, and nothing else."
+    "--json", "as_json", is_flag=True, help="Print one line of JSON once it is up, and nothing else."
 )
 def cluster(
     workers: int,
@@ -61,14 +63,16 @@ def cluster(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """A local cluster of worker daemons, for trying out.
+    """Run a local cluster of worker daemons.
 
-    Each worker is a process of its own. Ctrl-C or SIGTERM takes everything down.
+    Each worker is a separate process. Ctrl-C or SIGTERM stops the cluster.
 
     Example: volley cluster --workers 3
     """
     if least is not None and not services:
-        raise click.BadParameter("without --services, data would go with the workers", param_hint="--least")
+        raise click.BadParameter(
+            "needs --services; otherwise data would be lost with the workers", param_hint="--least"
+        )
     console = new_console(stderr=as_json)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,7 +102,7 @@ def cluster(
 def _show(
     console: Console, running: LocalCluster, stop: threading.Event, elastic: Elastic | None, quiet: bool
 ) -> None:
-    """Until somebody stops it or no worker is left. On a terminal the table stays current."""
+    """Show the workers until the command is stopped or none is left. On a terminal the table is live."""
     if not console.is_terminal:
         if not quiet:
             console.print(health_table(running.addresses, running.health()))

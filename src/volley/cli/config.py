@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley config`: the option reference, from the same declarations that are read at run time."""
+"""`volley config`: prints the option reference, from the declarations in `volley.config`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from volley.config import OPTIONS
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
 def config(as_json: bool) -> None:
-    """Every option: name, type, default, meaning.
+    """List all options: name, type, default, meaning.
 
-    Set them like any Spark option, before the session starts or on a live one.
+    Set them like any Spark option, when the session is built or on a live session.
 
     Example: volley config --json
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands share: options, progress bars, and where results go."""
+"""Helpers for several commands: options, progress bars, output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rich.progress import (
 
 from volley.bench.data import tpch_data
 
-# Parquet bytes that a scale of 1 takes, for the bar; measured, and only a guess for other scales.
+# Parquet bytes at scale 1, for the progress bar: measured there, an estimate for other scales.
 _BYTES_PER_SCALE = 363_000_000
 _WIDTH = 120
 
@@ -32,7 +32,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def new_console(stderr: bool = False) -> Console:
-    """As wide as the terminal; where there is none, wide enough for the tables."""
+    """A console as wide as the terminal or, without one, wide enough for the tables."""
     console = Console(stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDTH
@@ -53,7 +53,7 @@ json_option = click.option(
     "--json",
     "json_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the results here as JSON.",
+    help="Write the results to this file as JSON.",
 )
 
 
@@ -63,19 +63,19 @@ def runs_option(of_what: str) -> Callable[[Command], Command]:
         type=click.IntRange(min=1),
         default=3,
         show_default=True,
-        help=f"Timed {of_what}, after one warm-up; the best counts.",
+        help=f"Timed {of_what}, after one warm-up. The best one counts.",
     )
 
 
 def save(console: Console, file: Path | None, results: Mapping[str, object]) -> None:
-    """Write what `json_option` asked for, if it did."""
+    """Write the results to the file of `json_option`, if given."""
     if file is not None:
         file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        console.print(f"Written to {file}")
+        console.print(f"Wrote {file}")
 
 
 def generate_with_progress(console: Console, scale: float, directory: Path | None) -> Path:
-    """TPC-H data of this scale, with a bar while it is being generated; at once when it is there already."""
+    """Generate TPC-H data of this scale with a progress bar, unless it exists already. Returns its directory."""
     if not console.is_terminal:
         console.print(f"TPC-H data, scale {scale:g} ...", highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
@@ -85,20 +85,20 @@ def generate_with_progress(console: Console, scale: float, directory: Path | Non
 
 
 def counting_bar(console: Console) -> Progress:
-    """So many of so many steps."""
+    """A progress bar that counts steps."""
     return progress_bar(
         console, TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )
 
 
 def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
-    """A bar that vanishes when it is done; nothing where nobody watches a terminal."""
+    """A progress bar that disappears when it is done. Shows nothing without a terminal."""
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
 def step(console: Console, text: str) -> Iterator[None]:
-    """Says what is under way: a spinner on a terminal, a line elsewhere."""
+    """Show what is being done: with a spinner on a terminal, otherwise as a line."""
     if console.is_terminal:
         with console.status(text):
             yield

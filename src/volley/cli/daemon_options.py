@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands that start a daemon share: where it listens, whom it answers, how it ends, what it says of itself."""
+"""Options of all commands that start a daemon: address, authentication, shutdown and output."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from volley.security import Security
 _LISTENING = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option(
-        "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0, the default, takes a free one."
+        "--port", type=click.IntRange(0, 65535), help="Port to listen on. Default: 0, any free port."
     ),
     click.option(
-        "--advertise", default="", help="Host that others reach this one by, when it is not --host."
+        "--advertise", default="", help="Host name by which others reach this one, if it is not --host."
     ),
     click.option(
         "--token-file",
         default="",
-        help="Holds the token to ask for; otherwise VOLLEY_TOKEN in the environment.",
+        help="File with the token that clients must present. Default: the variable VOLLEY_TOKEN.",
     ),
-    click.option("--tls-certificate", default="", help="Its certificate (PEM). Set: it speaks TLS."),
-    click.option("--tls-key", default="", help="The key of that certificate (PEM)."),
-    click.option("--tls-ca", default="", help="Certificates (PEM) that vouch for those who call it."),
-    click.option("--mutual-tls", is_flag=True, help="Refuse clients without a certificate of that CA."),
-    click.option("--insecure", is_flag=True, help="Listen beyond loopback without token and TLS."),
+    click.option("--tls-certificate", default="", help="Server certificate (PEM). If set, it uses TLS."),
+    click.option("--tls-key", default="", help="Private key (PEM) of the certificate."),
+    click.option("--tls-ca", default="", help="CA certificates (PEM) to verify clients with."),
+    click.option("--mutual-tls", is_flag=True, help="Require a client certificate signed by that CA."),
+    click.option("--insecure", is_flag=True, help="Allow listening beyond loopback without token and TLS."),
     click.option(
         "--drain-seconds",
         type=click.FloatRange(min=0),
         default=30.0,
         show_default=True,
-        help="How long to finish what is under way after SIGTERM.",
+        help="Seconds to finish running work after SIGTERM.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print where it listens as one line of JSON."),
-    click.option("--parent", type=int, hidden=True, help="End when this process does."),
+    click.option("--json", "as_json", is_flag=True, help="Print its address as one line of JSON."),
+    click.option("--parent", type=int, hidden=True, help="Exit when this process ends."),
 )
 
 
 @dataclass(frozen=True)
 class Listening:
-    """How a daemon was asked to listen. `port` is None when nobody chose one."""
+    """The options of a daemon. `port` is None if not given."""
 
     host: str
     port: int | None
@@ -59,13 +59,13 @@ class Listening:
     parent: int | None
 
     def announce(self, ready: Mapping[str, object], lines: Sequence[str]) -> None:
-        """That it is ready: for programs, or in words."""
+        """Print that the daemon is ready, as JSON or as text."""
         for line in [json.dumps(ready)] if self.as_json else lines:
             click.echo(line)
 
 
 def listening_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command gets them as its first argument, a `Listening`."""
+    """Add the options to a command, which gets them as its first argument, a `Listening`."""
 
     @functools.wraps(command)
     def with_listening(

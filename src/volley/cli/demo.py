@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley demo` and `make run`: a short pipeline, its results, and Volley next to Spark."""
+"""`volley demo` and `make run`: runs a short pipeline on Volley and on Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from volley.cli.pipeline import STEPS, Step, Tables
 from volley.machine import available_cores
 from volley.observe.tasks import SparkTasks
 
-# The first run of each engine pays for loading code, and Spark's also for compiling it; the better of two counts.
+# The first run of each engine includes loading code, and for Spark compiling it. The better of two counts.
 _RUNS = 2
 
 
@@ -48,18 +48,18 @@ class Timing:
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="TPC-H scale factor; 1 is 6 million order lines.",
+    help="TPC-H scale factor; 1 is 6 million line items.",
 )
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where TPC-H data is kept; otherwise the user's cache.",
+    help="Directory for TPC-H data. Default: the user's cache.",
 )
 def demo(scale: float, data: Path | None) -> None:
-    """A short PySpark pipeline, Volley next to Spark.
+    """Run a short PySpark pipeline on Volley and on Spark.
 
-    Generates TPC-H data once, then reads, joins, aggregates and ranks it with ordinary PySpark code, natively and
-    on Spark, and compares rows and seconds.
+    Generates TPC-H data once, then reads, joins, aggregates and ranks it with ordinary PySpark code on both engines,
+    and compares rows and times.
 
     Example: volley demo --scale 0.1
     """
@@ -120,7 +120,7 @@ def _run_step(console: Console, spark: SparkSession, directory: Path, step: Step
 
 
 def _best(step: Step, tables: Tables) -> tuple[pa.Table, float, int]:
-    """The rows, the seconds of the better run, and the tasks that Spark ran in it (not those of reading schemas)."""
+    """The rows, the seconds of the better run, and its number of Spark tasks (without those that read schemas)."""
     best: tuple[pa.Table, float, int] | None = None
     for _ in range(_RUNS):
         frame = step(tables)
@@ -149,7 +149,7 @@ def _cell(value: Any) -> str:
             return ""
         case float() | Decimal():
             return f"{value:,.2f}"
-        # Years are integers too, and read badly with a comma.
+        # No thousands separator: years are integers too.
         case int() if value > 9999:
             return f"{value:,}"
         case date():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley doctor`: is this machine fit for Volley, and if not, what to do about it."""
+"""`volley doctor`: checks whether Volley can run on this machine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> None:
-    """Check this machine, and say how to mend what is wrong.
+    """Check this machine, and say how to fix what is wrong.
 
-    Looks at Java, package versions, memory, shared memory and loopback ports, and runs one query natively on a
-    scratch Spark session. Status 1 when something is wrong.
+    Checks Java, package versions, memory, shared memory and loopback ports, and runs one query natively on a
+    temporary Spark session. Exit status 1 if something is wrong.
 
     Example: volley doctor --json
     """
@@ -42,7 +42,7 @@ def doctor(as_json: bool) -> None:
 def _examine(check: Check, before: list[Finding]) -> Finding:
     broken = [finding.name for finding in before if finding.status == "error" and finding.name in check.needs]
     if broken:
-        return Finding(check.name, "error", f"not tried, because of: {', '.join(broken)}", "Mend that first.")
+        return Finding(check.name, "error", f"skipped because of: {', '.join(broken)}", "Fix that first.")
     try:
         return check.examine()
     except Exception as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of daemons as tables."""
+"""Tables of the health of daemons."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `volley`. Each subcommand lives in a file of its own and is imported only when it is asked for."""
+"""The command `volley`. Each subcommand has its own file, which is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from volley.errors import VolleyError
 
 _COMMANDS = {
     "bench": "Compare Volley with Spark and DataFusion.",
-    "cluster": "A local cluster of worker daemons, for trying out.",
-    "config": "Every option: name, type, default, meaning.",
-    "demo": "A short PySpark pipeline, Volley next to Spark.",
-    "doctor": "Check this machine, and say how to mend what is wrong.",
-    "shuffle-service": "A daemon that keeps exchanged data after the workers have gone.",
-    "status": "How worker daemons and shuffle servers are.",
-    "worker": "A daemon that runs tasks of queries.",
+    "cluster": "Run a local cluster of worker daemons.",
+    "config": "List all options: name, type, default, meaning.",
+    "demo": "Run a short PySpark pipeline on Volley and on Spark.",
+    "doctor": "Check this machine, and say how to fix what is wrong.",
+    "shuffle-service": "Run a shuffle server, which keeps exchanged data when workers go.",
+    "status": "Show the health of worker daemons and shuffle servers.",
+    "worker": "Run a worker daemon, which runs the tasks of queries.",
 }
 
 
 class _LazyGroup(click.Group):
-    """`volley --help` must not wait for PySpark and DataFusion to load."""
+    """Imports subcommands lazily: `volley --help` must not load PySpark and DataFusion."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -50,7 +50,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The entry point: Volley's own errors are one line on stderr and status 2, not a traceback."""
+    """The entry point. Volley's own errors become one line on stderr and exit status 2, not a traceback."""
     try:
         cli(prog_name="volley")
     except VolleyError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration's pipeline: ordinary PySpark code that knows nothing of Volley."""
+"""The pipeline of the demo: ordinary PySpark code that does not know about Volley."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def best_customers(table: Tables) -> DataFrame:
 
 
 def late_deliveries(table: Tables) -> DataFrame:
-    """Suppliers who kept most orders waiting"""
+    """Suppliers who kept the most orders waiting"""
     late = table("lineitem").where("l_receiptdate > l_commitdate").where("l_returnflag = 'R'")
     return (
         late.join(table("supplier"), F.col("l_suppkey") == F.col("s_suppkey"))

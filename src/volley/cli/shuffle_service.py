@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley shuffle-service`: a daemon that keeps exchanged data after the workers have gone."""
+"""`volley shuffle-service`: runs a shuffle server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from volley.worker.daemon import check_directories
 
 @click.command()
 @click.option(
-    "--memory", callback=bytes_option, help="For chunks, such as 8g; default: half of what this machine has."
+    "--memory", callback=bytes_option, help="Memory for chunks, such as 8g. Default: half of this machine's."
 )
 @click.option(
     "--dirs",
@@ -29,27 +29,25 @@ from volley.worker.daemon import check_directories
     multiple=True,
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where chunks and the journal are kept; repeatable, one a disk. Not shared with another server.",
+    help="Directory for chunks and the journal, not shared with other servers. Repeatable, one per disk.",
 )
-@click.option(
-    "--quota", callback=bytes_option, help="What one application may keep here, such as 100g; default: all."
-)
+@click.option("--quota", callback=bytes_option, help="Limit per application, such as 100g. Default: none.")
 @click.option(
     "--lease-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=LEASE_SECONDS,
     show_default=True,
-    help="The data of a driver that is silent for so long is removed.",
+    help="Seconds without a renewal before a query's data is removed.",
 )
 @click.option(
     "--memory-commits",
     is_flag=True,
-    help="Say yes to a commit while data is in memory alone: faster, and lost with this process.",
+    help="Acknowledge commits before data is on disk: faster, but the data is lost with this process.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    help="Serve Prometheus metrics at http://host:port/metrics; default: not.",
+    help="Serve Prometheus metrics at http://host:port/metrics. Default: no metrics.",
 )
 @listening_options
 def shuffle_service(
@@ -61,9 +59,9 @@ def shuffle_service(
     memory_commits: bool,
     metrics_port: int | None,
 ) -> None:
-    """A server that keeps exchanged data after the workers that wrote it have gone. It needs no Java.
+    """Run a shuffle server, which keeps exchanged data when the workers that wrote it have gone. It needs no Java.
 
-    Several form a service. What was committed to one survives kill -9: start it again with the same directories.
+    Several servers form a service. Committed data survives kill -9: restart the server with the same directories.
 
     \b
     Example:
@@ -97,7 +95,7 @@ def shuffle_service(
         health = daemon.server_state.health()
         words = [f"shuffle server {daemon.address}: memory {format_size(budget)}"]
         if health.committed:
-            words.append(f"found {health.committed} committed attempts, {format_size(health.held_bytes)}")
+            words.append(f"restored {health.committed} committed attempts, {format_size(health.held_bytes)}")
         if daemon.metrics_port is not None:
             words.append(f"metrics http://{listening.host}:{daemon.metrics_port}/metrics")
         listening.announce(

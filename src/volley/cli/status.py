@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley status`: how worker daemons and shuffle servers are, and the word to drain them."""
+"""`volley status`: shows the health of worker daemons and shuffle servers, and drains them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ def _addresses(context: click.Context, parameter: click.Parameter, value: str) -
 @click.command()
 @click.argument("daemons", callback=_addresses)
 @click.option(
-    "--drain", "draining", is_flag=True, help="Tell them to take nothing new; SIGTERM then ends them."
+    "--drain", "draining", is_flag=True, help="Drain them: they take no new work. Stop them with SIGTERM."
 )
-@click.option(
-    "--token-file", default="", help="Holds their token; otherwise VOLLEY_TOKEN in the environment."
-)
-@click.option("--tls-certificate", default="", help="This side's certificate (PEM), where they ask for one.")
-@click.option("--tls-key", default="", help="The key of that certificate (PEM).")
-@click.option("--tls-ca", default="", help="Certificates (PEM) to trust. Set: they speak TLS.")
+@click.option("--token-file", default="", help="File with their token. Default: the variable VOLLEY_TOKEN.")
+@click.option("--tls-certificate", default="", help="Client certificate (PEM), if they require one.")
+@click.option("--tls-key", default="", help="Private key (PEM) of the certificate.")
+@click.option("--tls-ca", default="", help="CA certificates (PEM) to trust. If set, use TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(
     daemons: tuple[str, ...],
@@ -45,7 +43,7 @@ def status(
     tls_ca: str,
     as_json: bool,
 ) -> None:
-    """How the workers and shuffle servers at DAEMONS (host:port,...) are. Status 1 when one does not answer.
+    """Show the health of the daemons at DAEMONS (host:port,...). Exit status 1 if one does not answer.
 
     Example: volley status 127.0.0.1:7070,127.0.0.1:7071
     """

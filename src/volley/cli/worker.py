@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley worker`: a daemon that runs tasks."""
+"""`volley worker`: runs a worker daemon."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serv
 
 @click.command()
 @click.option(
-    "--cores", type=click.IntRange(min=1), help="Cores that a task uses; default: all of this machine."
+    "--cores", type=click.IntRange(min=1), help="Cores that a task uses. Default: all of this machine's."
 )
-@click.option("--tasks", type=click.IntRange(min=1), help="Tasks at once; default: as many as cores.")
-@click.option("--memory", callback=bytes_option, help="Such as 8g; default: 80% of what this machine has.")
+@click.option("--tasks", type=click.IntRange(min=1), help="Concurrent tasks. Default: the number of cores.")
+@click.option("--memory", callback=bytes_option, help="Memory, such as 8g. Default: 80% of this machine's.")
 @click.option(
     "--dir",
     "directories",
     multiple=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where exchanged data that does not fit into memory goes; repeatable. Default: the temporary directory.",
+    help="Directory for data that does not fit into memory. Repeatable. Default: the temporary directory.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option; repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option. Repeatable.")
 @listening_options
 def worker(
     listening: Listening,
@@ -42,9 +42,10 @@ def worker(
     directories: tuple[Path, ...],
     settings: tuple[str, ...],
 ) -> None:
-    """A daemon that runs tasks of queries. It needs no Java.
+    """Run a worker daemon, which runs the tasks of queries. It needs no Java.
 
-    SIGTERM or Ctrl-C drains it: it takes nothing new, finishes what runs, and ends. A second one ends it at once.
+    SIGTERM or Ctrl-C drains it: it takes no new tasks, finishes the running ones and exits. A second one stops it at
+    once.
 
     \b
     Example:
@@ -77,7 +78,7 @@ def worker(
         listening.announce(
             {"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)},
             [
-                f"worker {daemon.address}: {width} cores, {tasks or width} tasks at once",
+                f"worker {daemon.address}: {width} cores, up to {tasks or width} tasks",
                 f"memory {daemon.budget}",
             ],
         )

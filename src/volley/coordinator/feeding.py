@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from volley.events import FeedStatus, SplitCounts
-from volley.plan.fed_scans import fed_scan, over_files
+from volley.plan.fed_scans import fed_scan, with_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
 from volley.rpc.messages import SplitBatch, SplitRequest
 from volley.splits.feed import Feed
 from volley.splits.readers import source_of
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits
-from volley.stages.scans import dealt, push_down, scans_of
+from volley.stages.scans import assign_files, push_down, scans_of
 from volley.transport.base import RunningTask
 
 # How often progress is reported. Events are kept, so there cannot be one per split.
@@ -55,11 +55,11 @@ class Feeding:
             label = f"{name} scan {len(self._feeds) + len(self._dealt)}"
             if isinstance(scan, SourceScan):
                 label = scan.name
-            elif self._equal_workers and (shares := dealt(scan, stage.tasks, self._limits)):
+            elif self._equal_workers and (shares := assign_files(scan, stage.tasks, self._limits)):
                 self._dealt[id(scan)] = _Dealt(label, shares)
                 return node
             self._feeds.append(Feed(label, source_of(scan, stage.tasks, self._limits)))
-            return FeedInput(len(self._feeds) - 1, over_files(node, ()))
+            return FeedInput(len(self._feeds) - 1, with_files(node, ()))
 
         return replace_scan(push_down(stage.plan))
 

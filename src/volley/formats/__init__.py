@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File formats, one class each, found by the name that a scan or a write has for its format.
+"""File formats, one class each, registered by the format name of a scan or a write.
 
-A file enters; what it holds, a table over it, or a writer of it leaves. Nothing outside this package knows what a
-format's files look like, and nothing here knows of stages, tasks or transports.
+A file enters; its footer, a table over it, or a writer for it leaves. Nothing outside this package knows the layout of
+a format's files, and nothing here knows about stages, tasks or transports.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ FORMATS: dict[str, FileFormat] = {file_format.name: file_format for file_format 
 
 
 def format_of(name: str) -> FileFormat:
-    """The format of a scan or a write that `support` has let pass."""
+    """The format of a scan or a write that `support` has accepted."""
     return FORMATS[name]

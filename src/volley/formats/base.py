@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of a file format.
 
-    planning    footer(largest file).column_bytes      what the columns of a scan weigh
-    lowering    footer(every file).column(name, type)  what a file holds, or DataError: then Spark reads the scan
+    planning    footer(largest file).column_bytes      the sizes of the columns of a scan
+    lowering    footer(every file).column(name, type)  the column in a file, or DataError: then Spark runs the query
                 read(context, directory, schema)       one DataFusion table over the files
-    writing     open_writer(path, schema, node)        one file such as Spark writes
+    writing     open_writer(path, schema, node)        one file, as Spark would write it
 
 Whether a scan can be read exactly is decided in two steps. `plan.file_scans.READ_RULES` has a row for each format: the
-settings and options under which it reads as Spark does, known before any file is opened. `Footer.column` looks at each
-file before its first row is given. A format must be in both tables; a test compares them.
+settings and options under which it reads what Spark reads, known before any file is opened. `Footer.column` checks
+each file before its first row is returned. A format must be in both tables; a test compares them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from volley.plan.types import DataType
 
 
 class Footer(Protocol):
-    """What a file says of itself. Equal only to itself, and the same object while its file does not change."""
+    """The metadata of a file. Compared by identity: the same object as long as the file does not change."""
 
     @property
     def column_bytes(self) -> Mapping[str, int]:
-        """Stored bytes of each top-level column, by its name in lower case; of a part of the file that is like it."""
+        """Stored bytes of each top-level column, by lower-case name, in a representative part of the file."""
 
     def column(self, name: str, data_type: DataType) -> pa.Field | None:
-        """What this column is in the file; None when the file has none.
+        """The column as it is in the file; None if the file does not have it.
 
-        Raises DataError when the file holds it in a form that Spark would not read as this type.
+        Raises DataError if Spark would not read its stored form as this type.
         """
 
 
@@ -44,10 +44,10 @@ class FormatWriter(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     def close(self) -> None:
-        """Finish the file: it is complete on disk afterwards."""
+        """Complete the file on disk."""
 
     def abandon(self) -> None:
-        """Let go of the file, which will be removed."""
+        """Release the file without completing it; it will be removed."""
 
 
 class FileFormat(Protocol):
@@ -55,18 +55,18 @@ class FileFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """As `FileScan.format` and `WriteFiles.format` have it."""
+        """The name in `FileScan.format` and `WriteFiles.format`."""
 
     @property
     def suffix(self) -> str:
-        """How names of its files end, with the dot."""
+        """The suffix of its file names, with the dot."""
 
     @property
     def splittable(self) -> bool:
-        """Whether several tasks can read parts of one file: DataFusion then divides its scan by itself."""
+        """Whether several tasks can read parts of one file. DataFusion then divides the scan itself."""
 
     def footer(self, file: DataFile) -> Footer:
-        """Raises DataError when the file is missing, broken, or not as it was planned."""
+        """The footer of a file. Raises DataError if the file is missing, damaged, or changed since planning."""
 
     def read(
         self,
@@ -75,7 +75,7 @@ class FileFormat(Protocol):
         schema: pa.Schema,
         partitions: list[tuple[str, pa.DataType]],
     ) -> DataFrame:
-        """The files below `directory` as one table: columns of `schema` by name, then those of the folders' names."""
+        """The files below `directory` as one table: the columns of `schema` by name, then those of the folder names."""
 
     def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> FormatWriter:
-        """A new file with the metadata that Spark's own writer gives it."""
+        """Create a file with the metadata that Spark's own writer would add."""

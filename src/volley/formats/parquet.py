@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files: what they hold, how they are read, and how they are written such that Spark sees its own.
+"""Parquet: footers, reading, and writing files as Spark would write them.
 
-DataFusion casts what it finds to what is asked; Spark refuses much of that, and its reader has its own rules for
-old dates. So a file is looked at before it is read, and anything but the plain case is left to Spark.
+DataFusion casts stored types to requested ones where Spark would refuse, and Spark has its own rules for old dates. So
+every footer is checked before its file is read, and Spark handles anything but the plain case.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from volley.plan.types import (
 )
 
 SPARK_VERSION = "org.apache.spark.version"
-"""The entry of a footer by which Spark knows that dates and times need no rebasing."""
+"""The footer entry that tells Spark that dates and times need no rebasing."""
 
-# A row group is what a reader takes at a time, and what a writer holds in memory before it writes.
+# A reader reads a row group at a time, and a writer holds one in memory before writing it.
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 32 * 2**20
 
@@ -79,9 +79,9 @@ class Parquet:
 
 @dataclass(frozen=True, eq=False)
 class ParquetFooter:
-    """The top-level columns of a file by their names in lower case, and whether its dates are in the old calendar.
+    """The top-level columns of a file by lower-case name, and whether its dates use the old calendar.
 
-    A file that did not change has one footer: they are compared by identity.
+    An unchanged file has one footer object: footers are compared by identity.
     """
 
     path: str
@@ -89,31 +89,31 @@ class ParquetFooter:
     int96: frozenset[str]
     legacy_calendar: bool
     column_bytes: Mapping[str, int]
-    """Of its first row group, compressed."""
+    """Compressed, in the first row group."""
 
     def column(self, name: str, data_type: DataType) -> pa.Field | None:
-        """What this column is in the file; None when the file has none.
+        """The column as it is in the file; None if the file does not have it.
 
-        Raises DataError when the file holds it in a form that Spark would not read as this type.
+        Raises DataError if Spark would not read its stored form as this type.
         """
         candidates = self.columns.get(name.lower(), ())
         if not candidates:
             return None
         if len(candidates) > 1:
-            raise DataError(f"{self.path}: several columns are called {name}, but for case.")
+            raise DataError(f"{self.path}: several columns named {name} differ only in case.")
         (column,) = candidates
         if not _readable(column.type, data_type, column.name in self.int96):
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
         if self.legacy_calendar and contains_any(data_type, _TIMES):
-            raise DataError(f"{self.path}: column {column.name} has dates in the calendar of Spark 2.")
+            raise DataError(f"{self.path}: column {column.name} has dates in the legacy calendar of Spark 2.")
         return column
 
 
 @lru_cache(maxsize=16_384)
 def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
-    # Size and time are only there to make the entry of a rewritten file another one.
+    # Size and time are only part of the cache key: a rewritten file gets a new entry.
     metadata = pq.read_metadata(path)
     schema = metadata.schema
     leaves = [schema.column(index) for index in range(len(schema.names))]
@@ -168,7 +168,7 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
     if pa.types.is_dictionary(found):
         found = found.value_type
     if wanted == TIMESTAMP:
-        # Every INT96 value is an instant; an annotated INT64 is one only when it says so.
+        # Every INT96 value is an instant; an INT64 is one only if annotated as adjusted to UTC.
         return pa.types.is_timestamp(found) and (
             int96 or (found.tz is not None and found.unit in ("us", "ms"))
         )
@@ -193,7 +193,7 @@ _TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
 
 
 class ParquetFile:
-    """A `FormatWriter`: gathers rows into row groups."""
+    """A `FormatWriter` that collects rows into row groups."""
 
     def __init__(self, path: Path, schema: pa.Schema, node: WriteFiles) -> None:
         self._schema = schema
@@ -204,7 +204,7 @@ class ParquetFile:
             schema,
             compression=node.codec,
             use_deprecated_int96_timestamps=node.int96,
-            # Spark's readers go by Spark's own metadata; Arrow's would only tell them apart from Spark's files.
+            # Spark reads its own metadata; Arrow's would only make the files differ from Spark's.
             store_schema=False,
             store_decimal_as_integer=True,
         )

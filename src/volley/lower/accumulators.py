@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few running totals that all aggregate functions are made of.
+"""The few totals that all aggregate functions are built from.
 
-An aggregate function asks for accumulators and computes its state or value from them. They are plain data, so
-that two functions that need the same total (sum(x) and avg(x)) share one, and they run grouped or in a window.
+An aggregate function requests accumulators and computes its state or value from them. They are plain data, so two
+functions that need the same total, such as sum(x) and avg(x), share one. They run grouped or in a window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datafusion.common import NullTreatment
 from volley.lower.expressions import lower_expression
 from volley.plan.expressions import Expression, Literal
 
-# Of typed scalars: on anything else DataFusion tries imports, which takes longer than the rest of an aggregate.
+# Typed scalars: for other values DataFusion tries imports, which take longer than the rest of an aggregate.
 _ONE = literal(pa.scalar(1, pa.int64()))
 _INFINITY = literal(pa.scalar(float("inf"), pa.float64()))
 _MINUS_INFINITY = literal(pa.scalar(float("-inf"), pa.float64()))
@@ -31,7 +31,7 @@ class Total(StrEnum):
     SUM = "sum"
     MIN = "min"
     MAX = "max"
-    # Of what kind the extreme float is: see `FloatRank`.
+    # The kind of the extreme float: see `FloatRank`.
     MIN_RANK = "min rank"
     MAX_RANK = "max rank"
     FIRST = "first"
@@ -48,8 +48,8 @@ class Total(StrEnum):
 class FloatRank(IntEnum):
     """Kinds of floats in Spark's order, in which NaN is the largest.
 
-    DataFusion's grouped min starts from the largest finite number and would never reach infinity (its max never
-    minus infinity), and it has no place for NaN. So those are left out of the total and found by their rank.
+    DataFusion's grouped min starts from the largest finite number and never returns infinity (its max never returns
+    minus infinity), and it does not handle NaN. So these are excluded from the total and found by their rank.
     """
 
     LOWEST = 0
@@ -60,10 +60,10 @@ class FloatRank(IntEnum):
 
 @dataclass(frozen=True)
 class Accumulator:
-    """One total over the rows where `where` holds (all rows, if None).
+    """One total over the rows that satisfy `where` (None: all rows).
 
-    `cast_to` is the type in which the argument is added up; a value that it cannot hold is an error, which is
-    how sums are kept from overflowing unseen. `numbers_only` takes only floats of `FloatRank.NUMBER`.
+    `cast_to` is the type in which the argument is summed; a value that does not fit is an error, so that no sum
+    overflows silently. `numbers_only` takes only floats of `FloatRank.NUMBER`.
     """
 
     total: Total
@@ -74,9 +74,9 @@ class Accumulator:
     numbers_only: bool = False
 
     def operand(self) -> Expr:
-        """What is added up, row by row, without regard to `where`."""
+        """The value to accumulate for each row, regardless of `where`."""
         if self.total is Total.COUNT:
-            return self._counted()
+            return self._count_operand()
         value = lower_expression(self.arguments[0])
         if self.total in (Total.MIN_RANK, Total.MAX_RANK):
             return _rank(value)
@@ -84,18 +84,18 @@ class Accumulator:
             value = value.cast(self.cast_to)
         return f.when(_rank(value) == _int8(FloatRank.NUMBER), value).end() if self.numbers_only else value
 
-    def _counted(self) -> Expr:
-        """NULL in the rows that do not count: those in which an argument is NULL."""
+    def _count_operand(self) -> Expr:
+        """NULL for rows that do not count, because an argument is NULL."""
         nullable = [a for a in self.arguments if not (isinstance(a, Literal) and a.value is not None)]
         values = [lower_expression(argument) for argument in nullable]
         if len(values) <= 1:
             return values[0] if values else _ONE
         present = reduce(and_, (value.is_not_null() for value in values))
-        # Distinct rows differ in any of their values.
+        # Rows are distinct if any of their values differ.
         row = f.named_struct([(f"v{position}", value) for position, value in enumerate(values)])
         return f.when(present, row if self.distinct else _ONE).end()
 
-    def grouped(self) -> Expr:
+    def lower_grouped(self) -> Expr:
         """The total as a DataFusion aggregate."""
         value = self.operand()
         where = None if self.where is None else lower_expression(self.where)

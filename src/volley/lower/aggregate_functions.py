@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's aggregate functions: which totals each needs, and how its state and value come from them.
+"""Spark's aggregate functions: which totals each needs, and how its state and value are computed from them.
 
-`state` gives Spark's buffer columns in Spark's order, because plans bind them by position. An overflow is always
-an error here, whatever the mode: Spark is then asked, and raises, wraps or gives NULL as it would.
+`state` returns Spark's buffer columns in Spark's order, because plans bind them by position. An overflow is always an
+error here, whatever the mode: Spark then runs the query, and raises, wraps or returns NULL.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from volley.lower.functions import decimals
 from volley.plan.expressions import Attribute, Call, EvalMode, Expression, Literal
 from volley.plan.types import DOUBLE, FRACTIONAL, LONG, DataType, DecimalType, to_arrow
 
-# Adding up 10^10 values of 28 digits stays below the 38 digits (and the 127 bits) of a decimal128.
+# A sum of 10^10 values of 28 digits stays within the 38 digits (and 127 bits) of a decimal128.
 _SAFE_DIGITS = 28
-# States are merged once a task, so that fewer digits of room are enough.
+# States are merged once per task, so less headroom is enough.
 _SAFE_STATE_DIGITS = 34
-# Spark rounds a quotient to 39 digits before it rounds to the scale; up to here both roundings agree with one.
+# Spark rounds a quotient to 39 digits, then to the scale; up to this precision a single rounding gives the same.
 _SAFE_AVERAGE_DIGITS = 29
 
 
 class AggregateFunction(Protocol):
-    """One aggregate function. `totals` are the results of the accumulators that it asked for, in order."""
+    """One aggregate function. `totals` are the results of the accumulators that it requested, in order."""
 
     def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
         """The totals over rows."""
@@ -53,7 +53,7 @@ class Count:
         return [self.value(call, totals)]
 
     def value(self, call: Call, totals: list[Expr]) -> Expr:
-        # Merging no state at all gives NULL, a count never does.
+        # Merging no states gives NULL; a count is never NULL.
         return f.coalesce(totals[0], literal(pa.scalar(0, pa.int64())))
 
 
@@ -78,7 +78,7 @@ class Sum:
 
 class Average:
     def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
-        # Integers are added up as integers: exact, also in a window's moving frame.
+        # Integers are summed as integers: exact, even in a window's moving frame.
         wide = _wide(call.arguments[0].type, _SAFE_DIGITS)
         return [
             Accumulator(Total.SUM, call.arguments, wide, where, distinct),
@@ -102,7 +102,7 @@ class Average:
         total, count = self.state(call, totals)
         if not isinstance(call.type, DecimalType):
             return total / count.cast(pa.float64())
-        # The sum of no rows is NULL, so that a zero count never divides.
+        # The sum of no rows is NULL, so a zero count never divides.
         divisor = f.when(total.is_not_null(), count.cast(pa.decimal128(20, 0))).end()
         quotient = decimals.divide(_division(call), [total, divisor])
         if call.type.precision <= _SAFE_AVERAGE_DIGITS:
@@ -169,7 +169,7 @@ class Bits:
 
 
 class FirstOrLast:
-    """The first or last value that is not NULL; only reached where all of them are the same one."""
+    """The first or last value that is not NULL. Only used where all values are the same."""
 
     def __init__(self, total: Total) -> None:
         self._total = total
@@ -188,7 +188,7 @@ class FirstOrLast:
 
 
 class Moment:
-    """Standard deviation and variance: over rows only, their state is never split between tasks."""
+    """Standard deviation and variance. They run over rows only; tasks never exchange their state."""
 
     def __init__(self, total: Total) -> None:
         self._total = total
@@ -212,7 +212,7 @@ def state_width(call: Call) -> int:
         case "Average" | "First" | "Last":
             return 2
         case "Sum":
-            # Where Spark's sum may become NULL by overflow, a flag tells that from the sum of no rows.
+            # If Spark's sum can overflow to NULL, a flag distinguishes that from the sum of no rows.
             return 2 if isinstance(call.type, DecimalType) or _is_try_of_integers(call) else 1
         case "StddevSamp" | "StddevPop" | "VarianceSamp" | "VariancePop":
             return 3
@@ -243,7 +243,7 @@ AGGREGATES: dict[str, AggregateFunction] = {
 
 
 def _wide(data_type: DataType, digits: int) -> pa.DataType:
-    """The type in which values of `data_type` are added up; casting to it rejects what could overflow the sum."""
+    """The type in which values of `data_type` are summed; casting to it rejects values that could overflow the sum."""
     match data_type:
         case DecimalType(precision, scale):
             return pa.decimal128(min(precision, max(digits, scale)), scale)
@@ -265,6 +265,6 @@ def _sum_type(call: Call) -> DataType:
 
 
 def _division(call: Call) -> Call:
-    """The division that ends a decimal average, as Spark types it."""
+    """The final division of a decimal average, with Spark's types."""
     types = (_sum_type(call), DecimalType(20, 0))
     return Call("Divide", tuple(Literal(None, part) for part in types), call.type, EvalMode.ANSI)

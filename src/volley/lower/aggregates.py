@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouping: one DataFusion aggregate for the totals, then a projection for states or values.
+"""Grouped aggregates: one DataFusion aggregate for the totals, then a projection for states or values.
 
-results         what Spark projects on top
+results         Spark's projection on top
    |
 finish          state columns or values, from totals
    |
@@ -31,21 +31,21 @@ from volley.plan.nodes import Aggregate
 def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     keys = list({attribute_of(key).id: key for key in node.grouping}.values())
     never_null = {field.name for field in child.schema() if not field.nullable}
-    asked = [
-        [_simplest(accumulator, never_null) for accumulator in _accumulators(node, call, state)]
+    requested = [
+        [_simplify(accumulator, never_null) for accumulator in _accumulators(node, call, state)]
         for call, state in _with_state(node)
     ]
-    # A total asked for twice is computed once. Something must be counted, or no rows would give no row.
-    totals = list(dict.fromkeys(accumulator for one in asked for accumulator in one))
+    # A total requested twice is computed once. Without keys there must be one, or no rows would give no row.
+    totals = list(dict.fromkeys(accumulator for one in requested for accumulator in one))
     if not totals and not keys:
         totals = [Accumulator(Total.COUNT, ())]
     frame = child.aggregate(
         [lower_expression(key) for key in keys],
-        [total.grouped().alias(_total_name(number)) for number, total in enumerate(totals)],
+        [total.lower_grouped().alias(_total_name(number)) for number, total in enumerate(totals)],
     )
     columns = {total: col(_total_name(number)) for number, total in enumerate(totals)}
     finished: list[Expr] = []
-    for call, accumulators in zip(node.calls, asked, strict=True):
+    for call, accumulators in zip(node.calls, requested, strict=True):
         finished += _finish(call, [columns[accumulator] for accumulator in accumulators])
     named = [expr.alias(column_name(buffer.id)) for expr, buffer in zip(finished, node.buffers, strict=True)]
     frame = frame.select(*(col(column_name(attribute_of(key).id)) for key in keys), *named)
@@ -54,7 +54,7 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
 
 
 def _with_state(node: Aggregate) -> Iterator[tuple[AggregateCall, tuple[Attribute, ...]]]:
-    """Each call with the child's columns that hold its state: the last ones, call after call."""
+    """Each call with the child's columns that hold its state. State columns come last, in call order."""
     widths = [0 if call.mode.reads_rows else state_width(call.function) for call in node.calls]
     states = node.child.output[len(node.child.output) - sum(widths) :]
     for call, width in zip(node.calls, widths, strict=True):
@@ -69,8 +69,8 @@ def _accumulators(node: Aggregate, call: AggregateCall, state: tuple[Attribute, 
     return function.merge(call.function, state)
 
 
-def _simplest(accumulator: Accumulator, never_null: set[str]) -> Accumulator:
-    """Counting a column without NULL is counting rows, which the averages of many columns then do once together."""
+def _simplify(accumulator: Accumulator, never_null: set[str]) -> Accumulator:
+    """Count rows instead of a column without NULLs, so that the averages of many columns share one count."""
     rows = accumulator.total is Total.COUNT and all(
         isinstance(argument, Attribute) and column_name(argument.id) in never_null
         for argument in accumulator.arguments
@@ -79,9 +79,9 @@ def _simplest(accumulator: Accumulator, never_null: set[str]) -> Accumulator:
 
 
 def _already_distinct(node: Aggregate, call: AggregateCall) -> bool:
-    """Whether the rows that reach a distinct call hold each of its values once a group.
+    """Whether a distinct call sees each of its values once per group.
 
-    Spark groups by the values first and leaves the word on the call. A state can only be right if it did.
+    Spark groups by the values first but keeps DISTINCT on the call. A partial state is only correct if it did.
     """
     if call.mode is AggregateMode.PARTIAL:
         return True

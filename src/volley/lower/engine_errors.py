@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an error of DataFusion is about. For Python it raises bare exceptions; only their text tells them apart.
+"""Classifies DataFusion errors. In Python they are bare exceptions; only their text distinguishes them.
 
 DataFusion error: Arrow error: Cast error: Cannot cast string 'x' ...      the data
 DataFusion error: Resources exhausted: Failed to allocate ...              memory
 DataFusion error: IO error: No space left on device (os error 28)          disk
-DataFusion error: Internal error: ...                                      a defect, and so is all that is not known
+DataFusion error: Internal error: ...                                      a defect, like everything unknown
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _DATA = (
     "Arrow error: Parser error",
     "Execution error",
     "regex parse error",
-    # Files that are missing, damaged, or not what they were when they were planned.
+    # Files that are missing, damaged, or changed since planning.
     "Arrow error: Io error",
     "Arrow error: Parquet",
     "IO error",
     "Object Store error",
     "Parquet error",
 )
-# Arrow's word for a batch that does not have its schema, which is nothing that data can do.
+# Arrow's message for a batch that does not match its schema, which data cannot cause.
 _DEFECTS = ("column types must match schema types", "number of columns", "number of fields")
 _DISK_FULL = ("(os error 28)", "(os error 122)")
 
 
 class Fault(Enum):
-    """Whose fault an error of the engine is."""
+    """The cause of an engine error."""
 
     DATA = "data"
     MEMORY = "memory"
@@ -45,8 +45,8 @@ class Fault(Enum):
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """Whose fault an error is that DataFusion raised; None for an error of anybody else."""
-    # DataFusion's own class is Exception itself; panics of its threads have one that cannot be imported.
+    """The cause of an error that DataFusion raised; None for other errors."""
+    # DataFusion raises plain Exception; panics of its threads have a class that cannot be imported.
     if type(error).__name__ == "PanicException":
         return Fault.DEFECT
     if type(error) is not Exception:
@@ -56,7 +56,7 @@ def fault_of(error: BaseException) -> Fault | None:
         return Fault.MEMORY
     if any(words in text for words in _DISK_FULL):
         return Fault.DISK
-    # A context stands before what it is about.
+    # The context precedes the cause.
     cause = _WRAPPERS.sub("", text.rpartition("caused by\n")[2])
     if any(words in cause for words in _DEFECTS):
         return Fault.DEFECT

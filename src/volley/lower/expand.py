@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expand: every row once for each projection.
+"""Expand: each row once per projection.
 
-The child runs once. A cross join with the numbers of the projections repeats its batches without copying them;
-a CASE on the number then picks each column's expression.
+The child runs once. A cross join with the projection numbers repeats its batches without copying; a CASE on the
+number then picks each column's expression.
 """
 
 from __future__ import annotations

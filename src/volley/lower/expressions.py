@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Catalyst expressions to DataFusion expressions."""
+"""Translates Catalyst expressions to DataFusion expressions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from volley.plan.types import to_arrow
 
 
 def column_name(attribute_id: int) -> str:
-    """The name of a column inside the native engine: ids are unique where Spark's names are not."""
+    """The name of a column inside the native engine. Unlike Spark's names, ids are unique."""
     return f"c{attribute_id}"
 
 
 def lower_expression(expression: Expression) -> Expr:
-    """The DataFusion expression of exactly the Arrow type of `expression.type`.
+    """The DataFusion expression, with exactly the Arrow type of `expression.type`.
 
     The support table must have accepted it. Evaluating it gives Spark's value or fails.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins of every kind. DataFusion holds its left input in memory, so the side that Spark builds goes left.
+"""Joins of every kind. DataFusion builds its left input in memory, so Spark's build side goes left.
 
-Without a hint from Spark the sides stay as they are, and DataFusion's own statistics choose.
+If Spark chose no build side, the sides stay as they are and DataFusion chooses by its statistics.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def lower_join(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> D
             joined = _not_in(node, left, right, scope)
         case JoinKind.EXISTENCE:
             joined = _existence(node, left, right)
-        case JoinKind.SEMI | JoinKind.ANTI if _held_right(node):
+        case JoinKind.SEMI | JoinKind.ANTI if _can_build_right(node):
             left, left_keys = _with_key_columns(left, node.left.output, node.left_keys, "l")
             right, right_keys = _with_key_columns(right, (), node.right_keys, "r")
-            joined = _filtering_from_right(node, left, right, scope, left_keys, right_keys)
+            joined = _join_building_right(node, left, right, scope, left_keys, right_keys)
         case JoinKind.SEMI | JoinKind.ANTI:
             joined = left.join_on(right, *_conditions(node), how=_HOW[node.kind])
         case _ if node.build is BuildSide.RIGHT:
@@ -68,12 +68,12 @@ def _conditions(node: Join) -> list[Expr]:
     return conditions or [_TRUE]
 
 
-def _held_right(node: Join) -> bool:
-    """A semi or anti join that can hold its right side: only SQL names that join, and only columns fit in SQL."""
+def _can_build_right(node: Join) -> bool:
+    """Whether a semi or anti join can build its right side. Only DataFusion's SQL has that join, over columns only."""
     return node.build is BuildSide.RIGHT and node.condition is None and bool(node.left_keys)
 
 
-def _filtering_from_right(
+def _join_building_right(
     node: Join,
     left: DataFrame,
     right: DataFrame,
@@ -88,14 +88,14 @@ def _filtering_from_right(
 
 
 def _not_in(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
-    """NOT IN: a NULL on the right leaves no row, a NULL on the left only stays if the right side is empty.
+    """NOT IN: a NULL on the right leaves no rows; a NULL on the left stays only if the right side is empty.
 
-    DataFusion has such a join, but it would hold the left side, the large one. So the right side is counted too.
+    DataFusion has such a join, but it would build the left side, the large one. So the right side is counted as well.
     """
     left, (left_key,) = _with_key_columns(left, node.left.output, node.left_keys, "l")
     right, (right_key,) = _with_key_columns(right, (), node.right_keys, "r")
     counts = right.aggregate(None, [f.count(_ONE).alias("rows"), f.count(col(right_key)).alias("values")])
-    unmatched = _filtering_from_right(node, left, right, scope, [left_key], [right_key])
+    unmatched = _join_building_right(node, left, right, scope, [left_key], [right_key])
     no_null = (col("rows") == col("values")) & col(left_key).is_not_null()
     return counts.join_on(unmatched, (col("rows") == _ZERO) | no_null)
 
@@ -103,7 +103,7 @@ def _not_in(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> Data
 def _with_key_columns(
     frame: DataFrame, kept: tuple[Attribute, ...], keys: tuple[Expression, ...], side: str
 ) -> tuple[DataFrame, list[str]]:
-    """The frame with its keys as columns of their own."""
+    """The frame with its keys as extra columns."""
     names = [f"{side}key{number}" for number in range(len(keys))]
     computed = [lower_expression(key).alias(name) for key, name in zip(keys, names, strict=True)]
     return frame.select(*(column(attribute) for attribute in distinct(kept)), *computed), names
@@ -124,8 +124,8 @@ def _existence(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
         )
         joined = matches.join_on(left, same, how="right")
         return joined.select(*kept, f.coalesce(col("matched"), _FALSE).alias(flag))
-    # With a condition there is no set of matching keys. Each side is read once, since a stream has no second time:
-    # rows get a number, are joined to all that they match, and are put together again.
+    # With a condition there is no set of matching keys. Each side is read once, because a stream cannot be read again:
+    # number the rows, join them to all their matches, and group by the number.
     number = f.row_number().alias("number")
     numbered = left.select(*kept, number)
     marked = right.with_column("matched", _TRUE)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators may hold in memory, and what they do past it.
+"""Operator memory: how much operators may hold, and what happens beyond that.
 
-All tasks of a worker share one pool, which divides itself among the operators that run: a task alone has all of it.
-Sorts and aggregates write what does not fit to disk. A hash join cannot; a task that fails for want of memory is run
-again with joins that sort both sides and merge them, which can. DataFusion merges every kind of join, also with a
-further condition; only a join without keys has nothing to sort by, and has to hold one side.
+All tasks of a worker share one pool, divided among the running operators: a single task gets all of it. Sorts and
+aggregates spill to disk. A hash join cannot, so a task that runs out of memory is retried with sort-merge joins, which
+can. DataFusion has them for every kind of join, also with further conditions. Only a join without keys cannot be
+sorted, and must hold one side.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from datafusion import RuntimeEnvBuilder
 
 from volley.plan.nodes import Join, Node, walk
 
-# Of DataFusion: kept free in each sorting stream for the merge at its end. It must be there several times over.
+# DataFusion reserves this in each sorting stream for the final merge. The pool must cover it several times.
 _SORT_RESERVE_BYTES = 10 * 2**20
 _SORT_RESERVES = 8
-# Whoever merges what was spilled holds a batch of each file. Where there is little memory they have to be small.
+# A merge of spilled files holds one batch of each. With little memory, batches must be small.
 _LITTLE_BYTES = 128 * 2**20
 _SMALL_BATCH_ROWS = "4096"
 
 
 @dataclass(frozen=True)
 class OperatorMemory:
-    """For the tasks of a worker together: at most `limit_bytes` at a time, more goes to files in `directories`.
+    """The memory of all tasks of a worker: at most `limit_bytes` at a time; more is spilled to `directories`.
 
     Up to `tasks` of them run at the same time.
     """
@@ -41,8 +41,8 @@ class OperatorMemory:
         return RuntimeEnvBuilder().with_fair_spill_pool(self.limit_bytes).with_disk_manager_specified(*paths)
 
     def settings(self, target_partitions: int) -> dict[str, str]:
-        """Options of the session in which a task plans or runs."""
-        # What is taken in advance has to be there for the last task, too.
+        """The options of a session in which a task plans or runs."""
+        # The reservation must be available to the last task, too.
         share_bytes = self.limit_bytes // self.tasks
         reserve = min(_SORT_RESERVE_BYTES, share_bytes // (_SORT_RESERVES * target_partitions))
         found = {"datafusion.execution.sort_spill_reservation_bytes": str(reserve)}
@@ -54,5 +54,5 @@ class OperatorMemory:
 
 
 def can_merge(plan: Node) -> bool:
-    """Whether the plan has joins that may be run by sorting and merging instead."""
+    """Whether the plan has joins that can run as sort-merge joins."""
     return any(isinstance(node, Join) and node.left_keys for node in walk(plan))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Null checks that say nothing new.
+"""Drops redundant null checks.
 
-Spark adds `k IS NOT NULL` wherever a join or a comparison rejects NULL anyway. To DataFusion each of them is a filter
-that keeps a fifth of the rows, and its choice of join sides goes wrong. So those that something above repeats are
-left out.
+Spark adds `k IS NOT NULL` wherever a join or a comparison rejects NULL anyway. DataFusion estimates that each keeps a
+fifth of the rows, and then picks the wrong build side. So checks that an operator above implies are dropped.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _REJECTING = frozenset(
 )
 
 
-def without_implied_null_checks(node: Node, rejected: frozenset[int] = frozenset()) -> Node:
-    """The same plan. A row in which a column of `rejected` is NULL does not survive what stands above `node`."""
+def drop_implied_null_checks(node: Node, rejected: frozenset[int] = frozenset()) -> Node:
+    """The plan without implied null checks. Operators above `node` drop rows with a NULL in a column of `rejected`."""
     match node:
         case Filter(condition, _):
             return _filter(node, list(conjuncts(condition)), rejected)
@@ -41,22 +40,22 @@ def without_implied_null_checks(node: Node, rejected: frozenset[int] = frozenset
                 from_left |= rejected & {attribute.id for attribute in left.output}
             return replace(
                 node,
-                left=without_implied_null_checks(left, from_left),
-                right=without_implied_null_checks(right, from_right),
+                left=drop_implied_null_checks(left, from_left),
+                right=drop_implied_null_checks(right, from_right),
             )
         case _:
-            # The NULLs of a grouping key make a group of their own, which is then rejected as a whole.
+            # The NULLs of a grouping key form one group, which is then rejected as a whole.
             below = _below(traits_of(node).carries(), rejected) if rejected else rejected
             return with_children(
-                node, tuple(without_implied_null_checks(child, below) for child in node.children)
+                node, tuple(drop_implied_null_checks(child, below) for child in node.children)
             )
 
 
 def _filter(node: Filter, parts: list[Expression], rejected: frozenset[int]) -> Node:
     compared = frozenset(column for part in parts for column in _rejects(part))
-    kept = [part for part in parts if _checked(part) not in rejected | compared]
-    checked = frozenset(column for part in parts if (column := _checked(part)) is not None)
-    child = without_implied_null_checks(node.child, rejected | compared | checked)
+    kept = [part for part in parts if _checked_column(part) not in rejected | compared]
+    checked = frozenset(column for part in parts if (column := _checked_column(part)) is not None)
+    child = drop_implied_null_checks(node.child, rejected | compared | checked)
     if not kept:
         return child
     return Filter(reduce(_and, kept), child)
@@ -66,7 +65,7 @@ def _and(left: Expression, right: Expression) -> Expression:
     return Call("And", (left, right), BOOLEAN)
 
 
-def _checked(condition: Expression) -> int | None:
+def _checked_column(condition: Expression) -> int | None:
     match condition:
         case Call("IsNotNull", (Attribute(id, _, _, _),), _, _, _):
             return id
@@ -75,7 +74,7 @@ def _checked(condition: Expression) -> int | None:
 
 
 def _rejects(condition: Expression) -> Iterator[int]:
-    """Columns whose NULL makes the condition not true."""
+    """The columns for which a NULL makes the condition not true."""
     match condition:
         case Call(name, (Attribute(id, _, _, _), *others), _, _, _) if name in _REJECTING:
             yield id
@@ -92,6 +91,6 @@ def _columns(keys: tuple[Expression, ...]) -> frozenset[int]:
 
 
 def _below(carried: Mapping[int, Expression], rejected: frozenset[int]) -> frozenset[int]:
-    """The columns below that the rejected ones above are copies of."""
+    """The columns below that are copied to the rejected ones above."""
     below = (carried.get(id) for id in rejected)
     return frozenset(column.id for column in below if isinstance(column, Attribute))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From plan nodes to one DataFusion plan: each operator's rows are Spark's, its columns are named by their ids."""
+"""Translates plan nodes to one DataFusion plan. Each operator gives Spark's rows; columns are named by their ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volley.lower.aggregates import lower_aggregate
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.joins import lower_join
-from volley.lower.null_checks import without_implied_null_checks
+from volley.lower.null_checks import drop_implied_null_checks
 from volley.lower.order_keys import is_computed, order_operand
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct, read_schema
@@ -46,31 +46,30 @@ from volley.plan.nodes import (
 
 
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
-    """The plan of a fragment.
+    """The DataFusion plan of a fragment.
 
-    It has one column `c<id>` for each distinct id of `node.output`, in that order, of exactly Spark's type.
-    `inputs` gives the data of each `StageInput` and `FeedInput` (a `StreamTable`). `resources` takes over what must
-    stay until the run has ended, and removes it when it is closed. DataError is raised for files that are not as
-    planned.
+    It has one column `c<id>` for each distinct id of `node.output`, in that order, with exactly Spark's type.
+    `inputs` returns the data of each `StageInput` and `FeedInput` (a `StreamTable`). `resources` owns what must live
+    until the run has ended, and removes it on close. Raises DataError if files are not as planned.
     """
-    frame = _lower(without_implied_null_checks(node), Scope(context, inputs, resources))
-    return _in_exact_types(frame, arrow_schema(node.output))
+    frame = _lower(drop_implied_null_checks(node), Scope(context, inputs, resources))
+    return _cast_to(frame, arrow_schema(node.output))
 
 
 def lower_split(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame:
-    """The plan of a split, for a reader in this process: as `lower`, but strings stay views."""
-    frame = _lower(without_implied_null_checks(node), Scope(context, _no_inputs, resources))
-    return _in_exact_types(frame, read_schema(node.output))
+    """The DataFusion plan of a split, for a reader in this process: like `lower`, but strings stay views."""
+    frame = _lower(drop_implied_null_checks(node), Scope(context, _no_inputs, resources))
+    return _cast_to(frame, read_schema(node.output))
 
 
 def _no_inputs(node: StageInput | FeedInput) -> StreamTable:
-    raise TypeError(f"a split reads files alone, not {type(node).__name__}")
+    raise TypeError(f"a split reads only files, not {type(node).__name__}")
 
 
-def root(frame: DataFrame, node: Node) -> DataFrame:
-    """What `lower` gave, as the query's result: every position of `node.output`, named by its number.
+def select_result(frame: DataFrame, node: Node) -> DataFrame:
+    """The frame of `lower` as the query's result: one column per position of `node.output`, named by its number.
 
-    Spark may ask for a column twice (`SELECT a, a`) or for two of one name; positions are always distinct.
+    A query may select a column twice (`SELECT a, a`) or two columns of the same name; positions are always distinct.
     """
     return frame.select(
         *(column(attribute).alias(str(position)) for position, attribute in enumerate(node.output))
@@ -88,7 +87,7 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case OneRow():
             return scope.context.read_empty()
         case StageInput() | FeedInput():
-            return _streamed(node, scope)
+            return _read_stream(node, scope)
         case Project(expressions, child):
             return _project(expressions, _lower(child, scope))
         case Filter(condition, child):
@@ -96,11 +95,11 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Aggregate():
             return lower_aggregate(node, _lower_unordered(node.child, scope))
         case Sort(keys, _, child):
-            return _sorted(_lower_unordered(child, scope), child, keys)
+            return _sort(_lower_unordered(child, scope), child, keys)
         case Limit():
             return _limit(_lower(node.child, scope), node.count, node.offset)
         case TopN(count, offset, keys, expressions, child):
-            ordered = _sorted(_lower_unordered(child, scope), child, keys, (count, offset))
+            ordered = _sort(_lower_unordered(child, scope), child, keys, (count, offset))
             return _project(expressions, ordered)
         case Expand():
             return lower_expand(node, _lower_unordered(node.child, scope), scope)
@@ -112,18 +111,18 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Union():
             return _union(node, scope)
         case Exchange(_, _, _, _, child):
-            # Inside one fragment all rows are already together.
+            # Inside a fragment all rows are already in one task.
             return _lower(child, scope)
         case SourceScan(name, _, _, _, _):
-            raise TypeError(f"source {name} has no feed; the coordinator puts one in its place")
+            raise TypeError(f"source {name} has no feed; the coordinator must replace it with one")
         case WriteFiles():
-            raise TypeError("a write has no rows of its own; its child is lowered")
+            raise TypeError("a write has no rows of its own; lower its child")
         case Unknown(name, _, _, _):
             raise TypeError(f"{name} has no native form; the support table must refuse it first")
 
 
 def _lower_unordered(node: Node, scope: Scope) -> DataFrame:
-    """A child whose order nobody sees: Spark sorts below merge joins and windows for its own algorithms."""
+    """Lower a child whose order does not matter: Spark sorts below merge joins and windows for its own algorithms."""
     while isinstance(node, Sort | Exchange):
         node = node.child
     return _lower(node, scope)
@@ -134,12 +133,12 @@ def _project(expressions: tuple[Expression, ...], child: DataFrame) -> DataFrame
     return child.select(*(lower_expression(expression) for expression in unique.values()))
 
 
-def _sorted(
+def _sort(
     frame: DataFrame, node: Node, keys: tuple[SortKey, ...], limit: tuple[int, int] | None = None
 ) -> DataFrame:
-    """The rows of `frame`, those of `node`, in order; with a limit the first (count, offset) of them.
+    """Sort the rows of `frame`, which lowers `node`; with a limit (count, offset), keep only those.
 
-    Keys are columns first: DataFusion cannot follow an order by a Python function through its plans.
+    Computed keys become columns first: DataFusion cannot track an order by a Python function through its plans.
     """
     names = [f"order{place}" for place in range(len(keys))]
     kept = [column(attribute) for attribute in distinct(node.output)]
@@ -166,7 +165,7 @@ def _limit(frame: DataFrame, count: int | None, offset: int) -> DataFrame:
     return frame.limit(_NO_LIMIT if count is None else count, offset)
 
 
-# The largest row count that DataFusion's own limit can hold with an offset added.
+# The largest count that DataFusion's limit can add an offset to.
 _NO_LIMIT = 2**62
 
 
@@ -191,9 +190,10 @@ def _local_rows(node: LocalRows, scope: Scope) -> DataFrame:
     first = {attribute.id: position for position, attribute in reversed(list(enumerate(node.output)))}
     columns = [rows.column(first[attribute.id]) for attribute in distinct(node.output)]
     if not columns:
-        # DataFusion takes no table without columns.
+        # DataFusion does not accept a table without columns.
         return scope.arrow(pa.table({"row": pa.nulls(rows.num_rows)})).select()
-    return scope.arrow(pa.table(columns, schema=arrow_schema(node.output)))
+    # DataFusion deals out several batches to several streams, and the order of the rows would be lost.
+    return scope.arrow(pa.table(columns, schema=arrow_schema(node.output)).combine_chunks())
 
 
 def _range(node: Range, scope: Scope) -> DataFrame:
@@ -201,17 +201,17 @@ def _range(node: Range, scope: Scope) -> DataFrame:
     return numbers.select(*(col("value").alias(column_name(a.id)) for a in distinct(node.output)))
 
 
-def _streamed(node: StageInput | FeedInput, scope: Scope) -> DataFrame:
+def _read_stream(node: StageInput | FeedInput, scope: Scope) -> DataFrame:
     frame = scope.dataset(scope.inputs(node))
-    # DataFusion would hand filters to the stream as pyarrow expressions, for which NULL NOT IN (1) is true and
-    # NaN > 1 is not. It cannot hand over this function, which with one argument gives back what it got.
+    # DataFusion would push filters into the stream as pyarrow expressions, for which NULL NOT IN (1) is true and
+    # NaN > 1 is not. It cannot push them through this function, which with one argument is the identity.
     passed = (f.greatest(column(a)).alias(column_name(a.id)) for a in distinct(node.output))
     return frame.select(*passed)
 
 
-def _in_exact_types(frame: DataFrame, wanted: pa.Schema) -> DataFrame:
-    """Strings travel as views inside the engine, and DataFusion may widen a type: outside, Spark's types count.
+def _cast_to(frame: DataFrame, wanted: pa.Schema) -> DataFrame:
+    """Cast to Spark's types: inside the engine strings are views, and DataFusion may widen a type.
 
-    Every column is cast, since a frame only knows its types once it has been planned; most casts then fall away.
+    Every column is cast, because a frame knows its types only once it is planned; most casts are then optimized away.
     """
     return frame.select(*(col(field.name).cast(field.type).alias(field.name) for field in wanted))

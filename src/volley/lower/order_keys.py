@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sort keys as DataFusion's plans can follow them."""
+"""Sort keys in a form that DataFusion's plans can track."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from volley.plan.types import to_arrow
 
 
 def order_operand(key: SortKey, node: Node) -> Expr:
-    """What rows of `node` are sorted by.
+    """The expression by which rows of `node` are sorted.
 
-    DataFusion leaves a constant out of the sort keys of a branch of a union, and then does not find the order again
-    that it needs to merge the branches ("SanityCheckPlan"). So it is not told that such a column is constant.
+    DataFusion drops a constant from the sort keys of a union branch, and then cannot prove the order that it needs to
+    merge the branches ("SanityCheckPlan"). So it must not know that such a column is constant.
     """
     operand = sort_operand(lower_expression(key.child), key.type)
     if isinstance(key.child, Attribute) and _is_constant_in_a_branch(node, key.child.id):
@@ -70,9 +70,9 @@ def _is_constant(node: Node, column: int) -> bool:
 
 @cache
 def _opaque(arrow_type: pa.DataType) -> ScalarUDF:
-    """Gives back what it got; called volatile, so that DataFusion does not ask it for a constant."""
-    return udf(_same, [arrow_type], arrow_type, "volatile", f"volley_opaque_{arrow_type}")
+    """The identity, declared volatile so that DataFusion does not fold it to a constant."""
+    return udf(_identity, [arrow_type], arrow_type, "volatile", f"volley_opaque_{arrow_type}")
 
 
-def _same(values: pa.Array) -> pa.Array:
+def _identity(values: pa.Array) -> pa.Array:
     return values

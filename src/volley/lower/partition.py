@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hash partitioning by DataFusion itself.
 
-DataFusion repartitions where an operator demands it and removes every repartitioning that nobody demands. So the
-fragment is given a reader that does: a full join with an empty table on the keys. The plan below that join is exactly
-the fragment, hashed by the keys; it alone is run, and the join never is.
+DataFusion repartitions where an operator requires it, and removes any repartitioning that none requires. So the
+fragment gets a parent that does: a full join with an empty table on the keys. The plan below that join is exactly the
+fragment, hashed by the keys. Only that plan is run, never the join.
 
     HashJoinExec(Full, Partitioned)          never run
       RepartitionExec(Hash(keys, n))         run this node, all n partitions together
@@ -30,32 +30,32 @@ from volley.plan.expressions import Attribute, Expression
 def partitioned_plan(
     frame: DataFrame, hashing: SessionContext, keys: Sequence[Expression], partitions: int
 ) -> ExecutionPlan | None:
-    """A plan with `partitions` outputs: `frame` hashed by `keys`. None when DataFusion proves it to be empty.
+    """A plan with `partitions` outputs: `frame` hashed by `keys`. None if DataFusion proves it empty.
 
-    `partitions` must be the target of the frame's session and of `hashing`, in which it is planned again if its own
-    collects what is small. Batches start with the columns of `frame`; keys that are not columns of it follow. All
-    outputs must be polled together: one that nobody reads stops the others.
+    `partitions` must be the target of the frame's session and of `hashing`, in which the frame is planned again if its
+    own session collects small inputs. Batches have the columns of `frame`, then keys that are not among them. All
+    outputs must be polled concurrently: an unread one blocks the others.
     """
-    plan, names = _hashed(frame, hashing, keys, hidden=False)
-    if plan is None or _is_laid_out(plan, names, partitions):
+    plan, names = _hash(frame, hashing, keys, hidden=False)
+    if plan is None or _is_partitioned(plan, names, partitions):
         return plan
-    plan, names = _hashed(frame, hashing, keys, hidden=True)
-    if plan is None or _is_laid_out(plan, names, partitions):
+    plan, names = _hash(frame, hashing, keys, hidden=True)
+    if plan is None or _is_partitioned(plan, names, partitions):
         return plan
     raise QueryError(
-        f"DataFusion laid rows out by {plan.output_partitioning} instead of hash({', '.join(names)}) "
+        f"DataFusion partitioned rows by {plan.output_partitioning} instead of hash({', '.join(names)}) "
         f"into {partitions}.",
-        hint="This is a defect in Volley; set spark.volley.local.workers to 1 to go round it.",
+        hint="This is a defect in Volley; set spark.volley.local.workers to 1 to work around it.",
     )
 
 
-def _hashed(
+def _hash(
     frame: DataFrame, hashing: SessionContext, keys: Sequence[Expression], hidden: bool
 ) -> tuple[ExecutionPlan | None, list[str]]:
-    """The fragment under the join, and the names of its keys.
+    """The fragment below the join, and the names of its keys.
 
-    After a join on a = b DataFusion may say b where a was asked for. `hidden` keys are columns of their own, behind a
-    function that gives back what it got, so that it knows no other name for them.
+    After a join on a = b, DataFusion may hash by b instead of a. `hidden` keys are extra columns behind an identity
+    function, so that DataFusion knows no equivalent column.
     """
     columns = frame.schema().names
     plain = [isinstance(key, Attribute) and not hidden for key in keys]
@@ -76,27 +76,29 @@ def _hashed(
 
     plan = _fragment(joined.execution_plan())
     if plan is not None and plan.output_partitioning.scheme != "Hash":
-        # A frame keeps the session that it was made in.
+        # A frame keeps the session in which it was created.
         joined = hashing.create_dataframe_from_logical_plan(joined.logical_plan())
         plan = _fragment(joined.execution_plan())
     return plan, names
 
 
 def _fragment(plan: ExecutionPlan) -> ExecutionPlan | None:
-    """The left input of the join; None when the optimizer left no join because one side has no rows."""
+    """The left input of the join; None if the optimizer removed the join because a side has no rows."""
     while not plan.display().startswith(("HashJoinExec", "SortMergeJoinExec")):
         if len(plan.children()) != 1:
             return None
         plan = plan.children()[0]
     left = plan.children()[0]
-    # A merging join sorts its inputs; nobody asked for an order of the partitions.
+    # A sort-merge join sorts its inputs; the partitions need no order.
     if plan.display().startswith("SortMergeJoinExec") and left.display().startswith("SortExec: expr="):
         left = left.children()[0]
     return left
 
 
-def _is_laid_out(plan: ExecutionPlan, names: Sequence[str], partitions: int) -> bool:
-    """Rows in the wrong partition are lost rows in a join: trust nothing, compare scheme, keys, order and count."""
+def _is_partitioned(plan: ExecutionPlan, names: Sequence[str], partitions: int) -> bool:
+    """Whether the plan is partitioned as requested. Compares scheme, keys, their order and the count, because a join
+    loses rows that are in the wrong partition.
+    """
     layout = plan.output_partitioning
     keys = [str(key).rpartition("@")[0] for key in layout.hash_expressions or ()]
     return layout.scheme == "Hash" and keys == list(names) and plan.partition_count == partitions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which translation a Catalyst class has, and whether what it gives can fail on data.
+"""The translation of each Catalyst class, and whether it can fail on data.
 
 Each module of `lower.functions` registers its own; `lower.expressions` looks them up.
 """
@@ -13,7 +13,7 @@ from datafusion import Expr
 from volley.plan.expressions import Call, EvalMode, Expression, walk
 
 Translation = Callable[[Call, list[Expr]], Expr]
-"""The call and its lowered arguments to an expression whose Arrow type is exactly that of `call.type`."""
+"""From a call and its lowered arguments to an expression with exactly the Arrow type of `call.type`."""
 
 Predicate = Callable[[Call], bool]
 
@@ -46,7 +46,7 @@ def translates(*functions: str, fails: Predicate = never) -> Callable[[Translati
 
 
 def may_fail(expression: Expression) -> bool:
-    """Whether evaluating this on rows that Spark would not evaluate it on could fail the query."""
+    """Whether evaluating this on rows for which Spark would not evaluate it could fail the query."""
     return any(
         isinstance(part, Call) and _FAILS.get(part.function, always)(part) for part in walk(expression)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scan: the files it names, and no others, as one DataFusion table. A task may read any subset of a table's files."""
+"""File scans: exactly the given files as one DataFusion table. A task may read any subset of a table's files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from volley.plan.types import DataType, to_arrow
 
 
 def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
-    """The rows of the scan. Every file is checked first: DataError is raised before any row is given."""
+    """The rows of the scan. Every file is checked first: DataError is raised before any row is returned."""
     if not node.files:
         return scope.arrow(arrow_schema(node.output).empty_table())
     from_path = {attribute.id for attribute in node.partition_columns}
@@ -31,14 +31,14 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     partitions = symlink_tables.partitions_of(node.files)
     try:
         directory = scope.resources.enter_context(
-            symlink_tables.shared_directories().linked(node.files, file_format.suffix)
+            symlink_tables.shared_directories().link(node.files, file_format.suffix)
         )
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
     folders = [(symlink_tables.PART, pa.int32())] if len(partitions) > 1 else []
     frame = file_format.read(scope.context, directory, pa.schema(fields), folders)
     data = [
-        _quoted(field.name).alias(column_name(column.id))
+        _quote(field.name).alias(column_name(column.id))
         for field, column in zip(fields, columns, strict=True)
     ]
     if not node.partition_columns:
@@ -53,12 +53,12 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
 def _fields(
     file_format: FileFormat, files: Sequence[DataFile], columns: list[Attribute]
 ) -> tuple[pa.Field, ...]:
-    """The columns as the files have them: by one name in every file, and without NULL if no file can have one."""
+    """The columns as they are in the files, under one name in all of them; not nullable if no file can have NULLs."""
     footers = tuple([file_format.footer(file) for file in files])
     return _common_fields(footers, tuple([(column.name, column.type) for column in columns]))
 
 
-# Most queries read columns that another one has read.
+# Queries often read the same columns.
 @lru_cache(maxsize=256)
 def _common_fields(
     footers: tuple[Footer, ...], columns: tuple[tuple[str, DataType], ...]
@@ -69,8 +69,8 @@ def _common_fields(
         here = [field for field in found if field is not None]
         names = {field.name for field in here} or {name}
         if len(names) > 1:
-            raise DataError(f"the files of a scan call one column {' and '.join(sorted(names))}.")
-        # Knowing that there is no NULL saves DataFusion checks, and Spark's own null checks vanish.
+            raise DataError(f"the files of a scan spell a column differently: {' and '.join(sorted(names))}.")
+        # Without NULLs DataFusion needs fewer checks, and can drop Spark's null checks.
         nullable = len(here) < len(footers) or any(field.nullable for field in here)
         fields.append(pa.field(names.pop(), read_type(data_type), nullable))
     return tuple(fields)
@@ -86,7 +86,7 @@ def _literals(attributes: Sequence[Attribute], values: tuple[Scalar, ...]) -> li
 def _join_values(
     frame: DataFrame, attributes: Sequence[Attribute], partitions: list[tuple[Scalar, ...]], scope: Scope
 ) -> DataFrame:
-    """Give each row the values of its folder. A join, because a branch a partition would not scale to thousands."""
+    """Add the partition values of its folder to each row. A join: a union branch per partition would not scale."""
     table = {"folder": pa.array(range(len(partitions)), pa.int32())}
     for position, attribute in enumerate(attributes):
         values = [partition[position] for partition in partitions]
@@ -95,6 +95,6 @@ def _join_values(
     return folders.join_on(frame, col("folder") == col(symlink_tables.PART))
 
 
-def _quoted(name: str) -> Expr:
+def _quote(name: str) -> Expr:
     """A column by its exact name: without quotes DataFusion folds case and splits at dots."""
     return col('"' + name.replace('"', '""') + '"')

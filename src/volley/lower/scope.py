@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lowering of one fragment needs besides the plan: a session, its inputs, and who cleans up."""
+"""What lowering a fragment needs besides its plan: a session, the inputs, and an owner of temporary resources."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from volley.plan.types import STRING, DataType, to_arrow
 Inputs = Callable[[StageInput | FeedInput], ds.Dataset]
 
 
-# Sessions are shared, so names must differ throughout the process.
+# Sessions are shared, so names must be unique in the process.
 _numbers = count()
 
 
 @dataclass(frozen=True)
 class Scope:
-    """`resources` owns what must outlive the run and be removed after it."""
+    """`resources` owns what must live until the run has ended."""
 
     context: SessionContext
     inputs: Inputs
@@ -36,7 +36,7 @@ class Scope:
         """A table in memory."""
         name = _new_name()
         frame = self.context.from_arrow(table, name)
-        # The frame has the table itself; the session need not know its name any more.
+        # The frame holds the table; the session no longer needs the name.
         self.context.deregister_table(name)
         return frame
 
@@ -44,7 +44,7 @@ class Scope:
         return dataset_frame(self.context, dataset)
 
     def view(self, frame: DataFrame) -> str:
-        """The frame under a name, for the few operators that DataFusion offers in SQL alone."""
+        """Name the frame, for the few operators that DataFusion has only in SQL."""
         name = _new_name()
         self.context.register_view(name, frame)
         self.resources.callback(self.context.deregister_table, name)
@@ -52,7 +52,7 @@ class Scope:
 
 
 def dataset_frame(context: SessionContext, dataset: ds.Dataset) -> DataFrame:
-    """The dataset as a table, which the session forgets at once."""
+    """The dataset as a frame. It does not stay registered in the session."""
     name = _new_name()
     context.register_dataset(name, dataset)
     frame = context.table(name)
@@ -69,17 +69,17 @@ def column(attribute: Attribute) -> Expr:
 
 
 def distinct(attributes: Iterable[Attribute]) -> list[Attribute]:
-    """Each id once, at its first place: a relation inside the engine never repeats a column."""
+    """Each id once, at its first position: a relation inside the engine never repeats a column."""
     return list({attribute.id: attribute for attribute in attributes}.values())
 
 
 def arrow_schema(attributes: Iterable[Attribute]) -> pa.Schema:
-    """The schema under which these columns travel between operators and between stages."""
+    """The schema of these columns between operators and between stages."""
     return pa.schema([pa.field(column_name(a.id), to_arrow(a.type)) for a in distinct(attributes)])
 
 
 def read_schema(attributes: Iterable[Attribute]) -> pa.Schema:
-    """The schema under which these columns come out of files: strings as views, which pages give without copying."""
+    """The schema of these columns when read from files: strings are views, which need no copy of the pages."""
     return pa.schema([pa.field(column_name(a.id), read_type(a.type)) for a in distinct(attributes)])
 
 

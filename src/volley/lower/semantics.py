@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes DataFusion's answers Spark's: typed constants, one NaN and one zero, checks that fail.
+"""Building blocks that give DataFusion Spark's semantics: typed constants, one NaN and one zero, checks that fail.
 
-A check here may fail on data that Spark would accept, since a query that fails natively is run again by Spark.
-It must never let pass a value that Spark would not give.
+A check may fail on data that Spark accepts, because Spark runs a query that fails natively. It must never pass a value
+that Spark would not return.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Kernel = Callable[..., pa.Array]
 
 
 class ExactnessError(ValueError):
-    """Data on which the native engine cannot promise Spark's answer."""
+    """Data for which the native engine cannot guarantee Spark's result."""
 
 
 def constant(value: Any, arrow_type: pa.DataType) -> Expr:
-    """A literal of exactly this type: DataFusion would make an untyped one wider than Spark's."""
+    """A literal of exactly this type: DataFusion would give an untyped one a wider type than Spark."""
     if value is None and pa.types.is_list(arrow_type):
-        # It cannot make one of a NULL list.
+        # DataFusion cannot build a literal of a NULL list.
         return df_literal(pa.scalar(None, pa.null())).cast(arrow_type)
     return df_literal(pa.scalar(value, type=arrow_type))
 
@@ -48,10 +48,10 @@ FALSE = constant(False, pa.bool_())
 
 
 def case(branches: Sequence[tuple[Expr, Expr]], otherwise: Expr, *, lazy_boolean: bool = False) -> Expr:
-    """CASE. Its branches are evaluated only for their own rows, unless it is boolean.
+    """CASE. Unless it is boolean, a branch is evaluated only for its own rows.
 
-    DataFusion turns a boolean CASE into AND and OR, and evaluates both sides of those for every row. Where a branch
-    may fail, `lazy_boolean` hides the booleans from it.
+    DataFusion turns a boolean CASE into AND and OR, and evaluates both sides of those for every row. If a branch may
+    fail, `lazy_boolean` hides the booleans from it.
     """
 
     def branch(value: Expr) -> Expr:
@@ -71,19 +71,19 @@ def case(branches: Sequence[tuple[Expr, Expr]], otherwise: Expr, *, lazy_boolean
 def canonical_float(expr: Expr, data_type: DataType) -> Expr:
     """The value with a single NaN and no negative zero, as Spark compares, groups, sorts and joins floats.
 
-    Arrow orders NaN by its sign and bits (0.0 / 0.0 has the sign set), and hashes -0.0 unlike 0.0.
+    Arrow orders NaNs by sign and bits (0.0 / 0.0 has the sign set), and hashes -0.0 differently from 0.0.
     """
     arrow_type = to_arrow(data_type)
     return f.nanvl(expr + constant(0.0, arrow_type), constant(float("nan"), arrow_type))
 
 
 def comparable(expr: Expr, data_type: DataType) -> Expr:
-    """An operand whose Arrow comparison is Spark's."""
+    """An operand that Arrow compares as Spark does."""
     return canonical_float(expr, data_type) if data_type in FRACTIONAL else expr
 
 
 def sort_operand(expr: Expr, data_type: DataType) -> Expr:
-    """A sort key whose Arrow order is Spark's: NaN is the largest value, -0.0 ties with 0.0."""
+    """A sort key that Arrow orders as Spark does: NaN is the largest value, -0.0 equals 0.0."""
     return comparable(expr, data_type)
 
 
@@ -92,15 +92,15 @@ def sort_operand(expr: Expr, data_type: DataType) -> Expr:
 
 @cache
 def kernel(name: str, function: Kernel, result: pa.DataType, *arguments: pa.DataType) -> ScalarUDF:
-    """A function over whole Arrow arrays. One object a name, so that DataFusion sees equal calls as equal.
+    """A function over whole Arrow arrays. One object per name, so that DataFusion recognizes equal calls.
 
-    `function` must be a module-level function, or one from a cache: the key contains it.
+    `function` must be a module-level function or a cached one: it is part of the cache key.
     """
     return udf(function, list(arguments), result, "immutable", f"volley_{name}")
 
 
 def null_or_fail(expr: Expr, source: pa.DataType, result: pa.DataType) -> Expr:
-    """NULL where `expr` is NULL; a value there fails the query. For branches that no value may reach."""
+    """NULL where `expr` is NULL; any value fails the query. For branches that no value may reach."""
     name = f"null_or_fail_{source}_{result}"
     return kernel(name, _null_or_fail(result), result, source)(expr)
 
@@ -109,19 +109,19 @@ def null_or_fail(expr: Expr, source: pa.DataType, result: pa.DataType) -> Expr:
 def _null_or_fail(result: pa.DataType) -> Kernel:
     def run(values: pa.Array) -> pa.Array:
         if values.null_count != len(values):
-            raise ExactnessError("a value outside what the native engine computes exactly")
+            raise ExactnessError("a value that the native engine cannot compute exactly")
         return pa.nulls(len(values), result)
 
     return run
 
 
 def null_only_where(value: Expr, source: Expr, source_type: DataType, result: DataType) -> Expr:
-    """`value`, which must be NULL only where `source` is: otherwise the native engine gave up on a value."""
+    """`value`, which may be NULL only where `source` is: elsewhere NULL means that the native engine gave up."""
     return f.coalesce(value, null_or_fail(source, to_arrow(source_type), to_arrow(result)))
 
 
 def fail_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
-    """The divisor, or a failure if any is zero: IEEE division would answer infinity."""
+    """The divisor; fails if any is zero, because IEEE division would return infinity."""
     return kernel(f"fail_on_zero_{arrow_type}", _fail_on_zero, arrow_type, arrow_type)(expr)
 
 
@@ -132,7 +132,7 @@ def _fail_on_zero(values: pa.Array) -> pa.Array:
 
 
 def null_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
-    # Not nullif: it compares bits, and -0.0 would pass.
+    # Not nullif, which compares bits: -0.0 would pass.
     zero = constant(Decimal(0) if pa.types.is_decimal(arrow_type) else 0, arrow_type)
     return f.when(expr == zero, typed_null(arrow_type)).otherwise(expr)
 
@@ -144,13 +144,13 @@ MICROS_A_DAY = 86_400 * MICROS_A_SECOND
 
 
 def floor_divide(value: Expr, divisor: int) -> Expr:
-    """A long divided downwards: Arrow divides towards zero, and times before 1970 must go down."""
+    """Floor division of a long: Arrow truncates towards zero, but times before 1970 must round down."""
     by, zero, one = (constant(number, pa.int64()) for number in (divisor, 0, 1))
     return value / by - f.when(value % by < zero, one).otherwise(zero)
 
 
 def floor_to(value: Expr, size: int) -> Expr:
-    """The largest multiple of `size` that is not above the long; below 64 bits it fails."""
+    """The largest multiple of `size` that is not above the long. Fails if that is below the range of a long."""
     multiply = kernel("checked_multiply", pc.multiply_checked, pa.int64(), pa.int64(), pa.int64())
     return multiply(floor_divide(value, size), constant(size, pa.int64()))
 
@@ -165,7 +165,7 @@ def decimal_type(data_type: DataType) -> DecimalType:
 
 
 def at_scale(expression: Expression, lowered: Expr, scale: int) -> Expr:
-    """`lowered`, with a constant rescaled now: Arrow would rescale it again for every row."""
+    """`lowered`, with a constant rescaled in advance: Arrow would rescale it for every row."""
     if not isinstance(expression, Literal) or not isinstance(expression.value, Decimal):
         return lowered
     written = decimal_type(expression.type)
@@ -178,8 +178,8 @@ def at_scale(expression: Expression, lowered: Expr, scale: int) -> Expr:
 def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> Expr:
     """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it; or a failure.
 
-    That text lies within a few units in the last place of the value. If the ends of that interval round alike, so
-    does everything between, and Arrow's own rounding is right; otherwise the row is left to Spark.
+    That text is within a few units in the last place of the value. If both ends of that interval round alike, so does
+    everything between, and Arrow's rounding is correct. Otherwise the query fails, and Spark runs it.
     """
     arrow_type = to_arrow(data_type)
 
@@ -193,8 +193,8 @@ def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bo
 
 
 def check_precision(expr: Expr, data_type: DecimalType) -> Expr:
-    """Fail unless the 128-bit value has the digits of its type: arithmetic only checks that 128 bits suffice.
+    """Fail unless the value fits the precision of its type: arithmetic only checks for 128 bits.
 
-    Only a cast to fewer digits validates, so a value of 38 digits fails as well and is left to Spark.
+    Only a cast to fewer digits validates, so a value of 38 digits fails too, and Spark runs the query.
     """
     return expr.cast(pa.decimal128(data_type.precision - 1, data_type.scale)).cast(to_arrow(data_type))

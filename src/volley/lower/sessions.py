@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DataFusion's sessions: plans are made in some that this process keeps, and run in others that limit their memory.
+"""DataFusion sessions. The process keeps some for planning; plans run in others that limit their memory.
 
-A session remembers the footers and statistics of files that it has planned with, and plans take that along: reading
-them again costs a short query most of its time. The files that operators spill end with the streams of the plan.
+A session caches the footers and statistics of files that it has planned with: reading them again would take most of
+the time of a short query. Spill files are removed with the streams of their plan.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from volley.lower.memory import OperatorMemory
 from volley.runtime import Phase, Shared
 
 _SETTINGS = {
-    # Nanoseconds, the default, cannot hold the years that Spark writes.
+    # Nanoseconds, the default, cannot represent all years that Spark writes.
     "datafusion.execution.parquet.coerce_int96": "us",
-    # Sizes of tables choose the side of a join that is held in memory.
+    # Table sizes determine the build side of a join.
     "datafusion.execution.collect_statistics": "true",
-    # Scans already give a stream a core. Dealing out one sorted stream to several would undo its order.
+    # Scans already have one stream per core, and repartitioning a sorted stream would destroy its order.
     "datafusion.optimizer.enable_round_robin_repartition": "false",
-    # Spark has optimized the plan already: one pass finds what is left, and a short query is mostly planning.
+    # Spark has already optimized the plan, so one pass is enough, and a short query is mostly planning.
     "datafusion.optimizer.max_passes": "1",
-    # Twice the default: what an operator does once a batch costs half, and a batch still fits into the caches.
+    # Twice the default: halves the cost per batch, and a batch still fits into the caches.
     "datafusion.execution.batch_size": "16384",
 }
 _SPLIT_SETTINGS = {
-    # A partition that helped itself to the files of another would give rows twice: other processes run the others.
+    # Other processes run the other partitions: a partition that steals their files would return rows twice.
     "datafusion.execution.enable_file_stream_work_stealing": "false",
     "datafusion.optimizer.repartition_file_min_size": "0",
-    # Each batch crosses two borders between languages on its way to the plan that reads it.
+    # Each batch crosses two language boundaries on its way to the plan that reads it.
     "datafusion.execution.batch_size": "65536",
 }
 _HASHING_SETTINGS = {
-    # Small inputs of a join would be collected instead of hashed.
+    # Otherwise small join inputs would be collected instead of hashed.
     "datafusion.optimizer.hash_join_single_partition_threshold": "0",
     "datafusion.optimizer.hash_join_single_partition_threshold_rows": "0",
 }
 
-# Threads of DataFusion let go of Python's objects a moment after a query has ended, and crash the process if the
-# interpreter is being taken down by then. Without this delay about 5 % of short programs crashed at exit.
+# DataFusion's threads release Python objects shortly after a query has ended, and crash the process if the interpreter
+# is shutting down by then. Without this delay about 5 % of short programs crashed at exit.
 _EXIT_DELAY_SECONDS = 0.05
 _exit_delay: Shared[None, float] = Shared(Phase.ENGINE, close=time.sleep)
 
 
 @lru_cache(maxsize=16)
 def planning_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
-    """The session in which all tasks of this process plan that are as wide and may hold as much.
+    """The session in which all tasks of this process with this width and memory are planned.
 
     Nothing stays registered in it.
     """
@@ -58,20 +58,20 @@ def planning_context(target_partitions: int, memory: OperatorMemory | None = Non
 
 @lru_cache(maxsize=16)
 def hashing_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
-    """The same for plans in which every join hashes both its sides."""
+    """Like `planning_context`, for plans in which every join hashes both sides."""
     return SessionContext(_config(target_partitions, memory, _HASHING_SETTINGS))
 
 
 @lru_cache(maxsize=64)
 def split_context(parts: int) -> SessionContext:
-    """The session in which plans are run by splits: a plan over one file has `parts` partitions, as even as can be."""
+    """The session in which plans run split by split: a plan over one file has `parts` partitions of equal size."""
     return SessionContext(_config(parts, None, _SPLIT_SETTINGS))
 
 
 def running_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
-    """A session in which tasks run what they have planned. Without `memory` they take what they need.
+    """A session in which tasks run their plans. Without `memory` there is no limit.
 
-    All sessions of one `memory` share its pool.
+    All sessions with the same `memory` share its pool.
     """
     if memory is None:
         return planning_context(target_partitions)
@@ -80,8 +80,7 @@ def running_context(target_partitions: int, memory: OperatorMemory | None = None
 
 @lru_cache(maxsize=64)
 def _limited_context(target_partitions: int, memory: OperatorMemory) -> SessionContext:
-    # The only way that DataFusion for Python has to make a second session with the same pool. That such a session
-    # would read tables by their URLs is of no use to anybody here.
+    # The only way in DataFusion's Python API to create a second session with the same pool. URL tables are not used.
     context = _pool(memory).enable_url_table()
     for key, value in memory.settings(target_partitions).items():
         context.sql(f"SET {key} = {value}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that come from elsewhere, as a table that DataFusion reads lazily and without copying.
+"""Streams of batches as a table that DataFusion reads lazily and without copying.
 
-DataFusion accepts any subclass of `pyarrow.dataset.Dataset` and touches only what is defined here. Each
-partition becomes one DataFusion partition and is pulled on a DataFusion thread, so a source that waits there
-blocks that thread: prefetch on your own.
+DataFusion accepts any subclass of `pyarrow.dataset.Dataset` and uses only what is defined here. Each partition
+becomes one DataFusion partition and is pulled on a DataFusion thread. A source that waits blocks that thread, so it
+should prefetch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 
 class StreamTable(ds.Dataset):  # type: ignore[misc]
-    """A table of `partitions`. Each is a function that starts a fresh pass over the same rows.
+    """A table of `partitions`. Each is a function that starts a new pass over the same rows.
 
-    DataFusion may call it again in one query (a self-join), so the rows must not be used up by the first pass.
+    DataFusion may call it again in one query (a self-join), so the first pass must not consume the rows.
     """
 
     def __init__(self, schema: pa.Schema, partitions: list[Batches]) -> None:
-        # The base class is not initialised on purpose: it would demand a native dataset.
+        # Deliberately without super().__init__(), which requires a native dataset.
         self._schema = schema
         self._partitions = partitions
 
@@ -36,7 +36,7 @@ class StreamTable(ds.Dataset):  # type: ignore[misc]
         return _Projection(_project(self._schema, columns))
 
     def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[_Fragment]:
-        # A relation of no partitions would have no place to say that it is empty.
+        # DataFusion needs at least one partition, even for an empty table.
         for batches in self._partitions or [lambda: iter(())]:
             yield _Fragment(batches)
 
@@ -72,7 +72,7 @@ class _Scanner:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         condition = self._condition
         if isinstance(condition, pa.Scalar):
-            # A constant comes as a value, not as an expression.
+            # DataFusion passes a constant as a value, not as an expression.
             if not condition.as_py():
                 return
             condition = None
@@ -82,7 +82,7 @@ class _Scanner:
                 batch = batch.filter(condition)
             if self._columns is not None:
                 batch = batch.select(self._columns)
-            # An empty one gives DataFusion's thread back for a moment: a source that waits sends some.
+            # Empty batches pass too: a waiting source sends some, to release DataFusion's thread for a moment.
             yield batch
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories of links to files: how DataFusion, which reads one path, is given any set of files.
+"""Directories of symbolic links, which give DataFusion any set of files as one path.
 
     <directory>/part=0/000000.parquet -> /data/t/day=2024-01-01/a.parquet
     <directory>/part=1/000001.parquet -> /data/t/day=2024-01-02/b.parquet
 
-A directory is kept for the next scan of the same files: DataFusion remembers footers and statistics by path, and
-reading them again costs a short query most of its time. Files that changed in between get another directory.
+A directory is reused by the next scan of the same files: DataFusion caches footers and statistics by path, and reading
+them again would take most of the time of a short query. Files that have changed get a new directory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from volley.plan.nodes import DataFile
 from volley.runtime import Phase, Shared
 
 PART = "part"
-"""The name of the column that DataFusion reads out of the folders' names; only with several partitions."""
+"""The column that DataFusion derives from the folder names; only with several partitions."""
 
-# More links than this are not kept beyond their use.
+# Beyond this many links, unused directories are removed.
 MAX_KEPT_LINKS = 20_000
 
 _Key = tuple[str, tuple[tuple[str, int, int, tuple[Scalar, ...]], ...]]
@@ -41,7 +41,7 @@ class _Directory:
 
 
 class LinkDirectories:
-    """Directories of links, kept until `close`. May be used by several threads."""
+    """Directories of links, kept until `close`. Thread-safe."""
 
     def __init__(self, max_kept_links: int = MAX_KEPT_LINKS) -> None:
         self._max_kept_links = max_kept_links
@@ -52,8 +52,8 @@ class LinkDirectories:
         self._directories: OrderedDict[_Key, _Directory] = OrderedDict()
 
     @contextmanager
-    def linked(self, files: Sequence[DataFile], suffix: str = ".parquet") -> Iterator[str]:
-        """A directory with these files, all with this suffix. It stays as it is for as long as the context is open."""
+    def link(self, files: Sequence[DataFile], suffix: str = ".parquet") -> Iterator[str]:
+        """A directory with these files, all with this suffix. It does not change while the context is open."""
         key = (suffix, tuple(_identity(file) for file in files))
         with self._lock:
             directory = self._directories.get(key) or self._make(key, files)
@@ -67,7 +67,7 @@ class LinkDirectories:
                 self._shrink()
 
     def close(self) -> None:
-        """Remove them all."""
+        """Remove all directories."""
         with self._lock:
             home, self._home = self._home, None
             self._directories.clear()
@@ -95,7 +95,7 @@ class LinkDirectories:
 
 
 def partitions_of(files: Sequence[DataFile]) -> list[tuple[Scalar, ...]]:
-    """The tuples of partition values; the place of a tuple here is the number of its folder."""
+    """The distinct tuples of partition values. A tuple's index is the number of its folder."""
     return list(dict.fromkeys(file.partition for file in files))
 
 
@@ -120,5 +120,5 @@ _shared: Shared[None, LinkDirectories] = Shared(Phase.FILES, close=LinkDirectori
 
 
 def shared_directories() -> LinkDirectories:
-    """Those of this process. They are removed when it ends; a forked child has its own."""
+    """The directories of this process. They are removed when it ends; a forked child has its own."""
     return _shared.get(None, LinkDirectories)

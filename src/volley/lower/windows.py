@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Window functions.
 
-DataFusion's Python API cannot say every frame (`3 PRECEDING AND 1 PRECEDING`), its SQL can. So all arguments, keys and
-orders become columns first, the windows are written as SQL over the names of those columns, and a projection makes
-Spark's values from what they give.
+DataFusion's Python API cannot express every frame (`3 PRECEDING AND 1 PRECEDING`), but its SQL can. So all arguments,
+keys and orders first become columns, the windows are written as SQL over these columns, and a projection computes
+Spark's values from the results.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def lower_window(node: Window, child: DataFrame) -> DataFrame:
         return results[part]
 
     calls = [transform(call, as_column) for call in node.calls]
-    frame = child.select(*kept, *operands.named(child))
-    frame = frame.select(*kept, *windows.named(frame)).select(*kept, *values)
+    frame = child.select(*kept, *operands.select_from(child))
+    frame = frame.select(*kept, *windows.select_from(frame)).select(*kept, *values)
     return frame.select(*kept, *(lower_expression(call) for call in calls))
 
 
 @dataclass
 class _Columns:
-    """Columns that are made up on the way, each under a new name: expressions, or windows as SQL."""
+    """Intermediate columns, each with a new name: expressions, or windows as SQL."""
 
     prefix: str
     items: dict[str, Expr | str] = field(default_factory=dict)
@@ -77,8 +77,8 @@ class _Columns:
         self.items[name] = item
         return name
 
-    def named(self, frame: DataFrame) -> list[Expr]:
-        """All of them, as columns to select from `frame`."""
+    def select_from(self, frame: DataFrame) -> list[Expr]:
+        """All of them, as expressions to select from `frame`."""
         return [
             (frame.parse_sql_expr(item) if isinstance(item, str) else item).alias(name)
             for name, item in self.items.items()
@@ -109,47 +109,47 @@ class _Over:
     def function(self, call: Call) -> Expr:
         match call.function:
             case "NTile":
-                return self._plain(f"ntile({constant_of(call.arguments[0])})")
+                return self._without_frame(f"ntile({constant_of(call.arguments[0])})")
             case "Lag" | "Lead":
                 return self._neighbour(call)
             case "NthValue":
                 operand = self._operands.add(lower_expression(call.arguments[0]))
-                return self._framed(f"nth_value({operand}, {constant_of(call.arguments[1])})", call)
+                return self._with_frame(f"nth_value({operand}, {constant_of(call.arguments[1])})", call)
             case name:
-                return self._plain(f"{_RANKING[name]}()")
+                return self._without_frame(f"{_RANKING[name]}()")
 
     def aggregate(self, call: AggregateCall) -> Expr:
         name = call.function.function
         if name in ("First", "Last"):
             operand = self._operands.add(lower_expression(call.function.arguments[0]))
-            return self._framed(f"{name.lower()}_value({operand})", call.function)
+            return self._with_frame(f"{name.lower()}_value({operand})", call.function)
         function = AGGREGATES[name]
         totals = []
         for accumulator in function.rows(call.function, call.filter, call.distinct):
             operand = self._operands.add(accumulator.operand())
-            totals.append(self._framed(f"{accumulator.sql_function}({operand})"))
+            totals.append(self._with_frame(f"{accumulator.sql_function}({operand})"))
         return function.value(call.function, totals)
 
     def _neighbour(self, call: Call) -> Expr:
-        """Lag and lead. The default is the current row's, and counts only where there is no such row."""
+        """Lag and lead. The default is evaluated on the current row, and used only if there is no such row."""
         value, offset, default = call.arguments
         name, shift = call.function.lower(), constant_of(offset)
         operand = self._operands.add(lower_expression(value))
-        found = self._plain(f"{name}({operand}, {shift})", call)
+        found = self._without_frame(f"{name}({operand}, {shift})", call)
         if isinstance(default, Literal) and default.value is None:
             return found
         fallback = col(self._windows.add(col(self._operands.add(lower_expression(default)))))
         if call.option("ignoreNulls"):
             return f.coalesce(found, fallback)
         present = self._operands.add(literal(pa.scalar(True, pa.bool_())))
-        exists = self._plain(f"{name}({present}, {shift})")
+        exists = self._without_frame(f"{name}({present}, {shift})")
         return f.when(exists.is_null(), fallback).otherwise(found)
 
-    def _plain(self, function: str, call: Call | None = None) -> Expr:
-        """A function that has no frame."""
+    def _without_frame(self, function: str, call: Call | None = None) -> Expr:
+        """A function without a frame."""
         return self._window(function, call, f"{self._partition} {self._order}")
 
-    def _framed(self, function: str, call: Call | None = None) -> Expr:
+    def _with_frame(self, function: str, call: Call | None = None) -> Expr:
         return self._window(function, call, f"{self._partition} {self._order} {self._frame}")
 
     def _window(self, function: str, call: Call | None, over: str) -> Expr:
@@ -162,10 +162,10 @@ def _order(key: SortKey, name: str) -> str:
 
 
 def _frame(frame: Frame) -> str:
-    split = "ROWS" if frame.rows else "RANGE"
+    unit = "ROWS" if frame.rows else "RANGE"
     lower = "UNBOUNDED PRECEDING" if frame.lower is None else _bound(constant_of(frame.lower))
     upper = "UNBOUNDED FOLLOWING" if frame.upper is None else _bound(constant_of(frame.upper))
-    return f"{split} BETWEEN {lower} AND {upper}"
+    return f"{unit} BETWEEN {lower} AND {upper}"
 
 
 def _bound(offset: int) -> str:
@@ -175,7 +175,7 @@ def _bound(offset: int) -> str:
 
 
 def _order_operand(key: SortKey, child: Node, frame: Frame) -> Expr:
-    """The order as a column. A range frame adds offsets to it, which must not pass the type's ends unseen."""
+    """The order as a column. A range frame adds offsets to it, which must not overflow silently."""
     value = order_operand(key, child)
     bounds = [] if frame.rows else [constant_of(bound) for bound in (frame.lower, frame.upper) if bound]
     offsets = [offset if key.ascending else -offset for offset in bounds if offset]
@@ -185,12 +185,12 @@ def _order_operand(key: SortKey, child: Node, frame: Frame) -> Expr:
     arrow_type = pa.int32() if key.type == DATE else to_arrow(key.type)
     value = value.cast(arrow_type)
     for offset in offsets:
-        value = _reaching(value, offset, arrow_type)
+        value = _check_reach(value, offset, arrow_type)
     return value.cast(pa.int64())
 
 
-def _reaching(value: Expr, offset: int, arrow_type: pa.DataType) -> Expr:
-    """The value itself; a failure where value + offset overflows its type, as Spark would compute it."""
+def _check_reach(value: Expr, offset: int, arrow_type: pa.DataType) -> Expr:
+    """The value itself; fails if value + offset overflows the type in which Spark computes it."""
     wide = pa.decimal128(21, 0)
     step = literal(pa.scalar(offset, wide))
     return ((value.cast(wide) + step).cast(arrow_type).cast(wide) - step).cast(arrow_type)

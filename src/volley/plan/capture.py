@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a DataFrame to its plan as plain data: one pass in the JVM writes all of it, one loop here makes nodes of it."""
+"""Captures Spark's physical plan: one pass in the JVM serializes it, one loop here decodes it into nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
 from volley.plan.expressions import Alias
 from volley.plan.file_scans import SETTINGS, file_scan
-from volley.plan.jvm import Java, answer_promptly
+from volley.plan.jvm import Java, enable_quick_ack
 from volley.plan.nodes import Node, Project
-from volley.plan.reader import Reader, Reading, finished, reader_of
+from volley.plan.reader import Reader, Reading, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
 
 
 class Origins:
-    """Which operator of Spark each captured node stands for. Nodes are known by identity, so they are kept."""
+    """Maps captured nodes to their Spark operators. Nodes are keyed by identity, so references to them are held."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Node, Callable[[], Java]]] = {}
@@ -27,7 +27,7 @@ class Origins:
         self._found.setdefault(id(node), (node, operator))
 
     def of(self, node: Node) -> Java | None:
-        """The operator; None for a node that no single one stands for."""
+        """The Spark operator of the node; None if no single operator corresponds to it."""
         found = self._found.get(id(node))
         return found[1]() if found else None
 
@@ -36,30 +36,30 @@ _READABLE = (*DECODERS, *TRANSPARENT)
 
 
 def prepare(gateway: Java) -> None:
-    """Begin to compile what reads the plans of this JVM, so that the first query need not wait for it."""
+    """Start compiling the plan reader of this JVM, so that the first query does not wait for it."""
     reader_of(gateway, _READABLE, SETTINGS)
 
 
 def plan_reader(gateway: Java) -> Reader:
-    """What reads the plans of this JVM. Raises CaptureError where it cannot be compiled."""
-    return finished(reader_of(gateway, _READABLE, SETTINGS))
+    """The plan reader of this JVM. Raises CaptureError if it cannot be compiled."""
+    return wait_for_reader(reader_of(gateway, _READABLE, SETTINGS))
 
 
 def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) -> Node:
-    """The plan that Spark would execute. Raises CaptureError where something could only be guessed.
+    """The plan that Spark would execute. Raises CaptureError rather than guess.
 
-    `origins` learns where each node comes from.
+    `origins` records the Spark operator of each node.
     """
-    answer_promptly(gateway)
+    enable_quick_ack(gateway)
     try:
         reading = plan_reader(gateway).read(physical_plan)
         return _Decoder(gateway, reading, Origins() if origins is None else origins).decode()
     except (KeyError, IndexError, ValueError) as error:
-        raise CaptureError(f"what was read of a plan has another shape than expected: {error!r}.") from error
+        raise CaptureError(f"the serialized plan has an unexpected shape: {error!r}.") from error
 
 
 class _Decoder:
-    """Decodes one plan: each entry is made of earlier ones."""
+    """Decodes one plan. An entry only refers to earlier entries."""
 
     def __init__(self, gateway: Java, reading: Reading, origins: Origins) -> None:
         self._gateway = gateway
@@ -85,32 +85,32 @@ class _Decoder:
             return below
         expressions = {field: self._expressions(value) for field, value in entry["expressions"].items()}
         operator = Operator(name, expressions, entry["values"], children)
-        node = self._decoded(operator, lambda: self._reading.operator(number))
+        node = self._decode_operator(operator, lambda: self._reading.operator(number))
         self._origins.add(node, lambda: self._reading.operator(number))
         return node
 
-    def _decoded(self, operator: Operator, java: Callable[[], Java]) -> Node:
+    def _decode_operator(self, operator: Operator, java: Callable[[], Java]) -> Node:
         name = operator.name
         if decoder := DECODERS.get(name):
             return decoder(operator)
         if name == "FileSourceScanExec":
             return file_scan(operator, self._reading.scans[operator.value("scan")])
         if name == "ReusedExchangeExec":
-            return _reused(operator)
+            return _decode_reused(operator)
         if source := SOURCES.get(name):
             return source(operator, self._gateway, java())
         return unknown(operator)
 
     def _expressions(self, value: Any) -> Any:
-        """A field of numbers: one of them, a list, or a list of lists."""
+        """The expressions of a field, which holds one entry number, a list, or a list of lists."""
         if type(value) is list:
             return tuple(map(self._expressions, value))
         part: Part = self._built[value]
         return part
 
 
-def _reused(operator: Operator) -> Node:
-    """An exchange that stands elsewhere too, under other ids here; `stages` merges the two again."""
+def _decode_reused(operator: Operator) -> Node:
+    """A copy of the reused exchange, under the ids of this place. `stages` merges the copies again."""
     (shared,) = operator.children
     renamed = tuple(
         Alias(new.id, new.name, old) for new, old in zip(operator.all("output"), shared.output, strict=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was read of Catalyst's expressions to ours: one small function for each class that has its own form.
+"""Decodes Catalyst expressions: one small function for each class that needs its own.
 
-An entry is `[class, type, ...]`; it names its parts by their numbers among the parts that were decoded before it.
+An entry is `[class, type, ...]`. It refers to its children by their index among the entries decoded before it.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from volley.plan.types import (
 )
 
 TRUE = Literal(True, BOOLEAN)
-# Python's own would refuse more than 28 digits.
+# Python's default context refuses more than 28 digits.
 _DECIMAL_CONTEXT = Context(prec=38)
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """The end of a frame; None where there is none."""
+    """A bound of a frame; None means unbounded."""
 
     offset: Expression | None
 
 
 @dataclass(frozen=True)
 class _Window:
-    """What follows OVER."""
+    """The specification after OVER."""
 
     keys: tuple[Expression, ...]
     frame: Frame
@@ -75,7 +75,7 @@ _Decoder = Callable[[Entry, list[Any], list[DataType]], Part]
 
 
 def decode(entry: Entry, built: list[Any], types: list[DataType]) -> Part:
-    """The part that `entry` describes. `built` are all parts before it, `types` the types by their numbers."""
+    """Decode `entry`. `built` holds everything decoded before it, `types` the types by index."""
     if decoder := _DECODERS.get(entry[0]):
         return decoder(entry, built, types)
     name, type_, children, fields = entry
@@ -92,10 +92,10 @@ _simple_type = lru_cache(maxsize=256)(parse_type)
 
 
 def scalar(text: str | bool | None, data_type: DataType) -> Scalar:
-    """A value from the text of Catalyst's internal form: dates are days, timestamps microseconds, binary is in
-    hexadecimal digits. None is NULL.
+    """Parse a value of Catalyst's internal form: dates are days, timestamps microseconds, binary is hexadecimal. None
+    is NULL.
 
-    Raises CaptureError for a value that has no exact text, and for types of which Volley knows no values.
+    Raises CaptureError for a value without an exact text and for types without literals in Volley.
     """
     if text is None:
         return None
@@ -119,7 +119,7 @@ def scalar(text: str | bool | None, data_type: DataType) -> Scalar:
 _SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
-# ------------------------------------------------------------------------- classes with forms of their own
+# ------------------------------------------------------------------------- classes with their own decoder
 
 
 def _attribute(entry: Entry, built: list[Any], types: list[DataType]) -> Attribute:
@@ -135,7 +135,7 @@ def _literal(entry: Entry, built: list[Any], types: list[DataType]) -> Expressio
     try:
         return _constant(text, data_type)
     except CaptureError:
-        # Maps, intervals: kept as a call that no support table knows, so explain can name it.
+        # Maps, intervals: kept as a call that is in no support table, so explain can name it.
         return Call("Literal", (), data_type)
 
 
@@ -169,7 +169,7 @@ def _collate(entry: Entry, built: list[Any], types: list[DataType]) -> Expressio
 
 
 def _in_set(entry: Entry, built: list[Any], types: list[DataType]) -> Expression:
-    """A long IN list, which Spark keeps as a set: the same as IN over literals."""
+    """A long IN list, which Spark keeps as a set. Equivalent to IN over literals."""
     _, _, child, texts = entry
     value: Expression = built[child]
     literals = tuple(Literal(scalar(text, value.type), value.type) for text in texts)
@@ -187,7 +187,7 @@ def _in_subquery(entry: Entry, built: list[Any], types: list[DataType]) -> InSub
 
 
 def _always_true(entry: Entry, built: list[Any], types: list[DataType]) -> Literal:
-    """Filters that only skip rows which a join above drops anyway; TRUE is a correct stand-in."""
+    """A filter that only skips rows a join above drops anyway, so TRUE is equivalent."""
     return TRUE
 
 

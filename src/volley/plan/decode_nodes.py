@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Spark's physical operators, one entry each, to our nodes: one small function an operator."""
+"""Decodes Spark's physical operators into nodes: one small function per operator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from volley.plan.nodes import (
 
 @dataclass(frozen=True)
 class Operator:
-    """One physical operator: its expressions and its other values by field name, and its decoded children."""
+    """One physical operator: its expressions and other fields by name, and its decoded children."""
 
     name: str
     expressions: dict[str, Any]
@@ -50,7 +50,7 @@ class Operator:
         return self.expressions.get(field)
 
     def value(self, field: str) -> Any:
-        """Another field; one that could not be read is an error, never a default."""
+        """The value of another field. An unreadable field is an error, never a default."""
         if field not in self.values:
             raise CaptureError(f"{field} of {self.name} could not be read.")
         return self.values[field]
@@ -59,7 +59,7 @@ class Operator:
 Decoder = Callable[[Operator], Node]
 DECODERS: dict[str, Decoder] = {}
 
-# Operators that move or wrap rows for Spark's own runtime and change none of them.
+# Operators that move or wrap rows for Spark's own runtime without changing them.
 TRANSPARENT = (
     "WholeStageCodegenExec",
     "InputAdapter",
@@ -68,12 +68,14 @@ TRANSPARENT = (
     "AQEShuffleReadExec",
     "SubqueryExec",
     "CoalesceExec",
-    # Only drops rows early that the rank filter above drops anyway.
+    # Only an early filter: the rank filter above drops the same rows.
     "WindowGroupLimitExec",
 )
 
 
 def decodes(*names: str) -> Callable[[Decoder], Decoder]:
+    """Register a function as the decoder of these operators."""
+
     def register(decoder: Decoder) -> Decoder:
         for name in names:
             DECODERS[name] = decoder
@@ -97,7 +99,7 @@ def _aggregate(operator: Operator) -> Node:
     grouping = operator.all("groupingExpressions")
     calls: tuple[AggregateCall, ...] = operator.all("aggregateExpressions")
     results = operator.all("resultExpressions")
-    # A node that gives state names it by other ids than its buffers have; the two correspond by position.
+    # A node that emits state does so under other ids than its buffers have; they correspond by position.
     gives_state = calls and not any(call.mode.gives_values for call in calls)
     buffers = results[len(grouping) :] if gives_state else operator.all("aggregateAttributes")
     return Aggregate(grouping, calls, buffers, results, operator.children[0])
@@ -117,7 +119,7 @@ def _local_limit(operator: Operator) -> Node:
 def _limit(operator: Operator) -> Node:
     offset = operator.value("offset")
     count = operator.value("limit")
-    # Spark's limit counts from the first row, the skipped ones included; -1 is no limit.
+    # Spark's limit includes the skipped rows; -1 means no limit.
     return Limit(None if count < 0 else max(0, count - offset), offset, True, operator.children[0])
 
 
@@ -135,7 +137,7 @@ def _top_n(operator: Operator) -> Node:
 
 @decodes("UnionExec")
 def _union(operator: Operator) -> Node:
-    # It takes the ids and names of its first child.
+    # A union has the ids and names of its first child.
     return Union(operator.children[0].output, operator.children)
 
 

@@ -2,8 +2,8 @@
 """Catalyst expressions as plain data.
 
 Most of Catalyst's hundreds of classes differ only in what they compute, so they share one shape, `Call`,
-named by the Catalyst class. The few that the rest of Volley must look into have a class of their own.
-Every expression knows its type: it is the one Spark gave it, never one that we derive.
+named after the Catalyst class. The few that the rest of Volley must inspect have their own class.
+Every expression has the type that Spark gave it; Volley never derives types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Scalar = None | bool | int | float | str | bytes | Decimal
 
 
 class EvalMode(StrEnum):
-    """What Spark does on overflow, division by zero and bad casts: raise, yield what Java yields, or NULL."""
+    """What Spark does on overflow, division by zero and bad casts: raise, return Java's result, or return NULL."""
 
     ANSI = "ANSI"
     LEGACY = "LEGACY"
@@ -78,7 +78,7 @@ class Call:
 
 
 class AggregateMode(StrEnum):
-    """Which half of an aggregation a node does: rows to state, state to state, state to value, rows to value."""
+    """Which step of an aggregation a node does: rows to state, state to state, state to value, rows to value."""
 
     PARTIAL = "Partial"
     PARTIAL_MERGE = "PartialMerge"
@@ -96,7 +96,7 @@ class AggregateMode(StrEnum):
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """One aggregate function in one mode. `result_id` is the id that result expressions refer to it by."""
+    """One aggregate function in one mode. Result expressions refer to it by `result_id`."""
 
     function: Call
     mode: AggregateMode
@@ -143,7 +143,7 @@ class WindowCall:
 
 @dataclass(frozen=True)
 class ScalarSubquery:
-    """The single value of another plan. It runs first; a literal then takes its place."""
+    """The single value of another plan, which runs first. A literal then replaces the subquery."""
 
     id: int
     plan: Node
@@ -152,7 +152,7 @@ class ScalarSubquery:
 
 @dataclass(frozen=True)
 class InSubquery:
-    """Whether a value is among the rows of another plan. It runs first, as `ScalarSubquery` does."""
+    """Whether a value is among the rows of another plan, which runs first, like that of `ScalarSubquery`."""
 
     id: int
     value: Expression
@@ -190,10 +190,10 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """A copy in which every part has been offered to `change`, children before their parents."""
+    """A copy with `change` applied to every part, children before their parents."""
     old = children(expression)
     new = []
-    for child in old:  # a loop, not a comprehension: that would be another frame for each level
+    for child in old:  # not a comprehension, which would add a stack frame per level
         new.append(transform(child, change))
     if any(mine is not theirs for mine, theirs in zip(new, old, strict=True)):
         expression = _with_children(expression, new)
@@ -201,7 +201,7 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
 
 
 def _with_children(expression: Expression, parts: list[Any]) -> Expression:
-    """The same expression over other children, which are in the order of `children`."""
+    """The expression with new children, in the order of `children`."""
     match expression:
         case Attribute() | Literal() | ScalarSubquery():
             return expression
@@ -245,24 +245,24 @@ def references(expression: Expression) -> frozenset[int]:
 
 
 def attribute_of(named: Expression) -> Attribute:
-    """The column that a projected expression gives rise to."""
+    """The column that a projected expression produces."""
     match named:
         case Attribute():
             return named
         case Alias(id, name, child):
             return Attribute(id, name, child.type, getattr(child, "nullable", True))
         case _:
-            raise TypeError(f"{type(named).__name__} has no name of its own")
+            raise TypeError(f"{type(named).__name__} is not a named expression")
 
 
-def plain(expression: Expression) -> Expression:
-    """The expression without what does not change its value: names, nullability, aliases at the top."""
+def canonicalize(expression: Expression) -> Expression:
+    """Strip what does not affect the value: names, nullability, and aliases at the top."""
     if isinstance(expression, Alias):
-        return plain(expression.child)
-    return transform(expression, _plain_attribute)
+        return canonicalize(expression.child)
+    return transform(expression, _canonicalize_attribute)
 
 
-def _plain_attribute(expression: Expression) -> Expression:
+def _canonicalize_attribute(expression: Expression) -> Expression:
     if isinstance(expression, Attribute):
         return Attribute(expression.id, "", expression.type)
     return expression

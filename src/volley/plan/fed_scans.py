@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans that can be run split by split: each row of theirs comes from one row of a scan, whatever else is scanned."""
+"""Plans that can run split by split, because each of their rows comes from exactly one row of a scan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from volley.plan.traits import below_row_by_row
 
 
 def fed_scan(node: Node) -> FileScan | SourceScan | None:
-    """The scan whose splits such a plan reads; None for any other plan, and for files that every task reads whole.
+    """The scan whose splits such a plan reads; None for any other plan and for files that every task reads whole.
 
-    Filters and projections over files are part of it, since whoever reads a split applies them while it does. Splits of
-    other sources are read by their own code, which knows nothing of plans.
+    Filters and projections over files are allowed: the reader of a split applies them. Splits of other sources are
+    read by the source's own code, which does not know plans.
     """
     if isinstance(node, SourceScan):
         return node
@@ -21,8 +21,8 @@ def fed_scan(node: Node) -> FileScan | SourceScan | None:
     return node if isinstance(node, FileScan) and not node.whole else None
 
 
-def over_files(node: Node, files: tuple[DataFile, ...]) -> Node:
-    """The same plan over these files instead."""
+def with_files(node: Node, files: tuple[DataFile, ...]) -> Node:
+    """The plan, reading these files instead of its own."""
     if isinstance(node, FileScan):
         return replace(node, files=files)
-    return with_children(node, tuple(over_files(child, files) for child in node.children))
+    return with_children(node, tuple(with_files(child, files) for child in node.children))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scans of files: which files, how they are read, and whether Volley would read them as Spark does."""
+"""File scans: which files, with which options, and whether Volley reads them exactly as Spark does."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ _HARMLESS_READ_OPTIONS = frozenset({"path", "paths", "serialization.format", "in
 
 @dataclass(frozen=True)
 class ReadRules:
-    """When a format (`formats`) reads a scan as Spark does: settings with the values that are allowed, and read options
-    that change nothing. They are known here because capture asks Spark for them.
+    """When a format reads what Spark reads: settings with their allowed values, and read options without effect.
+
+    They are defined here and not in `formats`, because capture asks Spark for them.
     """
 
     settings: Mapping[str, Setting]
@@ -71,10 +72,10 @@ SETTINGS = tuple(dict.fromkeys(key for rules in READ_RULES.values() for key in r
 
 @dataclass(frozen=True)
 class ScanFacts:
-    """A file scan as Spark describes it, which is how `PlanReader.java` writes it.
+    """A file scan as `PlanReader.java` writes it.
 
-    `field_ids` tells whether any requested column, or a field inside one, has a Parquet field id. `files` has the path,
-    the size, the time and the number of the partition of each; `partitions` has the values of each partition, as texts.
+    `field_ids` is true if a requested column, or a field inside one, has a Parquet field id. `files` lists path, size,
+    modification time and partition index of each file; `partitions` the values of each partition, as text.
     """
 
     format: str
@@ -89,11 +90,11 @@ class ScanFacts:
 
     @property
     def format_name(self) -> str:
-        """As `formats` calls it; Spark names the class."""
+        """The name in `formats`; Spark gives the class name."""
         return self.format.removesuffix("FileFormat").lower()
 
     def problem(self, requested: Iterable[DataType]) -> str | None:
-        """What about this scan Volley would not read as Spark does, if anything. `requested` are the types it reads."""
+        """Why Volley might not read what Spark reads; None if it does. `requested` are the types it reads."""
         rules = READ_RULES.get(self.format_name)
         if rules is None:
             return f"format {self.format_name}"
@@ -112,7 +113,7 @@ class ScanFacts:
 
 
 def file_scan(operator: Operator, described: dict[str, Any] | None) -> Node:
-    """The scan that an operator does, from what was read of it; None when that failed."""
+    """Decode a file scan. `described` is None if Spark could not list its files."""
     if described is None:
         raise CaptureError("the files of a scan could not be listed.")
     facts = ScanFacts(**described)
@@ -148,6 +149,6 @@ def _partition_value(text: str | bool | None, data_type: DataType) -> Scalar:
 
 
 def _plain_path(url: str) -> str:
-    """A local path as the operating system knows it; any other stays a URL."""
+    """Turn a `file:` URL into a local path; leave other URLs unchanged."""
     parsed = urlparse(url)
     return unquote(parsed.path) if parsed.scheme in ("", "file") else url

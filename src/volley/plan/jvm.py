@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plan reading and the bridge need of py4j."""
+"""py4j helpers for the plan reader and the bridge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import socket
 from typing import Any
 
-# A handle of a JVM object; py4j resolves everything at run time.
+# A handle to a JVM object; py4j resolves everything at run time.
 Java = Any
 
 
@@ -17,10 +17,10 @@ def singleton(gateway: Java, name: str) -> Java:
 
 
 class _PromptReader(socket.SocketIO):
-    """Acknowledges what has arrived before it waits for more.
+    """Sends TCP acknowledgements at once (TCP_QUICKACK).
 
-    py4j's replies of 20-100 KB otherwise stall for some 40 ms: the JVM waits for an acknowledgement (Nagle) that
-    the kernel delays. The option is not sticky, hence before every read.
+    Otherwise py4j's replies of 20-100 KB stall for about 40 ms: the JVM waits for an acknowledgement (Nagle) that
+    the kernel delays. The option is not sticky, so it is set before every read.
     """
 
     def readinto(self, buffer: Any) -> int | None:
@@ -28,8 +28,8 @@ class _PromptReader(socket.SocketIO):
         return super().readinto(buffer)
 
 
-def answer_promptly(gateway: Java) -> None:
-    """Make this thread's py4j connection read without stalls. Only Linux can; elsewhere nothing changes."""
+def enable_quick_ack(gateway: Java) -> None:
+    """Make this thread's py4j connection read without stalls. Linux only; elsewhere this does nothing."""
     if not hasattr(socket, "TCP_QUICKACK"):
         return
     client = gateway._gateway_client
@@ -39,5 +39,5 @@ def answer_promptly(gateway: Java) -> None:
     sock = connection.socket
     if not isinstance(sock, socket.socket) or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    sock._io_refs += 1  # type: ignore[attr-defined]  # what makefile() does; the reader's close takes it back
+    sock._io_refs += 1  # type: ignore[attr-defined]  # as makefile() does; closing the reader undoes it
     connection.stream = io.BufferedReader(_PromptReader(sock, "r"), buffer_size=1 << 16)

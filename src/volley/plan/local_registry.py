@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of the driver's process that a plan names and does not contain.
+"""Objects of the driver's process that plans refer to by name.
 
-A plan is plain data. A Python data source is an object of the user's program: the plan has its digest, and this is
-where the driver's own process finds it again. Nothing here can be reached from another process.
+A plan is plain data, but a Python data source is an object of the user's program. The plan holds its digest; the
+driver's process looks the object up here. Other processes cannot reach it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _lock = threading.Lock()
 _held: OrderedDict[str, bytes] = OrderedDict()
 
 
-def hold(content: bytes) -> str:
-    """Keep this; equal contents have equal names. The oldest of many thousands are forgotten."""
+def register(content: bytes) -> str:
+    """Store the content and return its name. Equal contents have equal names; beyond `_KEPT` the oldest are dropped."""
     name = hashlib.sha256(content).hexdigest()
     with _lock:
         _held[name] = content
@@ -28,6 +28,6 @@ def hold(content: bytes) -> str:
     return name
 
 
-def held(name: str) -> bytes | None:
+def lookup(name: str) -> bytes | None:
     with _lock:
         return _held.get(name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's physical plan as plain data: what a query does, without how any engine does it.
+"""Spark's physical plan as plain data: what a query computes, not how an engine does it.
 
-Each node gives the columns of its `output`, identified by Catalyst's ids. Nodes that only matter to Spark's own
-runtime (code generation, row and column conversion, adaptive wrappers) never get this far.
+A node produces the columns of its `output`, identified by Catalyst's ids. Nodes that only matter to Spark's runtime
+(code generation, row and column conversion, adaptive wrappers) are removed by capture.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from volley.plan.types import LONG, STRING
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a scan; `partition` holds its partition values in the order of `FileScan.partition_columns`."""
+    """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`."""
 
     path: str
     size_bytes: int
@@ -41,10 +41,10 @@ class DataFile:
 
 @dataclass(frozen=True)
 class FileScan:
-    """Files of one format. `filters` may prune but need not: a Filter above repeats what must hold.
+    """Files of one format. `filters` are only hints for pruning: a Filter above repeats them.
 
-    `partition_columns` are those of `output` that come from the path, not from the file. `share` is the part of the
-    files' bytes that the other columns are. Tasks share the files, unless `whole` says that each reads all of them.
+    `partition_columns` are those of `output` that come from the path. `share` is the fraction of the files' bytes that
+    the other columns take. Tasks divide the files, unless `whole`: then each task reads all of them.
     """
 
     format: str
@@ -60,15 +60,15 @@ class FileScan:
 
 
 HERE = "here:"
-"""Begins the `reader` of a `SourceScan` that only the driver's own process can read."""
+"""Prefix of the `reader` of a `SourceScan` that only the driver's process can read."""
 
 
 @dataclass(frozen=True)
 class SourceScan:
-    """What a Python data source reads. `columns` are the source's names of `output`.
+    """A scan of a Python data source. `columns` are the source's names for `output`.
 
-    `reader` says how a process comes by the source (see `splits.datasource`): plain words that travel, or the name
-    of an object that only the driver's own process has. `filters` may prune but need not, as those of a `FileScan`.
+    `reader` says how a process gets the source (see `splits.datasource`): a portable text, or the name of an object
+    that only the driver's process has. `filters` are only hints for pruning, as in a `FileScan`.
     """
 
     name: str
@@ -83,7 +83,7 @@ class SourceScan:
 
 @dataclass(frozen=True)
 class LocalRows:
-    """Rows that the driver holds, as an Arrow IPC stream: plain bytes compare and travel."""
+    """Rows held by the driver, as an Arrow IPC stream: bytes can be compared and sent."""
 
     output: tuple[Attribute, ...]
     ipc: bytes
@@ -112,9 +112,9 @@ class OneRow:
 
 @dataclass(frozen=True)
 class StageInput:
-    """What another stage produced, read through the shuffle. Put in by `stages`; Spark has no such node.
+    """The output of another stage, read through the shuffle. Added by `stages`; Spark has no such node.
 
-    `sorted_by` is set when each partition of the producer is already in that order.
+    `sorted_by` is set if each partition of the producer is already in that order.
     """
 
     stage: int
@@ -126,9 +126,9 @@ class StageInput:
 
 @dataclass(frozen=True)
 class MaterializedInput:
-    """Rows that wait in the stores already: `tasks` outputs, each dealt evenly into `partitions`.
+    """Rows that are already in the shuffle stores: `tasks` outputs, each distributed evenly over `partitions`.
 
-    Somebody else than a native stage has put them there, and the driver knows them by `number`.
+    They were not produced by a native stage; the driver identifies them by `number`.
     """
 
     number: int
@@ -141,9 +141,9 @@ class MaterializedInput:
 
 @dataclass(frozen=True)
 class FeedInput:
-    """A scan whose splits come while it runs, over the feed of number `feed`. Put in by the coordinator.
+    """A scan whose splits arrive at run time, over feed number `feed`. Added by the coordinator.
 
-    `plan` is what is done with each split: the scan, and filters and projections over one of files. It holds no splits.
+    `plan` is run on each split: the scan, with filters and projections if it reads files. It holds no splits itself.
     """
 
     feed: int
@@ -191,9 +191,9 @@ class Filter:
 class Aggregate:
     """Groups `child` by `grouping`, computes `calls`, then projects `results`.
 
-    `buffers` are the attributes by which `results` name what the calls gave: a single value for a call that
-    gives values, otherwise its state columns in order. A call that reads state takes it from the child by
-    position: the child's output is the grouping columns followed by every call's state.
+    `results` refer to the calls' outputs as `buffers`: one attribute for a call that gives values, otherwise its state
+    columns in order. A call that reads state finds it in the child by position: the child's output is the grouping
+    columns followed by the state of every call.
     """
 
     grouping: tuple[Expression, ...]
@@ -213,7 +213,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Sort:
-    """`whole`: the order holds over all rows, not only within each partition."""
+    """`whole`: a global sort, not only within each partition."""
 
     keys: tuple[SortKey, ...]
     whole: bool
@@ -230,7 +230,7 @@ class Sort:
 
 @dataclass(frozen=True)
 class Limit:
-    """`count` None: no limit, only the offset. `whole` False: a limit for each partition."""
+    """`count` None: only an offset. `whole` False: a limit per partition."""
 
     count: int | None
     offset: int
@@ -295,7 +295,7 @@ class Window:
 
 
 class Partitioning(StrEnum):
-    """How an exchange lays rows out."""
+    """How an exchange distributes rows."""
 
     HASH = "hash"
     RANGE = "range"
@@ -306,7 +306,7 @@ class Partitioning(StrEnum):
 
 @dataclass(frozen=True)
 class Exchange:
-    """Moves rows so that they lie as `partitioning` says: by `keys` (hash) or in the order of `order` (range)."""
+    """Redistributes rows by `partitioning`: by `keys` (hash) or in the order of `order` (range)."""
 
     partitioning: Partitioning
     partitions: int
@@ -323,7 +323,7 @@ class Exchange:
         return self.child.output
 
 
-# What a written file is known by: where it lies, the folder it belongs to, and what it holds.
+# A row about a written file: its path, its partition folder, its rows and its size.
 WRITTEN = (
     Attribute(own_ids.WRITTEN_FILE, "file", STRING, False),
     Attribute(own_ids.WRITTEN_FILE + 1, "partition", STRING, False),
@@ -334,11 +334,11 @@ WRITTEN = (
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Writes the child's rows as files of `format` into `directory` and gives one row for each file.
+    """Writes the child's rows as files of `format` into `directory` and returns one row per file.
 
-    Nobody sees the files there: whoever commits the write moves those of the attempts that counted. The child's
-    columns are `columns`, as they stand in the files, then a text for each of `partition_names`; rows of equal texts
-    go to one folder. `single`: one task writes everything, and a folder gets one file.
+    The files are staged there: the commit moves those of the winning attempts. The child's columns are `columns`, as
+    they are in the files, then one text for each of `partition_names`; rows with equal texts go to one folder.
+    `single`: one task writes everything, one file per folder.
     """
 
     directory: str
@@ -381,8 +381,8 @@ class BuildSide(StrEnum):
 class Join:
     """An equi-join on the keys, pair by pair, and `condition`; without keys a nested-loop or cross join.
 
-    `build` is the side Spark would hold in memory; None for a sort-merge join, where Spark did not say.
-    `exists` is the flag column of an existence join. `null_aware` makes an anti join behave as NOT IN.
+    `build` is the side Spark would hold in memory; None for a sort-merge join, where Spark chose none.
+    `exists` is the flag column of an existence join. `null_aware` gives an anti join the NULL rules of NOT IN.
     """
 
     kind: JoinKind
@@ -411,7 +411,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Union:
-    """All rows of the children; the columns correspond by position and are named by `output`."""
+    """All rows of the children. Columns correspond by position and are named by `output`."""
 
     output: tuple[Attribute, ...]
     inputs: tuple[Node, ...]
@@ -423,7 +423,7 @@ class Union:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A node that Volley has no form for; it keeps its place so that explain can name it."""
+    """An operator without a native form, kept so that explain can name it."""
 
     name: str
     detail: str
@@ -461,14 +461,14 @@ Node = (
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it, parents first. Plans of subqueries are not entered."""
+    """The node and everything below it, parents first. Does not enter subqueries."""
     yield node
     for child in node.children:
         yield from walk(child)
 
 
 def with_children(node: Node, children: tuple[Node, ...]) -> Node:
-    """The same node over other children."""
+    """The node with new children."""
     if not node.children:
         return node
     match node:
@@ -477,14 +477,14 @@ def with_children(node: Node, children: tuple[Node, ...]) -> Node:
         case Union() | Unknown():
             return replace(node, inputs=children)
         case _:
-            # The type of a node does not say that only leaves have no `child`.
+            # The type `Node` does not express that every other class has a `child`.
             unary: Any = node
             over: Node = replace(unary, child=children[0])
             return over
 
 
 def transform(node: Node, change: Callable[[Node], Node]) -> Node:
-    """A copy in which every node has been offered to `change`, children before their parents."""
+    """A copy with `change` applied to every node, children before their parents."""
     children = tuple(transform(child, change) for child in node.children)
     if any(new is not old for new, old in zip(children, node.children, strict=True)):
         node = with_children(node, children)
@@ -492,7 +492,7 @@ def transform(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> Node:
-    """The node with each expression that it holds replaced by `change` of it; children stay."""
+    """The node with `change` applied to each of its own expressions; children are not changed."""
     changes: dict[str, Any] = {}
     for field in fields(node):
         value = getattr(node, field.name)
@@ -503,7 +503,7 @@ def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> N
 
 
 def expressions(node: Node) -> Iterator[Expression]:
-    """Every expression that the node itself holds, its columns included."""
+    """Every expression of the node itself, including its columns."""
     for field in fields(node):
         yield from _field_expressions(getattr(node, field.name))
 

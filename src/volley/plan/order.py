@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of rows as a property of a plan: who depends on it, who keeps it, and how it is made explicit.
+"""Row order as a property of a plan: which operators depend on it, which keep it, and how it is made explicit.
 
-Spark's sorts are stable and its exchanges read map outputs in order, and some of its plans rely on that: a correlated
+Spark's sorts are stable and its exchanges read map outputs in order, and some of its plans rely on that. A correlated
 `ORDER BY v LIMIT 1` becomes
 
-    Window         row_number() over (partition by k)       without an order: the first row that arrives
+    Window         row_number() over (partition by k)       no order: the first row that arrives
       Sort         k                                        stable
         Exchange   hash(k)                                  keeps the relative order of rows with the same k
           Project  id, k
             Sort   v                                        global
 
-Native operators promise no order, so nothing may rely on one silently. `explicit_order` gives every operator whose
-rows depend on its input's order that order as sort keys of its own:
+Native operators guarantee no order, so no operator may rely on one implicitly. `make_order_explicit` turns the input
+order that an operator depends on into sort keys of that operator:
 
     Window         row_number() over (partition by k order by v)
 """
@@ -33,7 +33,7 @@ from volley.plan.expressions import (
     SortKey,
     WindowCall,
     attribute_of,
-    plain,
+    canonicalize,
     references,
 )
 from volley.plan.expressions import transform as transform_expression
@@ -75,27 +75,27 @@ from volley.plan.types import (
 Expressions = frozenset[Expression]
 
 ALL_ROWS: Expressions = frozenset()
-"""What all rows agree on."""
+"""The empty set of expressions, on which all rows agree."""
 
 
 @dataclass(frozen=True)
 class OrderKey:
-    """Rows that agree on `within`, and on the keys before, come in the order of `key`.
+    """Rows with equal values of `within` and of the keys before are in the order of `key`.
 
-    `asked`: by an ORDER BY of the query, and not by an algorithm of Spark's that sorts.
+    `requested`: by an ORDER BY of the query, and not a side effect of a Spark algorithm that sorts.
     """
 
     key: SortKey
     within: Expressions = ALL_ROWS
-    asked: bool = True
+    requested: bool = True
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is known of the order in which Spark's rows come.
+    """What is known about the order of Spark's rows.
 
-    Rows that agree on `together` are in one partition of Spark's; None: nothing is known. Columns in `not_null` have no
-    NULL. `lost` names the operator behind which an order that was asked for cannot be told any more.
+    Rows with equal values of `together` are in one Spark partition; None: unknown. Columns in `not_null` have no NULL.
+    `lost` names the operator after which a requested order is no longer known.
     """
 
     keys: tuple[OrderKey, ...] = ()
@@ -104,19 +104,19 @@ class Order:
     lost: str = ""
 
     @property
-    def asked(self) -> bool:
-        """Whether an ORDER BY below has a say in it."""
-        return bool(self.lost) or any(key.asked for key in self.keys)
+    def requested(self) -> bool:
+        """Whether an ORDER BY below contributes to it."""
+        return bool(self.lost) or any(key.requested for key in self.keys)
 
-    def among(self, grouped: Iterable[Expression]) -> tuple[tuple[SortKey, ...], str]:
-        """The order of rows that agree on `grouped`, as sort keys, and why that is not all of it ("" if it is)."""
-        known = {plain(part) for part in grouped}
+    def keys_within(self, grouped: Iterable[Expression]) -> tuple[tuple[SortKey, ...], str]:
+        """The order among rows with equal `grouped`, as sort keys, and why it is incomplete ("" if it is complete)."""
+        known = {canonicalize(part) for part in grouped}
         keys: list[SortKey] = []
         for position, item in enumerate(self.keys):
             if not item.within <= known:
-                missing = any(later.asked for later in self.keys[position:])
+                missing = any(later.requested for later in self.keys[position:])
                 return tuple(keys), self.lost or ("Exchange" if missing else "")
-            expression = plain(item.key.child)
+            expression = canonicalize(item.key.child)
             if expression not in known and not isinstance(expression, Literal):
                 keys.append(item.key)
                 known.add(expression)
@@ -124,54 +124,54 @@ class Order:
 
 
 def order_of(node: Node) -> Order:
-    """The order of a node's rows, as Spark gives them."""
-    return _Carrying().carry(node)[1]
+    """The order in which Spark outputs the node's rows."""
+    return _OrderCarrier().carry(node)[1]
 
 
 def is_ordered(node: Node) -> bool:
-    """Whether the rows of a native plan come in an order that was asked for."""
+    """Whether a native plan outputs its rows in a requested order."""
     while traits_of(node).keeps_order:
         (node,) = node.children
     return isinstance(node, TopN) or (isinstance(node, Sort) and node.whole)
 
 
 def needs_input_order(node: Node) -> bool:
-    """Whether the rows of the node, and not only their order, depend on the order of its input."""
+    """Whether the node's rows, and not only their order, depend on the order of its input."""
     return traits_of(node).needs_order
 
 
 def missing_order(node: Node) -> str:
-    """Why the order that the node depends on cannot be made explicit; "" if it can, or if nobody asked for one."""
+    """Why the order that the node depends on cannot be made explicit; "" if it can, or if none was requested."""
     match node:
         case Window(calls, child) if needs_input_order(node):
             order = order_of(child)
-            found = (_ordered_call(call, order)[1] for call in window_calls(calls))
-            return next(filter(None, found), "") if order.asked else ""
+            found = (_order_call(call, order)[1] for call in window_calls(calls))
+            return next(filter(None, found), "") if order.requested else ""
         case Limit(_, _, _, child) if not is_ordered(child):
-            # Behind a hash exchange the first rows are those of the first partition: any rows, in Spark's own words.
+            # After a hash exchange the first rows are those of the first partition, which Spark leaves undefined.
             return order_of(child).lost
         case _:
             return ""
 
 
-def explicit_order(plan: Node, one_task: bool = False) -> Node:
-    """The plan with every order that a node depends on as sort keys of that node.
+def make_order_explicit(plan: Node, one_task: bool = False) -> Node:
+    """Rewrite every order that a node depends on as sort keys of that node.
 
-    That is what an ORDER BY below says, then the places of rows in their files as far as these are known: where
-    `one_task` reads all files, if they are small. Nothing is promised where `missing_order` has something to say.
+    The keys are those of an ORDER BY below, then the positions of rows in their files where these are known: in small
+    files that `one_task` reads. Nothing is guaranteed for a node for which `missing_order` gives a reason.
     """
-    carrying = _Carrying(one_task)
+    carrier = _OrderCarrier(one_task)
 
     def change(node: Node) -> Node:
         match node:
             case Window() if needs_input_order(node):
-                return _ordered_window(node, carrying)
+                return _order_window(node, carrier)
             case Limit() if not is_ordered(node.child):
-                return _ordered_limit(node, carrying)
+                return _order_limit(node, carrier)
             case TopN():
-                return _ordered_top(node, carrying)
+                return _order_top_n(node, carrier)
             case Sort() if node.whole:
-                return _ordered_sort(node, carrying)
+                return _order_sort(node, carrier)
             case _:
                 return node
 
@@ -181,11 +181,11 @@ def explicit_order(plan: Node, one_task: bool = False) -> Node:
 # -------------------------------------------------------------------------------------------- consumers
 
 
-def _ordered_window(node: Window, carrying: _Carrying) -> Node:
-    child, order = carrying.carry(node.child)
+def _order_window(node: Window, carrier: _OrderCarrier) -> Node:
+    child, order = carrier.carry(node.child)
 
     def extend(part: Expression) -> Expression:
-        return _ordered_call(part, order)[0] if isinstance(part, WindowCall) else part
+        return _order_call(part, order)[0] if isinstance(part, WindowCall) else part
 
     calls = tuple(transform_expression(call, extend) for call in node.calls)
     if calls == node.calls:
@@ -199,12 +199,12 @@ def _aliases(calls: tuple[Expression, ...]) -> Iterator[Alias]:
         yield call
 
 
-def _ordered_call(call: WindowCall, order: Order) -> tuple[WindowCall, str]:
-    """The call with the order of its input behind its own, and why that is not all of it."""
+def _order_call(call: WindowCall, order: Order) -> tuple[WindowCall, str]:
+    """The call with the order of its input appended to its own, and why that is incomplete."""
     if not depends_on_order(call):
         return call, ""
     own = tuple(key.child for key in call.order_by)
-    keys, missing = order.among((*call.partition_by, *own))
+    keys, missing = order.keys_within((*call.partition_by, *own))
     if not keys:
         return call, missing
     frame = _frame_over_rows(call)
@@ -212,60 +212,60 @@ def _ordered_call(call: WindowCall, order: Order) -> tuple[WindowCall, str]:
         peers = (*call.partition_by, *own)
         return replace(call, partition_by=peers, order_by=keys, frame=Frame(True, None, None)), missing
     if frame is None:
-        # With more sort keys fewer rows would be equal, and be in a frame by that.
-        return call, missing or (f"{_name(call)} over a range" if order.asked else "")
+        # More sort keys would make fewer rows equal, and so change a range frame.
+        return call, missing or (f"{_name(call)} over a range" if order.requested else "")
     return replace(call, order_by=(*call.order_by, *keys), frame=frame), missing
 
 
 def _frame_over_rows(call: WindowCall) -> Frame | None:
-    """The frame in terms of rows, not of their values; None where that is another one."""
+    """The equivalent frame over rows instead of values; None if there is none."""
     frame = call.frame
     if frame.rows or _name(call) in NUMBERING:
         return frame
     if frame.lower is None and frame.upper is None:
         return replace(frame, rows=True)
-    # The partition's first row is in the frame of every row.
+    # Every frame contains the partition's first row.
     return replace(frame, rows=True) if _name(call) == "First" and _ends_at_peers(call) else None
 
 
 def _is_last_peer(call: WindowCall) -> bool:
-    """Whether the value is that of the last among the rows that are equal by the call's own ORDER BY."""
+    """Whether the value is that of the last row that is equal by the call's own ORDER BY."""
     return _name(call) == "Last" and _ends_at_peers(call)
 
 
 def _ends_at_peers(call: WindowCall) -> bool:
-    """Whether the frame is all rows up to the last that is equal to the current one, NULLs among them."""
+    """Whether the frame is all rows up to the current row's last peer, without skipping NULLs."""
     frame = call.frame
     ends = isinstance(frame.upper, Literal) and frame.upper.value == 0
     return frame.lower is None and ends and not function_of(call).option("ignoreNulls")
 
 
-def _ordered_limit(node: Limit, carrying: _Carrying) -> Node:
-    child, order = carrying.carry(node.child)
-    keys, _ = order.among(())
-    if not keys or not (order.asked or _reads_several(node.child)):
+def _order_limit(node: Limit, carrier: _OrderCarrier) -> Node:
+    child, order = carrier.carry(node.child)
+    keys, _ = order.keys_within(())
+    if not keys or not (order.requested or _reads_several(node.child)):
         return node
     return Project(node.output, replace(node, child=Sort(keys, True, child)))
 
 
 def _reads_several(node: Node) -> bool:
-    """Whether the rows are those of several files or branches, which native plans read at the same time."""
+    """Whether the rows come from several files or branches, which native plans read concurrently."""
     while isinstance(node, Project | Filter | Limit | Exchange):
         node = node.child
     return isinstance(node, Union) or (isinstance(node, FileScan) and len(node.files) > 1)
 
 
-def _ordered_top(node: TopN, carrying: _Carrying) -> Node:
-    """Of equal rows those that come first: Spark promises none, and gives these where they are few."""
-    child, order = carrying.carry(node.child)
-    keys, _ = order.among(key.child for key in node.keys)
+def _order_top_n(node: TopN, carrier: _OrderCarrier) -> Node:
+    """Among equal rows, take those that arrive first. Spark guarantees none, but does this on small inputs."""
+    child, order = carrier.carry(node.child)
+    keys, _ = order.keys_within(key.child for key in node.keys)
     return replace(node, keys=(*node.keys, *keys), child=child) if keys else node
 
 
-def _ordered_sort(node: Sort, carrying: _Carrying) -> Node:
-    """Equal rows keep their order."""
-    child, order = carrying.carry(node.child)
-    keys, _ = order.among(key.child for key in node.keys)
+def _order_sort(node: Sort, carrier: _OrderCarrier) -> Node:
+    """Keep the order of equal rows."""
+    child, order = carrier.carry(node.child)
+    keys, _ = order.keys_within(key.child for key in node.keys)
     if not keys:
         return node
     return Project(node.output, Sort((*node.keys, *keys), True, child))
@@ -275,22 +275,22 @@ def _name(call: WindowCall) -> str:
     return function_of(call).function
 
 
-# --------------------------------------------------------------------------------------------- carrying
+# --------------------------------------------------------------------------------------------- carrier
 
-# Spark does not split files of this size, so that it reads them one after the other.
+# Spark does not split files this small, so it reads them one after the other.
 MAX_FILES = 16
 MAX_BYTES = 4 * 2**20
 
 
 @dataclass
-class _Carrying:
-    """Brings the columns that say an order up to where it is needed."""
+class _OrderCarrier:
+    """Carries the columns that define an order up to where it is needed."""
 
     one_task: bool = False
     _ids: Iterator[int] = field(default_factory=lambda: count(own_ids.PLACE))
 
     def carry(self, node: Node) -> tuple[Node, Order]:
-        """The node, with the columns of its order's keys added to its own, and that order."""
+        """The node with the columns of its order keys added to its own, and that order."""
         match node:
             case Project():
                 return self._project(node)
@@ -300,7 +300,7 @@ class _Carrying:
                 return replace(node, child=child), replace(order, not_null=known)
             case Sort():
                 child, order = self.carry(node.child)
-                return replace(node, child=child), _sorted(node, order)
+                return replace(node, child=child), _order_after_sort(node, order)
             case TopN():
                 return self._top(node)
             case Limit():
@@ -311,7 +311,7 @@ class _Carrying:
                 return replace(node, child=child), order
             case Exchange():
                 child, order = self.carry(node.child)
-                return replace(node, child=child), _exchanged(node, order)
+                return replace(node, child=child), _order_after_exchange(node, order)
             case Join():
                 return self._join(node)
             case Union():
@@ -319,30 +319,30 @@ class _Carrying:
             case FileScan():
                 return self._scan(node)
             case LocalRows():
-                return self._numbered(node)
+                return self._number_rows(node)
             case Range():
                 key = SortKey(node.output[0], node.step > 0, True)
-                return node, Order((OrderKey(key, asked=False),))
+                return node, Order((OrderKey(key, requested=False),))
             case Aggregate():
-                # Groups come in the order of a hash table.
+                # Groups are in hash table order.
                 return node, Order(together=self.carry(node.child)[1].together)
             case Expand() | Unknown() | WriteFiles():
-                return node, self._lost(node)
+                return node, self._lose(node)
             case _:
                 return node, Order()
 
-    def _lost(self, node: Node, name: str = "") -> Order:
-        asked = any(self.carry(child)[1].asked for child in node.children)
-        return Order(lost=(name or type(node).__name__) if asked else "")
+    def _lose(self, node: Node, name: str = "") -> Order:
+        requested = any(self.carry(child)[1].requested for child in node.children)
+        return Order(lost=(name or type(node).__name__) if requested else "")
 
     def _scan(self, node: FileScan) -> tuple[Node, Order]:
-        """Spark reads the largest file first, and each from its beginning."""
+        """Spark reads the largest file first, each from its start."""
         limit = MAX_FILES if self.one_task else 1
         if len(node.files) > limit or sum(file.size_bytes for file in node.files) > MAX_BYTES:
             return node, Order()
         files = sorted(node.files, key=lambda file: -file.size_bytes)
         if len(files) <= 1:
-            return self._numbered(node)
+            return self._number_rows(node)
         branch = Attribute(next(self._ids), "file", INTEGER, False)
         place = Attribute(next(self._ids), "place", INTEGER, False)
         branches = []
@@ -350,67 +350,71 @@ class _Carrying:
             numbered = Window((_row_number(place),), replace(node, files=(file,)))
             file_number = Alias(branch.id, branch.name, Literal(number, INTEGER))
             branches.append(Project((*numbered.output, file_number), numbered))
-        keys = tuple(OrderKey(SortKey(key, True, True), asked=False) for key in (branch, place))
+        keys = tuple(OrderKey(SortKey(key, True, True), requested=False) for key in (branch, place))
         return Union((*node.output, place, branch), tuple(branches)), Order(keys)
 
-    def _numbered(self, node: FileScan | LocalRows) -> tuple[Node, Order]:
+    def _number_rows(self, node: FileScan | LocalRows) -> tuple[Node, Order]:
         place = Attribute(next(self._ids), "place", INTEGER, False)
-        key = OrderKey(SortKey(place, True, True), asked=False)
+        key = OrderKey(SortKey(place, True, True), requested=False)
         return Window((_row_number(place),), node), Order((key,))
 
     def _project(self, node: Project) -> tuple[Node, Order]:
         child, order = self.carry(node.child)
         names: dict[Expression, Expression] = {}
         for expression in node.expressions:
-            names.setdefault(plain(expression), plain(attribute_of(expression)))
-        carried = replace(node, expressions=(*node.expressions, *_hidden(node, child, order)), child=child)
-        return carried, _renamed(order, names)
+            names.setdefault(canonicalize(expression), canonicalize(attribute_of(expression)))
+        carried = replace(
+            node, expressions=(*node.expressions, *_missing_columns(node, child, order)), child=child
+        )
+        return carried, _rename(order, names)
 
     def _top(self, node: TopN) -> tuple[Node, Order]:
-        # Which of equal rows are the first is chance in Spark too, so that the order below does not matter.
+        # Spark too picks any of equal rows, so the order below does not matter.
         order = Order(tuple(OrderKey(key) for key in node.keys), ALL_ROWS)
-        hidden = _hidden(node, node.child, order)
+        hidden = _missing_columns(node, node.child, order)
         return replace(node, expressions=(*node.expressions, *hidden)), order
 
     def _join(self, node: Join) -> tuple[Node, Order]:
-        side = _streamed(node)
+        side = _probe_side(node)
         if side is None:
-            return node, self._lost(node, f"{node.kind} join")
+            return node, self._lose(node, f"{node.kind} join")
         stream, other = (node.left, node.right) if side is BuildSide.LEFT else (node.right, node.left)
         child, order = self.carry(stream)
         shown = {attribute.id for attribute in other.output}
         if any(attribute.id in shown for attribute in child.output):
-            return node, self._lost(node, f"{node.kind} join")
+            return node, self._lose(node, f"{node.kind} join")
         joined = replace(node, left=child) if side is BuildSide.LEFT else replace(node, right=child)
         return joined, order
 
     def _union(self, node: Union) -> tuple[Node, Order]:
-        """The branches come one after the other: their number, then the keys of each, NULL in the other branches."""
+        """Branches follow one another: sort by branch number, then by each branch's keys, NULL in the others."""
         carried = [self.carry(branch) for branch in node.inputs]
         together = ALL_ROWS if all(order.together == ALL_ROWS for _, order in carried) else None
-        asked = any(order.asked for _, order in carried)
-        if not asked and not all(order.keys for _, order in carried):
+        requested = any(order.requested for _, order in carried)
+        if not requested and not all(order.keys for _, order in carried):
             return node, Order(together=together)
         if any(order.lost or order.together for _, order in carried):
-            return node, Order(lost="Union" if asked else "")
+            return node, Order(lost="Union" if requested else "")
         number = Attribute(next(self._ids), "branch", INTEGER, False)
-        keys = [OrderKey(SortKey(number, True, True), asked=asked)]
+        keys = [OrderKey(SortKey(number, True, True), requested=requested)]
         columns: list[tuple[int, Attribute, Expression]] = []
         for place, (_, order) in enumerate(carried):
             shown = zip(node.inputs[place].output, node.output, strict=True)
-            names: dict[Expression, Expression] = {plain(theirs): plain(ours) for theirs, ours in shown}
-            for item in _renamed(order, names).keys:
+            names: dict[Expression, Expression] = {
+                canonicalize(theirs): canonicalize(ours) for theirs, ours in shown
+            }
+            for item in _rename(order, names).keys:
                 column = Attribute(next(self._ids), "key", item.key.type)
                 columns.append((place, column, item.key.child))
                 keys.append(replace(item, key=replace(item.key, child=column)))
         branches = []
         for place, (branch, _) in enumerate(carried):
-            said = [
+            key_columns = [
                 Alias(column.id, column.name, key if place == at else Literal(None, column.type))
                 for at, column, key in columns
             ]
             numbered = Alias(number.id, number.name, Literal(place, INTEGER))
-            branches.append(Project((*node.inputs[place].output, numbered, *said), branch))
+            branches.append(Project((*node.inputs[place].output, numbered, *key_columns), branch))
         output = (*node.output, number, *(column for _, column, _ in columns))
         return Union(output, tuple(branches)), Order(tuple(keys), together)
 
@@ -420,62 +424,62 @@ def _row_number(column: Attribute) -> Alias:
     return Alias(column.id, column.name, WindowCall(Call("RowNumber", (), INTEGER), (), (), frame))
 
 
-def _hidden(node: Project | TopN, child: Node, order: Order) -> list[Attribute]:
-    """The columns that the order's keys read and that the node does not give."""
+def _missing_columns(node: Project | TopN, child: Node, order: Order) -> list[Attribute]:
+    """The columns that the order keys read and the node does not output."""
     shown = {attribute.id for attribute in node.output}
     read = {id for item in order.keys for id in references(item.key)} - shown
     return list({a.id: a for a in child.output if a.id in read}.values())
 
 
-def _renamed(order: Order, names: Mapping[Expression, Expression]) -> Order:
-    def renamed(parts: Expressions) -> Expressions:
+def _rename(order: Order, names: Mapping[Expression, Expression]) -> Order:
+    def rename(parts: Expressions) -> Expressions:
         return frozenset(names.get(part, part) for part in parts)
 
     return replace(
         order,
-        keys=tuple(replace(item, within=renamed(item.within)) for item in order.keys),
-        together=None if order.together is None else renamed(order.together),
+        keys=tuple(replace(item, within=rename(item.within)) for item in order.keys),
+        together=None if order.together is None else rename(order.together),
     )
 
 
-def _exchanged(node: Exchange, order: Order) -> Order:
-    """A reader takes map outputs one after the other, so that rows that meet keep their order."""
+def _order_after_exchange(node: Exchange, order: Order) -> Order:
+    """A reader reads map outputs one after the other, so rows of one partition keep their relative order."""
     match node.partitioning:
         case Partitioning.SINGLE | Partitioning.BROADCAST:
             return replace(order, together=ALL_ROWS)
         case Partitioning.HASH:
-            return _apart(order, node.keys)
+            return _partition_by(order, node.keys)
         case Partitioning.RANGE:
-            return _apart(order, [key.child for key in node.order])
+            return _partition_by(order, [key.child for key in node.order])
         case _:
-            return Order(not_null=order.not_null, lost="Exchange" if order.asked else "")
+            return Order(not_null=order.not_null, lost="Exchange" if order.requested else "")
 
 
-def _apart(order: Order, keys: Iterable[Expression]) -> Order:
-    """Rows that agree on `keys` are in one partition; of others nothing is known any more."""
-    met = frozenset(plain(key) for key in keys)
-    return replace(order, keys=_within(order.keys, met), together=met)
+def _partition_by(order: Order, keys: Iterable[Expression]) -> Order:
+    """Rows with equal `keys` are in one partition and keep their order; nothing is known about the others."""
+    met = frozenset(canonicalize(key) for key in keys)
+    return replace(order, keys=_restrict_to(order.keys, met), together=met)
 
 
-def _within(keys: tuple[OrderKey, ...], agreed: Expressions) -> tuple[OrderKey, ...]:
+def _restrict_to(keys: tuple[OrderKey, ...], agreed: Expressions) -> tuple[OrderKey, ...]:
     return tuple(replace(item, within=item.within | agreed) for item in keys)
 
 
-def _sorted(node: Sort, order: Order) -> Order:
+def _order_after_sort(node: Sort, order: Order) -> Order:
     """A stable sort: by its keys, then as before."""
     before = order.keys
     lost = order.lost
-    if order.asked and not _is_stable(node, order):
+    if order.requested and not _is_stable(node, order):
         before, lost = (), "Sort"
     if node.whole:
         keys = tuple(OrderKey(key) for key in node.keys)
         return Order((*keys, *before), None, order.not_null, lost)
     if order.together is None:
-        # Each partition for itself: only equal rows are where they were.
-        agreed = frozenset(plain(key.child) for key in node.keys)
-        return replace(order, keys=_within(before, agreed), lost=lost)
-    keys = tuple(OrderKey(key, order.together, asked=False) for key in node.keys)
-    return replace(order, keys=(*keys, *_within(before, order.together)), lost=lost)
+        # Each partition is sorted separately: only equal rows keep their relative order.
+        agreed = frozenset(canonicalize(key.child) for key in node.keys)
+        return replace(order, keys=_restrict_to(before, agreed), lost=lost)
+    keys = tuple(OrderKey(key, order.together, requested=False) for key in node.keys)
+    return replace(order, keys=(*keys, *_restrict_to(before, order.together)), lost=lost)
 
 
 _RADIX = INTEGRAL | FRACTIONAL | {BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ}
@@ -483,7 +487,7 @@ _RADIX_DIGITS = 18
 
 
 def _is_stable(node: Sort, order: Order) -> bool:
-    """Spark's radix sort, for a single number, moves a row out of the way of each NULL that arrives after it."""
+    """Spark's radix sort on a single number is not stable: each NULL displaces a row that arrived before it."""
     if len(node.keys) != 1:
         return True
     (key,) = node.keys
@@ -499,8 +503,8 @@ def _is_stable(node: Sort, order: Order) -> bool:
             return False
 
 
-def _streamed(node: Join) -> BuildSide | None:
-    """The side whose rows a join takes one by one, giving each one's results in turn."""
+def _probe_side(node: Join) -> BuildSide | None:
+    """The side that a join streams: it outputs the results of each of its rows in turn."""
     left = (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
     right = (JoinKind.INNER, JoinKind.RIGHT)
     if node.build is None and not node.left_keys:

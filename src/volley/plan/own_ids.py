@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of columns that Volley adds to plans. Catalyst counts its own up from zero and never comes here.
+"""Ids of columns that Volley adds to plans. Catalyst counts its ids up from zero and never gets this far.
 
-Each name begins a range that goes up to the next one. Two passes that took ids from one range would give two columns
-of a plan one id, and one of them would be read as the other.
+Each constant starts a range that ends at the next one. If two passes shared a range, two columns of a plan could get
+the same id, and one would be read as the other.
 """
 
 from __future__ import annotations
 
 CROSSING_ROW = 2**58
-"""The constant column that rows without columns have between Spark and the native engine."""
+"""The constant column that carries rows without columns between Spark and the native engine."""
 
 ROW = 2**59
-"""The constant columns that keep the number of rows without columns (`stages.row_counts`)."""
+"""Constant columns that preserve the number of rows without columns (`stages.row_counts`)."""
 
 PLACE = 2**60
-"""Columns that say the order in which rows came (`plan.order`)."""
+"""Columns that record the order of rows (`plan.order`)."""
 
 WINDOW_RESULT = 2**61
-"""Window calls inside larger expressions, while a Window is lowered."""
+"""Window calls inside larger expressions, during the lowering of a Window."""
 
 WRITTEN_FILE = 2**62
-"""What a write tells of each file."""
+"""The columns in which a write reports each file."""
 
 PARTITION_TEXT = 2**62 + 2**61
-"""The texts of partition columns, by which files go to folders."""
+"""Partition values as text, which name the folders of files."""

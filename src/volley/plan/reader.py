@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a whole physical plan in one call, by `PlanReader.java`, which Spark's own compiler makes a class of.
+"""Reads a whole physical plan in one JVM call, with `PlanReader.java`, compiled by Spark's own Janino.
 
-Spark compiles the code that it generates for queries in the same way, so there is nothing to install and nothing to
-build for each version of Spark and Scala. Where it cannot be compiled, plans are not read, and Spark runs the queries.
+Spark compiles its generated code in the same way, so there is nothing to install and nothing to build per version of
+Spark and Scala. If compilation fails, no plan is captured and Spark runs every query.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 import weakref
@@ -20,29 +21,31 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from volley.errors import CaptureError
 from volley.plan.jvm import Java
 
-# What the rest of a query does with an expression, it does by recursion and once for each place where a part stands.
+# Later passes recurse into expressions and visit a shared part once per occurrence.
 MOST_PARTS = 200_000
 DEEPEST = 200
 
-# It takes one or two seconds in a JVM that has just started, and a tenth of that in one that has run for a while.
+# Compilation takes one to two seconds in a fresh JVM, and a tenth of that in a warm one.
 _COMPILE_SECONDS = 120.0
+
+_PUBLIC_CLASS = re.compile(r"^public final class (\w+)", re.MULTILINE)
 
 _lock = threading.Lock()
 READERS: weakref.WeakKeyDictionary[Any, Future[Reader]] = weakref.WeakKeyDictionary()
 
 
 def reader_of(gateway: Java, operators: tuple[str, ...], settings: tuple[str, ...]) -> Future[Reader]:
-    """The reader of this JVM, which a thread of its own compiles when it is first asked for.
+    """The reader of this JVM. The first call starts a thread that compiles it.
 
-    It reads every field of `operators`, and `settings` with every scan of files.
+    It reads every field of `operators`, and `settings` with every file scan.
     """
     with _lock:
         if gateway not in READERS:
             made: Future[Reader] = Future()
             READERS[gateway] = made
-            # It ends when the compiler does, or with the JVM; a process that ends earlier need not wait for it.
+            # A daemon: a process that exits early need not wait for the compiler.
             threading.Thread(
-                target=make,
+                target=compile_reader,
                 args=(made, gateway, source(), operators, settings),
                 name="volley-plan-reader",
                 daemon=True,
@@ -50,32 +53,32 @@ def reader_of(gateway: Java, operators: tuple[str, ...], settings: tuple[str, ..
         return READERS[gateway]
 
 
-def finished(reader: Future[Reader]) -> Reader:
-    """Wait for a reader; CaptureError where there is none.
+def wait_for_reader(reader: Future[Reader]) -> Reader:
+    """Wait for the reader. Raises CaptureError if there is none.
 
-    What failed once is not tried again: it would fail in the same way, for every query.
+    A failed compilation is not retried: it would fail again, for every query.
     """
     try:
         return reader.result(_COMPILE_SECONDS)
     except TimeoutError as error:
         raise CaptureError(
-            f"the reader of plans was not compiled within {_COMPILE_SECONDS:.0f} seconds."
+            f"the plan reader was not compiled within {_COMPILE_SECONDS:.0f} seconds."
         ) from error
 
 
-def make(
+def compile_reader(
     made: Future[Reader], gateway: Java, source: str, operators: tuple[str, ...], settings: tuple[str, ...]
 ) -> None:
-    """Compile a source, and let `made` know how that went."""
+    """Compile the source and resolve `made` with the reader or the error."""
     try:
-        java = compiled(gateway, source, ",".join(operators), ",".join(settings), MOST_PARTS, DEEPEST)
+        java = instantiate(gateway, source, ",".join(operators), ",".join(settings), MOST_PARTS, DEEPEST)
         made.set_result(Reader(java))
-    except BaseException as error:  # whatever it is, somebody waits for it
-        made.set_exception(CaptureError(f"the reader of plans could not be compiled: {_words(error)}."))
+    except BaseException as error:  # any error: somebody waits for the future
+        made.set_exception(CaptureError(f"the plan reader could not be compiled: {describe_error(error)}."))
 
 
 class Reading:
-    """A plan as plain JSON values, with the operators that it was read from; `PlanReader.java` says how it looks."""
+    """A plan as JSON values, with the operators it was read from. `PlanReader.java` documents the layout."""
 
     def __init__(self, java: Java) -> None:
         self._java = java
@@ -85,7 +88,7 @@ class Reading:
         self.scans = found["scans"]
 
     def operator(self, number: int) -> Java:
-        """The operator of Spark whose entry is the `number`th among those of operators."""
+        """The Spark operator with this index among the operator entries."""
         return self._java.operator(number)
 
 
@@ -99,10 +102,10 @@ class Reader:
         try:
             return Reading(self._java.read(plan))
         except Py4JError as error:
-            raise CaptureError(f"the plan could not be read: {_words(error)}.") from error
+            raise CaptureError(f"the plan could not be read: {describe_error(error)}.") from error
 
     def locations(self, partitions: Java) -> list[str]:
-        """Where these partitions of a table lie."""
+        """The paths of these partitions of a table."""
         found: list[str] = json.loads(self._java.locations(partitions))
         return found
 
@@ -116,23 +119,24 @@ def source() -> str:
     return (files("volley.plan") / "PlanReader.java").read_text("utf-8")
 
 
-def compiled(gateway: Java, source: str, *arguments: Any) -> Java:
-    """An instance of the class that a source describes, made with these arguments."""
+def instantiate(gateway: Java, source: str, *arguments: Any) -> Java:
+    """Compile the source and create an instance of its class with these arguments."""
     jvm = gateway.jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-    # py4j knows methods by the name of their class, and several programs may share a JVM: each has a class of its own.
+    # py4j caches methods by class name, and several programs may share a JVM: each gets its own class name.
     package = f"volley.reader{secrets.token_hex(8)}"
     compiler.cook(source.replace("package volley;", f"package {package};", 1))
-    constructor = compiler.getClassLoader().loadClass(f"{package}.PlanReader").getConstructors()[0]
+    name = _PUBLIC_CLASS.findall(source)[0]
+    constructor = compiler.getClassLoader().loadClass(f"{package}.{name}").getConstructors()[0]
     values = gateway.new_array(jvm.java.lang.Object, len(arguments))
     for index, argument in enumerate(arguments):
         values[index] = argument
     return constructor.newInstance(values)
 
 
-def _words(error: BaseException) -> str:
-    """What went wrong, in one line; of an exception in the JVM, its own message."""
+def describe_error(error: BaseException) -> str:
+    """The error in one line; for a JVM exception, its own message."""
     java = error.java_exception if isinstance(error, Py4JJavaError) else None
     text = str(java.getMessage() or java) if java is not None else f"{type(error).__name__}: {error}"
     return text.splitlines()[0].rstrip(".")

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves of a plan whose rows the driver has: their rows are asked of the JVM's own objects."""
+"""Leaves whose content is read from JVM objects: rows held by the driver, and Python data sources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from volley.batches import make_batch
 from volley.plan.data_sources import batch_scan
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java, singleton
+from volley.plan.local_data import read_rows
+from volley.plan.local_rows import to_ipc
 from volley.plan.nodes import LocalRows, Node
-from volley.plan.types import is_carried, to_arrow
+from volley.plan.types import is_carried
 
 _ROWS_A_BATCH = 65_536
 
@@ -21,29 +22,23 @@ _ROWS_A_BATCH = 65_536
 def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
     output: tuple[Attribute, ...] = operator.all("output")
     if not all(is_carried(attribute.type) for attribute in output):
-        return unknown(operator, "rows of a type that Volley does not carry")
-    names = [f"c{index}" for index in range(len(output))]
-    target = pa.schema(
-        [pa.field(name, to_arrow(item.type)) for name, item in zip(names, output, strict=True)]
-    )
+        return unknown(operator, "rows of an unsupported type")
     converters = singleton(gateway, "org.apache.spark.sql.execution.arrow.ArrowConverters")
-    batches = converters.toBatchWithSchemaIterator(
+    found = converters.toBatchWithSchemaIterator(
         scan.rows().iterator(), scan.schema(), _ROWS_A_BATCH, 0, "UTC", False, False
     )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, target) as writer:
-        while batches.hasNext():
-            for batch in pa.ipc.open_stream(bytes(batches.next())):
-                columns = [
-                    column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)
-                ]
-                writer.write_batch(make_batch(columns, target, batch.num_rows))
-    return LocalRows(output, sink.getvalue().to_pybytes())
+    return LocalRows(output, to_ipc(_batches(found), output))
+
+
+def _batches(found: Java) -> Iterator[pa.RecordBatch]:
+    while found.hasNext():
+        yield from pa.ipc.open_stream(bytes(found.next()))
 
 
 SOURCES: dict[str, Callable[[Operator, Java, Java], Node]] = {
     "LocalTableScanExec": _local_rows,
-    # What SHOW, DESCRIBE and the like found out: the command itself has run already.
+    # The result of SHOW, DESCRIBE and the like; the command itself has already run.
     "CommandResultExec": _local_rows,
+    "RDDScanExec": read_rows,
     "BatchScanExec": batch_scan,
 }

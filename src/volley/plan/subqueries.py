@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plans inside a plan's expressions."""
+"""Subqueries: the plans inside a plan's expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volley.plan.nodes import transform as transform_nodes
 
 
 def plans_in(plan: Node) -> Iterator[Node]:
-    """The subqueries of a plan, not those of these."""
+    """The subqueries of a plan, without nested ones."""
     for node in walk(plan):
         for expression in expressions(node):
             for part in walk_parts(expression):
@@ -22,16 +22,16 @@ def plans_in(plan: Node) -> Iterator[Node]:
 
 
 def with_subqueries(plan: Node, change: Callable[[Node], Node]) -> Node:
-    """The plan with every subquery in it replaced by `change` of it."""
+    """The plan with `change` applied to every subquery in it."""
 
-    def replaced(part: Expression) -> Expression:
+    def change_part(part: Expression) -> Expression:
         if isinstance(part, ScalarSubquery | InSubquery):
             return replace(part, plan=change(part.plan))
         return part
 
-    return with_parts(plan, replaced)
+    return with_parts(plan, change_part)
 
 
 def with_parts(plan: Node, change: Callable[[Expression], Expression]) -> Node:
-    """The plan with every part of its expressions offered to `change`, children before their parents."""
+    """The plan with `change` applied to every part of its expressions, children before their parents."""
     return transform_nodes(plan, lambda node: map_expressions(node, lambda e: transform(e, change)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the passes need to know of an operator: one row per node class, in one table.
+"""What the passes need to know about an operator: one table, one row per node class.
 
-A pass asks `traits_of(node)` instead of listing operators, so that a new one is a node, a support row, a lowering and
-a row here. The defaults of `Traits` are the safe answers; a class without a row gets them, with all the expressions it
-holds. A test fails when a class has no row.
+A pass asks `traits_of(node)` instead of listing operators, so a new operator is a node, a support row, a lowering and
+a row here. The defaults of `Traits` are the safe answers. A class without a row gets them, and evaluates all its
+expressions. A test fails if a class has no row.
 """
 
 from __future__ import annotations
@@ -58,52 +58,52 @@ from volley.plan.types import FRACTIONAL
 
 
 class Reduction(StrEnum):
-    """Whether an operator may give far fewer rows than it reads."""
+    """Whether an operator may output far fewer rows than it reads."""
 
     NONE = "none"
     GROUPS = "groups"
-    """As few as there are groups, which nobody knows before it runs."""
+    """One row per group; the number of groups is unknown before it runs."""
     CONDITION = "condition"
-    """Rows for which something does not hold are left out."""
+    """Drops rows by a condition or a limit."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """The answers for one node. What is not said is the safe answer."""
+    """The answers for one node. The defaults are safe for any operator."""
 
     evaluates: tuple[Expression, ...] = ()
-    """The expressions that it computes. Filters of a scan are not among them: they only prune."""
+    """The expressions that it computes. Filters of a scan are not included: they only prune."""
 
     together: tuple[Expression, ...] | None = ()
-    """Rows that agree on these must be in one task: all rows when there are none. None: each task may have any rows."""
+    """Rows with equal values of these must be in one task; empty: all rows. None: rows may be in any task."""
 
     divisible: frozenset[int] = frozenset()
-    """Children of which each task may have any share, if it sees the others whole: together the tasks give just its
-    rows. Leaving out a row of such a child leaves out only what that row gave."""
+    """Children whose rows may be divided over tasks in any way, if each task sees the other children whole. Removing
+    a row of such a child removes only that row's results."""
 
     row_by_row: bool = False
-    """Each row comes from one row of its only child, and depends on no other row."""
+    """Each output row comes from one row of its only child and depends on no other row."""
 
     repeatable: bool = False
-    """Run again over the same rows, in whatever order they come, it gives the same rows."""
+    """Running it again over the same rows, in any order, gives the same rows."""
 
     needs_order: bool = True
-    """Which rows it gives may depend on the order of its input."""
+    """The order of its input may change which rows it outputs."""
 
     keeps_order: bool = False
-    """Its rows come in the order of its only child's."""
+    """Its output is in the order of its only child."""
 
     sorts_input: bool = False
-    """It brings its input into whatever order it needs: a local sort directly below it does nothing."""
+    """It sorts its input as it needs: a local sort directly below has no effect."""
 
     reduces: Reduction = Reduction.NONE
 
     is_work: bool = False
-    """It does more than pass rows on: worth counting when native work is weighed against a hand-over."""
+    """It does real work, which counts when native execution is weighed against a hand-over."""
 
     carries: Callable[[], Mapping[int, Expression]] = dict
-    """Its columns, by id, that are such expressions of its only child's columns by which rows are treated apart:
-    leaving out the child's rows with some value leaves out just its own rows with that value. Computed when asked."""
+    """Output columns, by id, that are expressions over its only child's columns and separate rows: removing the child's
+    rows with some value removes exactly its own rows with that value. Computed on demand."""
 
 
 def traits_of(node: Node) -> Traits:
@@ -112,12 +112,12 @@ def traits_of(node: Node) -> Traits:
 
 
 def unknown(node: Any) -> Traits:
-    """An operator of which nothing is known: it needs all rows, in order, and may compute anything."""
+    """The traits of an unknown operator: it needs all rows, in order, and may compute anything."""
     return Traits(evaluates=tuple(expressions(node)))
 
 
 def below_row_by_row(node: Node) -> Node:
-    """What stands below the filters and projections at the top of a plan."""
+    """The first node below the filters and projections at the top of a plan."""
     while traits_of(node).row_by_row:
         (node,) = node.children
     return node
@@ -141,7 +141,7 @@ def _project(node: Project) -> Traits:
         repeatable=True,
         needs_order=False,
         keeps_order=True,
-        carries=lambda: _named(node.expressions),
+        carries=lambda: _values_by_id(node.expressions),
     )
 
 
@@ -155,23 +155,25 @@ def _filter(node: Filter) -> Traits:
         needs_order=False,
         keeps_order=True,
         reduces=Reduction.NONE if _only_drops_nulls(node.condition) else Reduction.CONDITION,
-        carries=lambda: _unchanged(node),
+        carries=lambda: _own_columns(node),
     )
 
 
 def _aggregate(node: Aggregate) -> Traits:
-    # Rows to state, which a later aggregate merges: each task may reduce what it has.
+    # Rows to state, which a later aggregate merges: each task may reduce its own rows.
     is_partial = any(call.mode is AggregateMode.PARTIAL for call in node.calls)
     return Traits(
         evaluates=(*node.grouping, *node.calls, *node.results),
         together=None if is_partial else node.grouping,
         divisible=_ANY if is_partial else frozenset(),
-        repeatable=not any(map(_order_shows, node.calls)),
+        repeatable=not any(map(_shows_order, node.calls)),
         needs_order=any(call.function.function in _BY_POSITION for call in node.calls),
         sorts_input=True,
         reduces=Reduction.GROUPS,
         is_work=True,
-        carries=lambda: _in_terms_of(_named(node.results), _named(node.grouping)) if node.grouping else {},
+        carries=lambda: (
+            _express_over(_values_by_id(node.results), _values_by_id(node.grouping)) if node.grouping else {}
+        ),
     )
 
 
@@ -183,7 +185,7 @@ def _sort(node: Sort) -> Traits:
         repeatable=True,
         needs_order=False,
         is_work=True,
-        carries=lambda: _unchanged(node),
+        carries=lambda: _own_columns(node),
     )
 
 
@@ -199,7 +201,7 @@ def _limit(node: Limit) -> Traits:
 def _top_n(node: TopN) -> Traits:
     return Traits(
         evaluates=(*node.keys, *node.expressions),
-        # In a stage of several tasks it takes the first of each share; another takes the first of those.
+        # With several tasks each takes the first rows of its share, and a later TopN the first of those.
         divisible=_ANY,
         needs_order=False,
         reduces=Reduction.CONDITION,
@@ -219,8 +221,8 @@ def _expand(node: Expand) -> Traits:
 
 
 def _window(node: Window) -> Traits:
-    # The calls of a node have the partitions in common that Spark gave them; some divide these further. None may be
-    # left: Spark replaces `count(NULL) OVER (...)` with a constant.
+    # All calls share Spark's partitioning; some divide it further. There may be no call at all: Spark replaces
+    # `count(NULL) OVER (...)` with a constant.
     calls = list(window_calls(node.calls))
     return Traits(
         evaluates=node.calls,
@@ -237,7 +239,7 @@ def _exchange(node: Exchange) -> Traits:
         together=None,
         repeatable=True,
         needs_order=False,
-        carries=lambda: _unchanged(node),
+        carries=lambda: _own_columns(node),
     )
 
 
@@ -246,7 +248,7 @@ def _write(node: WriteFiles) -> Traits:
 
 
 def _join(node: Join) -> Traits:
-    """A side that every task sees whole must not give rows of its own: each task would give them."""
+    """A side that every task sees whole must not output unmatched rows: each task would output them."""
     condition = () if node.condition is None else (node.condition,)
     left = node.kind not in (JoinKind.RIGHT, JoinKind.FULL)
     right = node.kind in (JoinKind.INNER, JoinKind.RIGHT)
@@ -293,7 +295,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
 
 # ---------------------------------------------------------------------------------------------- helpers
 
-# Their result is a row's place, or the value of a row at some place.
+# Their result is a row's position, or the value at some position.
 NUMBERING = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
 _BY_POSITION = frozenset({"First", "Last", "NthValue", "CollectList"})
 _SUMMED = frozenset({"Sum", "Average", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
@@ -308,7 +310,7 @@ def window_calls(calls: Iterable[Expression]) -> Iterator[WindowCall]:
 
 
 def depends_on_order(call: WindowCall) -> bool:
-    """Whether it tells apart rows that its own ORDER BY leaves equal."""
+    """Whether it distinguishes rows that are equal by its own ORDER BY."""
     name = function_of(call).function
     if name in NUMBERING or name in _BY_POSITION:
         return True
@@ -320,7 +322,8 @@ def function_of(call: WindowCall) -> Call:
     return call.function.function if isinstance(call.function, AggregateCall) else call.function
 
 
-def _order_shows(call: AggregateCall) -> bool:
+def _shows_order(call: AggregateCall) -> bool:
+    """Whether the result depends on the order of the input."""
     if call.function.function in _BY_POSITION:
         return True
     # Adding doubles in another order changes their last bits.
@@ -329,18 +332,18 @@ def _order_shows(call: AggregateCall) -> bool:
 
 
 def _only_drops_nulls(condition: Expression) -> bool:
-    """Whether a filter drops only the NULLs that a join drops anyway."""
+    """Whether a filter drops only NULLs, which a join drops anyway."""
     return all(
         isinstance(part, Literal) or (isinstance(part, Call) and part.function == "IsNotNull")
         for part in conjuncts(condition)
     )
 
 
-def _unchanged(node: Node) -> dict[int, Expression]:
+def _own_columns(node: Node) -> dict[int, Expression]:
     return {attribute.id: attribute for attribute in node.output}
 
 
-def _named(named: Iterable[Expression]) -> dict[int, Expression]:
+def _values_by_id(named: Iterable[Expression]) -> dict[int, Expression]:
     found: dict[int, Expression] = {}
     for expression in named:
         value = expression.child if isinstance(expression, Alias) else expression
@@ -348,14 +351,22 @@ def _named(named: Iterable[Expression]) -> dict[int, Expression]:
     return found
 
 
-def _in_terms_of(columns: Mapping[int, Expression], below: Mapping[int, Expression]) -> dict[int, Expression]:
-    """Columns that read only columns of `below`, in the terms of those."""
+def _group_columns(node: Aggregate) -> dict[int, Expression]:
+    if not node.grouping:
+        return {}
+    return _express_over(_values_by_id(node.results), _values_by_id(node.grouping))
 
-    def exchange(part: Expression) -> Expression:
+
+def _express_over(
+    columns: Mapping[int, Expression], below: Mapping[int, Expression]
+) -> dict[int, Expression]:
+    """The columns that read only columns of `below`, rewritten over the expressions of those."""
+
+    def substitute(part: Expression) -> Expression:
         return below[part.id] if isinstance(part, Attribute) else part
 
     return {
-        id: transform(expression, exchange)
+        id: transform(expression, substitute)
         for id, expression in columns.items()
         if references(expression) <= below.keys()
     }

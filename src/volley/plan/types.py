@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spark's SQL types as plain data, and the Arrow type that carries each of them.
 
-Only what is listed here can cross into the native engine; any other type is kept as `OtherType`, so that a
-plan can still be printed, and the support table turns it into a reason.
+Only these types can enter the native engine. Any other is kept as `OtherType`, so that the plan can still be
+printed; the support table turns it into a reason.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ArrayType:
 
 @dataclass(frozen=True)
 class OtherType:
-    """A Spark type that Volley does not carry (maps, intervals, variants, user types, collated strings)."""
+    """A Spark type without a native form (maps, intervals, variants, user-defined types, collated strings)."""
 
     name: str
 
@@ -106,7 +106,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
 def parse_type(value: Any) -> DataType:
-    """The type that Spark's JSON form (already decoded) stands for."""
+    """Parse a type from Spark's JSON form, already decoded."""
     if isinstance(value, str):
         if value == "string collate UTF8_BINARY":
             return STRING
@@ -117,7 +117,7 @@ def parse_type(value: Any) -> DataType:
         simple = SimpleType(value)
         return simple if simple in _ARROW else OtherType(value)
     if value.get("type") == "struct":
-        # A collated string looks like a plain one but for this metadata; its comparisons are not bytewise.
+        # Only this metadata marks a collated string, whose comparisons are not bytewise.
         if any("__COLLATIONS" in field.get("metadata", {}) for field in value["fields"]):
             return OtherType("collated struct")
         return StructType(
@@ -133,7 +133,7 @@ def is_number(data_type: DataType) -> bool:
 
 
 def is_carried(data_type: DataType) -> bool:
-    """Whether values of this type can cross into the native engine unchanged."""
+    """Whether values of this type can enter the native engine unchanged."""
     match data_type:
         case OtherType():
             return False
@@ -170,4 +170,4 @@ def to_arrow(data_type: DataType) -> pa.DataType:
         case ArrayType(element, contains_null):
             return pa.list_(pa.field("element", to_arrow(element), contains_null))
         case OtherType(name):
-            raise TypeError(f"{name} has no Arrow form in Volley; the support table must refuse it first")
+            raise TypeError(f"{name} has no Arrow type in Volley; the support table must refuse it first")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where exchanged data lives between the task that wrote it and those that read it.
+"""Shuffle stores: they hold exchanged data between the task that writes it and the tasks that read it.
 
-Batches of one attempt enter, by partition; after its commit they can be read by whoever holds the block's name. A store
-knows nothing of plans, tasks or who won: it never decides which attempt counts.
+Batches of one attempt enter, by partition. Once the attempt has committed, anyone who has the name of a block can read
+it. A store knows nothing about plans, and it never decides which attempt wins.
 """

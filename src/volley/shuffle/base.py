@@ -2,12 +2,12 @@
 """The contract of a shuffle store.
 
     writer (one attempt)      sink.write(partition, batch) ...  then commit() or abort()
-    coordinator               takes the blocks of the first attempt that committed, publishes them in a manifest
-    reader                    read(block) for the blocks that the manifest names, and for no others
+    coordinator               publishes the blocks of the first attempt that commits in a manifest
+    reader                    read(block) for the blocks in the manifest, and for no others
 
-Attempts of one task may write at the same time and never see each other. Data of an attempt is readable after `commit`
-returned and until `release` of its query; after that, or after `abort`, reading it raises `BlockMissing`, never an
-empty answer.
+Several attempts at one task may write at the same time; they never see each other's data. The data of an attempt is
+readable from the moment `commit` returns until `release` of its query. Before that, after that and after `abort`,
+reading raises `BlockMissing`. A store never returns fewer rows than were committed.
 """
 
 from __future__ import annotations
@@ -24,71 +24,77 @@ __all__ = ["Block", "BlockRequest", "SharedStore", "ShuffleSink", "ShuffleStore"
 
 
 class ShuffleSink(Protocol):
-    """The output of one attempt. Used by one thread at a time; only `abort` may come from another meanwhile."""
+    """The output of one attempt. One thread at a time uses it; only `abort` may be called from another thread."""
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
-        """Add a batch to a partition, after those that were written to it before."""
+        """Append a batch to a partition. May block until there is room for it."""
 
     def commit(self) -> tuple[Block, ...]:
-        """Publish this attempt: one block for every partition, in order, also for empty ones.
+        """Publish this attempt. Returns one block per partition, in order, including the empty ones.
 
-        Nothing may be written afterwards.
+        Later writes and commits are refused with `BlockMissing`.
         """
 
     def abort(self) -> None:
-        """Forget what was written. After a commit it does nothing: that is undone by `release` alone.
+        """Discard what was written. Does nothing after `commit`: only `release` removes committed data.
 
-        A write that waits for room ends, with an error.
+        A `write` that is waiting for room fails.
         """
 
 
 class ShuffleStore(Protocol):
-    """Where a worker writes and reads. All methods may be called from any thread."""
+    """The store that the tasks of a worker write to and read from. All methods may be called from any thread."""
 
     @property
     def is_blocking(self) -> bool:
-        """Whether its sinks take their time: they pack and write, or wait for other machines. Then nobody makes or
-        uses them on an event loop."""
+        """Whether its sinks may block: they compress, write files or wait for other machines.
+
+        Such sinks must not be created or used on an event loop.
+        """
 
     def sink(self, attempt: AttemptId, partitions: int) -> ShuffleSink:
-        """Begin the output of an attempt. A second sink of the same attempt is refused with ValueError."""
+        """Begin the output of an attempt. An attempt has one sink; a second one raises ValueError.
+
+        Raises `BlockMissing` if the query has been released.
+        """
 
     def read(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """The batches of a block in the order in which they were written.
+        """Yield the batches of a block in the order in which they were written.
 
-        It may be read many times and by many readers. Raises `BlockMissing` before the first batch when the block is
-        not there or is not what its name says, and `BlockDamaged` in place of a batch that is not what was written.
+        A block may be read any number of times, by several readers at once. Raises `BlockMissing` before the first
+        batch if the store does not have exactly this block, and `BlockDamaged` instead of a batch whose bytes have
+        changed since they were written.
         """
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-        """The batches of the blocks, one block after the other, fetched ahead where they come from elsewhere.
+        """Yield the batches of several blocks, block by block. Remote blocks are prefetched.
 
-        An iterator that is closed or dropped lets go of everything it had under way.
+        Closing or dropping the iterator ends its fetches and frees what they hold.
         """
 
     def release(self, query: QueryId) -> None:
-        """Forget everything of a query. Late sinks of the query are refused with `BlockMissing` from now on."""
+        """Remove all data of a query. From now on its sinks and reads are refused with `BlockMissing`."""
 
     @property
     def held_bytes(self) -> int:
-        """How much the store holds now, committed or not."""
+        """Bytes in the store now, committed or not."""
 
 
 class SharedStore(ShuffleStore, Protocol):
-    """A store beside the workers. Drivers and workers have an object each for the same data.
+    """A store outside the workers, whose data survives them. Each driver and worker has its own object for it.
 
-        driver      begin(query) ... release(query)       it alone says when the data of a query may go
+        driver      begin(query) ... release(query)       only the driver decides when the data is removed
         worker      sink, read ... leave(query)
 
-    What a driver began is kept for as long as the driver shows that it lives. When it has not for too long, everything
-    of it goes, and whoever still asks for it gets `BlockMissing`.
+    The driver holds a lease on each query that it began and renews it until `release`. If the lease expires, the data
+    of the query is removed; later calls for it raise `BlockMissing`.
     """
 
     def begin(self, query: QueryId) -> None:
-        """Make room for a query and keep it alive. Before that its sinks are refused with `BlockMissing`."""
+        """Register a query and start renewing its lease. Until then its sinks are refused with `BlockMissing`."""
 
     def leave(self, query: QueryId) -> None:
-        """This process has nothing more to do with the query. Its data stays; sinks here are refused from now on."""
+        """End this process's part in a query. Its data stays, but new sinks here are refused with `BlockMissing`."""
 
     def close(self) -> None:
-        """Release what this process began, and end all that it has under way."""
+        """Release the queries that this process began, and stop all its reads and writes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much exchanged data a worker keeps in memory."""
+"""The memory budget for a worker's exchanged data."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 
 
 class MemoryBudget:
-    """Counts bytes against `limit_bytes`; shared by all outputs of a worker, on any thread.
+    """Counts bytes against `limit_bytes`. Shared by all sinks of a worker; safe to use from any thread.
 
-    Room is never taken back from an output that has it. `spill_threshold` is the share of the limit from which a new
-    output gets none, so that those under way can finish where they began.
+    A sink keeps the memory that it has been given. Above `spill_threshold`, a share of the limit, new sinks get none,
+    so that those that began in memory can finish there.
     """
 
     def __init__(self, limit_bytes: int, spill_threshold: float) -> None:
@@ -28,12 +28,12 @@ class MemoryBudget:
         return self._held_bytes > self.limit_bytes
 
     def hold(self, size_bytes: int) -> None:
-        """Count what is in memory already, such as a batch that an operator handed over."""
+        """Count bytes that are in memory already, such as a batch from an operator."""
         with self._lock:
             self._held_bytes += size_bytes
 
     def admit(self, size_bytes: int, *, new: bool) -> bool:
-        """Reserve room for more of an output; `new` when it has none yet. False: write it to disk."""
+        """Reserve memory for a sink, `new` if it has none yet. Returns False if the data must go to disk."""
         with self._lock:
             limit_bytes = self._threshold_bytes if new else self.limit_bytes
             if self._held_bytes + size_bytes > limit_bytes:

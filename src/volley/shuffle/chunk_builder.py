@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of an operator on their way to become chunks: those of one partition are put together until they suffice."""
+"""Combines the small batches of an operator into batches that are large enough for a chunk, by partition."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from volley.batches import slices
+from volley.batches import slice_batch
 from volley.shuffle.budget import MemoryBudget
-from volley.shuffle.chunks import compact, without_views
+from volley.shuffle.chunks import compact, compact_views
 
-# Readers are twice as fast on batches of this size as on those of an operator (8,192 rows).
+# Readers are twice as fast on batches of this size as on those that operators produce (8,192 rows).
 CHUNK_ROWS = 128 * 1024
 CHUNK_BYTES = 4 * 2**20
-# What may wait, over all partitions of an attempt, for enough rows to make a chunk; and what may wait even when there
-# is no memory left, because chunks of a few rows would cost more than they save.
+# Limits for the rows that an attempt buffers, over all its partitions. The second applies when the budget is exhausted:
+# buffering even less would make chunks so small that they cost more memory than they free.
 _WAITING_BYTES = 64 * 2**20
 _LEAST_WAITING_BYTES = 2**20
 
@@ -28,8 +28,8 @@ class _Waiting:
     size_bytes: int = 0
 
 
-class Gathering:
-    """What waits, of all partitions of one attempt. Counts against `budget`. Used by one thread at a time."""
+class ChunkBuilder:
+    """Buffers the rows of all partitions of one attempt. Counts against `budget`. One thread at a time uses it."""
 
     def __init__(self, partitions: int, budget: MemoryBudget, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._budget = budget
@@ -38,10 +38,10 @@ class Gathering:
         self.schema: pa.Schema | None = None
         self.waiting_bytes = 0
         self.written_bytes = [0] * partitions
-        """What was written to each partition, as it was in memory."""
+        """Uncompressed bytes written to each partition."""
 
     def add(self, partition: int, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        """The batches, with their partitions, that are to become chunks now."""
+        """Buffer a batch. Returns the batches that are to become chunks now, with their partitions."""
         if not batch.num_rows:
             return []
         self.schema = self.schema or batch.schema
@@ -60,8 +60,8 @@ class Gathering:
             ready += self._take(max(self._numbers(), key=lambda number: self._partitions[number].size_bytes))
         return ready
 
-    def rest(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """All that still waits."""
+    def flush(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield everything that is still buffered."""
         for number in self._numbers():
             yield from self._take(number)
 
@@ -78,13 +78,13 @@ class Gathering:
         if not waiting.batches:
             return []
         whole = pa.concat_batches(waiting.batches)
-        # Whoever takes it counts it where it goes.
+        # The caller counts it where it puts it.
         self.waiting_bytes -= waiting.size_bytes
         self._budget.free(waiting.size_bytes)
         self._partitions[partition] = _Waiting()
-        parts = list(slices(whole, self._chunk_bytes))
-        # A slice of views still points to the bytes of the whole.
-        return [(partition, part if len(parts) == 1 else without_views(part)) for part in parts]
+        parts = list(slice_batch(whole, self._chunk_bytes))
+        # Slicing a view column keeps references to the bytes of the whole column.
+        return [(partition, part if len(parts) == 1 else compact_views(part)) for part in parts]
 
     def _limit(self) -> int:
         if self._budget.is_full:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as sealed bytes, and the index that a block's checksum stands for.
+"""The binary format of blocks: chunks of sealed bytes, and the index that lists them.
 
     block.checksum  ->  index  ->  chunk, chunk, chunk       each arrow is an xxh3 of the bytes it points to
 
 A chunk is one Arrow IPC record batch; it is stored, mapped and sent as the same bytes. The index lists the chunks of
-a block, the files they lie in and their schema. Whoever has the block's name can therefore tell for every single
-batch, before it is used, whether it is what was written.
+a block, the files that hold them and their schema. A reader therefore needs only the name of a block to verify every
+batch before using it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FILE = struct.Struct("<QQQ?")
 _CHUNK = struct.Struct("<IQQQQ")
 _MAGIC = b"VIX1"
 _END_MARK_BYTES = 8
-# Not worth a copy.
+# Waste below this is not worth a copy.
 _SMALL_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One sealed batch: the bytes from `start` in file number `file` of its block."""
+    """One sealed batch: `size_bytes` from `start` on, in file number `file` of its block."""
 
     file: int
     start: int
@@ -44,7 +44,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Index:
-    """All of one block, in order. `schema` is None when nothing was ever written."""
+    """The files and chunks of one block, in order. `schema` is None if nothing was written."""
 
     files: tuple[SegmentName, ...]
     chunks: tuple[Chunk, ...]
@@ -62,7 +62,7 @@ class Index:
 
     @classmethod
     def unpack(cls, data: pa.Buffer | bytes, block: Block) -> Index:
-        """The index of `block`, which is damaged when these bytes are not what its checksum says."""
+        """Parse the index of `block`. Raises BlockDamaged if the bytes do not match the block's checksum."""
         if checksum_of(data) != block.checksum:
             raise BlockDamaged(
                 f"the index of {block} on {block.location} is not what was written.", attempt=block.attempt
@@ -85,7 +85,7 @@ def checksum_of(data: pa.Buffer | bytes) -> int:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A batch as bytes. Byte `body_at` wants to lie on an aligned address: its buffers begin there."""
+    """A batch as bytes. Its buffers begin at `body_at`, which should be placed at an aligned address."""
 
     data: pa.Buffer
     body_at: int
@@ -95,12 +95,12 @@ class Sealed:
 def seal(batch: pa.RecordBatch, codec: str) -> Sealed:
     order = _stored_order(batch.schema)
     stored = batch if order is None else batch.select(order)
-    data = stored.serialize() if codec == "none" else _packed(stored, codec)
+    data = stored.serialize() if codec == "none" else _compress(stored, codec)
     return Sealed(data, _metadata_end(data), checksum_of(data))
 
 
-def _packed(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
-    """As `serialize`, which cannot pack: a stream of schema, batch and end mark, without the first and the last."""
+def _compress(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
+    """Serialize with compression, which `serialize` does not offer: write a stream, cut off its schema and end mark."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_batch(batch)
@@ -110,13 +110,13 @@ def _packed(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
 
 
 def _metadata_end(message: pa.Buffer) -> int:
-    """Where the body of the first message begins: after a mark, a length, and that much metadata."""
+    """The offset of the body of the first message. It follows a marker, a length and that much metadata."""
     (metadata_bytes,) = struct.unpack_from("<i", message, 4)
     return 8 + int(metadata_bytes)
 
 
 class Unsealer:
-    """Makes batches of a block's chunks again."""
+    """Turns the chunks of a block back into batches."""
 
     def __init__(self, block: Block, index: Index) -> None:
         self._block = block
@@ -127,7 +127,7 @@ class Unsealer:
         self._back = None if order is None else [order.index(i) for i in range(len(order))]
 
     def unseal(self, number: int, data: pa.Buffer) -> pa.RecordBatch:
-        """Chunk `number`, out of its bytes; BlockDamaged when they are not what was written."""
+        """Read chunk `number` from its bytes. Raises BlockDamaged if they do not match its checksum."""
         chunk = self._index.chunks[number]
         if data.size != chunk.size_bytes or checksum_of(data) != chunk.checksum:
             raise BlockDamaged(
@@ -148,8 +148,8 @@ def check_totals(block: Block, index: Index) -> None:
 
 
 def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without what its buffers hold of other rows; itself when that is little."""
-    batch = without_views(batch)
+    """Copy a batch if its buffers hold many bytes of other rows; otherwise return it as it is."""
+    batch = compact_views(batch)
     if batch.get_total_buffer_size() <= 2 * batch.nbytes + _SMALL_BYTES:
         return batch
     return pa.concat_batches([batch])
@@ -158,8 +158,8 @@ def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
-def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Views that point to nothing but their own bytes: Arrow copies them with all that they could point to."""
+def compact_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy view columns so that they refer to their own bytes only. IPC writes all the bytes they refer to."""
     if not any(column.type in _PLAIN for column in batch.columns):
         return batch
     columns = [
@@ -170,10 +170,10 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _stored_order(schema: pa.Schema) -> list[int] | None:
-    """Columns of 16-byte values first, when there are others before them.
+    """The order of columns that puts 16-byte values first; None if they are first already.
 
-    IPC aligns buffers to 8 bytes only. Behind columns of the same width these fall on multiples of 16, which the
-    engine needs to use them where they are; it copies any other.
+    IPC aligns buffers to 8 bytes only, but the engine copies 16-byte values that are not aligned to 16. Stored before
+    all other columns they are.
     """
     order = sorted(range(len(schema)), key=lambda i: not _is_wide(schema.field(i).type))
     return None if order == list(range(len(schema))) else order

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that are written once: of several who write the same one, at the same moment too, one succeeds.
+"""Write-once objects: if several writers race for the same object, exactly one succeeds.
 
 local files    a hard link, which fails when the name exists
 S3             a conditional put (If-None-Match). pyarrow has none, so this one call is made with boto3
-fsspec         its mode "create", which is as good as the file system behind it
-others         a look before the put: two within the same moment replace each other
+fsspec         its mode "create", which is as safe as the file system behind it
+others         check, then put: two writers at the same moment can overwrite each other
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _EXISTS = 412
 
 
 class AlreadyThere(Exception):
-    """Somebody else has written this object first."""
+    """Another writer has created this object first."""
 
 
 WriteOnce = Callable[[str, bytes], None]
-"""Writes the whole object, or raises OSError or AlreadyThere. Its parent exists where there are folders."""
+"""Writes the whole object, or raises OSError or AlreadyThere. On file systems with folders the parent must exist."""
 
 
-def once_in(files: fs.FileSystem, uri: str) -> WriteOnce:
-    """How an object of this file system is written once. ConfigError when that needs what is not installed."""
+def choose_write_once(files: fs.FileSystem, uri: str) -> WriteOnce:
+    """The way to write an object once on this file system. ConfigError if a package for it is not installed."""
     if isinstance(files, fs.LocalFileSystem):
         return _link
     if isinstance(files, fs.S3FileSystem):
         return _S3(uri, files.region)
     if isinstance(files, fs.PyFileSystem) and isinstance(files.handler, fs.FSSpecHandler):
         return _Fsspec(files.handler.fs)
-    return _Look(files)
+    return _CheckThenPut(files)
 
 
 def _link(path: str, data: bytes) -> None:
@@ -64,8 +64,8 @@ class _S3:
             from botocore.config import Config
         except ImportError as error:
             raise ConfigError(
-                "a shuffle store on S3 commits with a conditional put, and boto3, which makes it, is not installed.",
-                hint="pip install 'volley-spark[s3]', here and where the workers run.",
+                "a shuffle store on S3 commits with conditional puts, which need boto3. It is not installed.",
+                hint="Run pip install 'volley-spark[s3]' here and where the workers run.",
             ) from error
         options = {name: values[-1] for name, values in parse_qs(urlsplit(uri).query).items()}
         endpoint = options.get("endpoint_override")
@@ -77,9 +77,9 @@ class _S3:
                 connect_timeout=_CONNECT_SECONDS,
                 read_timeout=_READ_SECONDS,
                 retries={"mode": "standard", "total_max_attempts": _TRIES},
-                # As pyarrow addresses them.
+                # The addressing style that pyarrow uses.
                 s3={"addressing_style": "path" if endpoint else "auto"},
-                # Blocks carry checksums of their own, and not every S3 server knows these.
+                # Blocks have their own checksums, and not every S3 server supports these.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             ),
@@ -95,14 +95,14 @@ class _S3:
                 return
             except ClientError as error:
                 status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-                # Another put of it was under way. The next answer says who won.
+                # Another put of the same object was in progress. The next response says who won.
                 if status == _CONFLICT and not last:
                     continue
                 if status != _EXISTS:
                     raise OSError(f"{path} could not be written: {error}") from error
             except BotoCoreError as error:
                 raise OSError(f"{path} could not be written: {error}") from error
-            # A put whose answer was lost was sent again, and then finds itself.
+            # If the response to our put was lost, the retry finds our own object.
             if self._read(bucket, key) == data:
                 return
             raise AlreadyThere(path)
@@ -127,7 +127,7 @@ class _Fsspec:
             raise AlreadyThere(path) from error
 
 
-class _Look:
+class _CheckThenPut:
     def __init__(self, files: fs.FileSystem) -> None:
         self._files = files
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How exchanged data is kept and moved: the options `spark.volley.shuffle.*` as one value, passed whole."""
+"""The options `spark.volley.shuffle.*` as one value."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from volley.config import Config
 
 _LONGEST_DELAY_SECONDS = 30.0
-# Read ahead per stream. Enough to keep a link busy while a batch is used, and a few streams cost little.
+# Prefetched bytes per stream: enough to keep a link busy, and cheap for a few streams.
 _FETCH_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to try: `attempts` more times after a failure, waiting longer each time and never exactly as long as
-    others do. A call ends after `stall_seconds`; one that gave nothing in that time has failed, any other goes on in
-    the next call."""
+    """Retries with exponential backoff and jitter: up to `attempts` after the first failure.
+
+    A call ends after `stall_seconds`. It has failed if it brought nothing in that time; otherwise the next call
+    continues where it ended.
+    """
 
     attempts: int
     delay_seconds: float
@@ -32,9 +34,8 @@ class RetryPolicy:
 class ShuffleConfig:
     """`store` is memory (data stays with the workers), service, or the URI of a folder.
 
-    `compression` is none, lz4, zstd or auto: how data is packed on disk and on its way to another host. Memory is never
-    packed; auto packs with lz4. With `map_same_host` off, other processes of this host are asked as if they were on
-    another.
+    `compression` (none, lz4, zstd, or auto for lz4) applies to data on disk and between hosts, never to data in memory.
+    Without `map_same_host`, blocks of other processes on this host are fetched over Flight as if they were remote.
     """
 
     store: str
@@ -67,5 +68,5 @@ class ShuffleConfig:
 
     @property
     def codec(self) -> str:
-        """How to pack what is packed."""
+        """The codec for data that is compressed."""
         return "lz4" if self.compression == "auto" else self.compression

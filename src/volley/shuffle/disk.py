@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files as all stores write them."""
+"""File helpers that all stores share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a write failed for want of room: on the disk, in a quota, or in the largest file that may be."""
+    """Whether a write failed for lack of space: disk full, quota exceeded or file too large."""
     return error.errno in _FULL
 
 
 def write_at(descriptor: int, data: pa.Buffer | bytes, position: int) -> int:
-    """Write all of `data` from `position` on; where it ends."""
+    """Write all of `data` at `position`. Returns the position after it."""
     rest = memoryview(data)
     while rest:
         written = os.pwrite(descriptor, rest, position)
@@ -28,7 +28,7 @@ def write_at(descriptor: int, data: pa.Buffer | bytes, position: int) -> int:
 
 
 def free_bytes(directory: Path) -> int:
-    """Room in the file system of a directory; 0 when that cannot be told."""
+    """Free space in the file system of a directory; 0 if it cannot be determined."""
     try:
         found = os.statvfs(directory)
     except OSError:

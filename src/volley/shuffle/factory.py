@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which store stands beside the workers, if any: the same choice for a driver and its workers."""
+"""Creates stores from options, in the same way for a driver and its workers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.config import ShuffleConfig as ShuffleConfig
 from volley.shuffle.location import Location
-from volley.shuffle.objectstore import ObjectStore
+from volley.shuffle.object_store import ObjectStore
 from volley.shuffle.service.store import ServiceStore
 from volley.shuffle.shared import WorkerView
 from volley.shuffle.worker_store import WorkerStore
 
-# A driver only reads, and tasks that run inside of it are few.
+# A driver mostly reads, and few tasks run inside it.
 _DRIVER_MEMORY_BYTES = 256 * 2**20
-# Whoever is lost is found out soon: what it held is computed again.
+# Give up early on a lost worker: its output is computed again.
 _DRIVER_RETRY = RetryPolicy(0, 0.0, 20.0)
 
 
 def new_store(config: ShuffleConfig, security: Security, memory_limit_bytes: int) -> SharedStore | None:
-    """The store that was chosen; None when exchanged data lives with the workers."""
+    """Create the configured shared store; None if exchanged data stays with the workers."""
     if config.store == "memory":
         return None
     if config.store == "service":
@@ -40,7 +40,7 @@ def new_store(config: ShuffleConfig, security: Security, memory_limit_bytes: int
 
 @contextmanager
 def reading_store(config: ShuffleConfig, security: Security) -> Iterator[ShuffleStore]:
-    """For a process that only reads what the workers, or the store beside them, keep. Keeps nothing itself."""
+    """A store for a process that only reads from the workers or from the shared store. It holds nothing itself."""
     shared = new_store(config, security, 0)
     if shared is None:
         with Clients(security) as clients:
@@ -63,19 +63,19 @@ def _reader(config: ShuffleConfig, clients: Clients) -> WorkerStore:
 
 
 def serving_store(config: Config, location: Location) -> WorkerStore:
-    """For a driver that is its own worker: what it keeps for other processes is in files that they can open."""
+    """A store for a driver that is its own worker. Other processes on this host read its files directly."""
     shuffle = ShuffleConfig.of(config)
     return WorkerStore(
         location,
         shuffle,
         memory_limit_bytes=int(available_memory_bytes() // 4 * shuffle.memory_fraction),
         spill_directories=(Path(tempfile.gettempdir()),),
-        connect=_nobody,
+        connect=_refuse_connection,
     )
 
 
-def _nobody(location: Location) -> NoReturn:
-    raise OSError(f"{location.address} is another process; this one reads its own blocks alone")
+def _refuse_connection(location: Location) -> NoReturn:
+    raise OSError(f"{location.address} is another process; this one reads only its own blocks")
 
 
 # ---------------------------------------------------------------------------------------------- stores of a worker
@@ -83,7 +83,7 @@ def _nobody(location: Location) -> NoReturn:
 
 @dataclass(frozen=True)
 class ShuffleSettings:
-    """What a worker daemon is told about exchanged data, and how it opens its stores."""
+    """The shuffle options of a worker daemon. Opens its stores."""
 
     config: ShuffleConfig
 
@@ -102,7 +102,7 @@ class ShuffleSettings:
     def open_stores(
         self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
     ) -> WorkerStores:
-        """The stores of the worker that listens at `address`."""
+        """Open the stores of the worker that listens at `address`."""
         clients = Clients(security)
         own = WorkerStore(
             Location.here(address),
@@ -115,9 +115,9 @@ class ShuffleSettings:
 
 
 class WorkerStores:
-    """`own` is what a worker serves to others; `used` is where its attempts write: that, or a store beside the workers.
+    """`own` is what a worker serves to others. `used` is where its attempts write: `own` or a shared store.
 
-    With a shared store its own holds nothing, and nobody has to wait for it to be empty.
+    With a shared store `own` stays empty, so draining does not wait for it.
     """
 
     def __init__(self, own: WorkerStore, shared: SharedStore | None) -> None:
@@ -139,24 +139,24 @@ _clients: Shared[Security, Clients] = Shared(Phase.CONNECTIONS, close=Clients.cl
 
 
 def driver_store(config: ShuffleConfig, security: Security) -> SharedStore | None:
-    """The store of this process for its own queries: it outlives them, and ends with the process."""
+    """The shared store of this process for its own queries. It is reused by all of them and closed at exit."""
     if config.store == "memory":
         return None
 
     def create() -> SharedStore:
         store = new_store(config, security, _DRIVER_MEMORY_BYTES)
-        assert store is not None, "only memory has no store beside the workers"
+        assert store is not None, "every store but memory is shared"
         return store
 
     return _stores.get((config, security), create)
 
 
 def driver_reader(security: Security) -> WorkerStore:
-    """A store that keeps nothing itself, to read what workers keep. All readers of this process share connections."""
+    """A store that only reads from workers. All readers of this process share its connections."""
     config = replace(ShuffleConfig.of(Config.read({})), retry=_DRIVER_RETRY)
     return _reader(config, _clients.get(security, lambda: Clients(security)))
 
 
 def close_stores() -> None:
-    """Release what this process began."""
+    """Release the queries that this process began."""
     _stores.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One stream of blocks from whoever holds them, read ahead of whoever uses it."""
+"""Fetches a stream of blocks from the processes that hold them, ahead of the reader."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from volley.shuffle.frames import Header, Kind, unframe
 
 
 class Holder(Protocol):
-    """A process that has blocks."""
+    """A process that holds blocks."""
 
     @property
     def address(self) -> str: ...
 
     @property
     def gone(self) -> bool:
-        """Whether it is known to have ended, so that asking it again is no use."""
+        """Whether it is known to have ended, so that retrying is pointless."""
 
 
 Place = TypeVar("Place", bound=Holder)
 Connect = Callable[[Place], flight.FlightClient]
-"""A client of the holder there, which may be asked for again after a failure."""
+"""Returns a client of the holder. Called again after a failure."""
 
-# Asking again does not make a peer trust us.
+# Retrying does not help: the peer will not trust us then either.
 FINAL = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
 
 
 class Fetch(Generic[Place]):
-    """Reads `blocks` in this order on a thread of its own, at most `budget_bytes` ahead.
+    """Reads `blocks` in order on its own thread, at most `budget_bytes` ahead of the reader.
 
-    Each of `holders` has all of them. When one fails, or what it gives is not what was written, the next goes on at the
-    chunk where it failed.
+    Each of `holders` has all the blocks. If one fails or sends damaged data, the fetch resumes from the next holder
+    at the same chunk.
 
-    Blocks must be taken in the order in which they are fetched. That is why one queue serves them all, and why a
-    reader who uses several fetches in the same order of blocks cannot make them wait for each other.
+    Blocks must be taken in the order in which they are fetched. One queue therefore serves them all, and a reader that
+    uses several fetches in block order cannot deadlock them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Fetch(Generic[Place]):
     ) -> None:
         self._holders = tuple(holders)
         self._asked = 0
-        self._without: set[int] = set()  # the holders that do not have the chunk which is wanted now
+        self._without: set[int] = set()  # holders that do not have the next chunk
         self._blocks = tuple(blocks)
         self._connect = connect
         self._codec = codec
@@ -79,20 +79,20 @@ class Fetch(Generic[Place]):
         self._thread.start()
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The batches of block `number`, as they come."""
+        """Yield the batches of block `number` as they arrive."""
         while (batch := self._next(number)) is not None:
             yield batch
 
     def fail(self, error: VolleyError) -> None:
-        """End it; who waits for a batch gets `error`."""
+        """Stop the fetch. Readers get `error`."""
         with self._changed:
             self._error = self._error or error
         self._stop()
 
     def close(self) -> None:
-        """End it and let go of everything."""
+        """Stop the fetch and free what it holds."""
         self._stop()
-        # A call that has not been answered yet cannot be broken off. It has nothing, and ends at its deadline.
+        # A call without an answer yet cannot be interrupted. It holds nothing, and ends at its deadline.
         if not self._asking and threading.current_thread() is not self._thread:
             self._thread.join()
         with self._changed:
@@ -133,20 +133,20 @@ class Fetch(Generic[Place]):
                 if came:
                     self._without.clear()
                 if came and isinstance(error, flight.FlightTimedOutError):
-                    # Time is up for this call, perhaps because nobody took what came: ask for the rest.
+                    # The call timed out after some progress, perhaps because the reader is slow: ask for the rest.
                     failures = 0
                     continue
                 failures = 1 if came else failures + 1
                 if not self._may_go_on(error, progress, failures):
                     return
             except Exception as error:
-                # Whatever it is, whoever waits must hear of it.
+                # Whatever it is, the waiting reader must get it.
                 self._end(self._unreadable(progress, str(error), error))
                 return
         self._end(None)
 
     def _read(self, progress: _Progress) -> None:
-        """Ask for what is left, until the end or the first failure."""
+        """Request the remaining chunks and read them until the end or the first failure."""
         request = BlockRequest(self._blocks[progress.block :], progress.chunk, self._codec)
         stream = self._ask(request)
         if stream is None:
@@ -168,7 +168,7 @@ class Fetch(Generic[Place]):
                     if not self._arrived(progress, batch):
                         return
         finally:
-            # One that is dropped before its end waits for the other side to finish, and all of Python with it.
+            # Dropping an unfinished stream waits for the other side to finish, while holding the GIL.
             stream.cancel()
             with self._changed:
                 self._stream = None
@@ -176,7 +176,7 @@ class Fetch(Generic[Place]):
             raise OSError(f"{self._holder.address} ended the stream early")
 
     def _ask(self, request: BlockRequest) -> flight.FlightStreamReader | None:
-        """The answer, or None when nobody wants it any more."""
+        """Send the request. Returns None if the fetch was closed meanwhile."""
         options = flight.FlightCallOptions(timeout=self._retry_policy.stall_seconds)
         with self._changed:
             if self._closed.is_set():
@@ -202,10 +202,10 @@ class Fetch(Generic[Place]):
             raise error(data.to_pybytes().decode(), attempt=block.attempt)
 
     def _arrived(self, progress: _Progress, batch: pa.RecordBatch | None) -> bool:
-        """Hand on what came; waits while too much is read ahead. False: nobody wants more."""
+        """Queue a batch, waiting while too much is prefetched. Returns False once the fetch is closed."""
         with self._changed:
             if batch is not None:
-                # A batch above the whole budget passes alone.
+                # A batch larger than the whole budget passes alone.
                 while (
                     not self._closed.is_set()
                     and self._ready
@@ -223,7 +223,7 @@ class Fetch(Generic[Place]):
         return self._holders[self._asked]
 
     def _ask_another(self) -> bool:
-        """Turn to the next holder that may have what is wanted; False when there is none."""
+        """Switch to the next holder that may have the next chunk; False if there is none."""
         count = len(self._holders)
         for number in ((self._asked + step) % count for step in range(1, count + 1)):
             if number not in self._without:
@@ -232,14 +232,14 @@ class Fetch(Generic[Place]):
         return False
 
     def _may_go_on(self, error: Exception, progress: _Progress, failures: int) -> bool:
-        """Wait before another try; False when there is none, and who reads knows why."""
+        """Wait before a retry. Returns False if there is none; the reader then gets the error."""
         if self._closed.is_set() or progress.finished:
             self._end(None)
             return False
         if len(self._holders) == 1 and self._holder.gone:
             self._end(self._unreadable(progress, "its process has ended", error))
             return False
-        # Each of the others is asked before anybody is asked again.
+        # Try every holder once before trying any of them again.
         rounds, others = divmod(failures, len(self._holders))
         last = rounds + (others > 0) > self._retry_policy.attempts + (len(self._holders) > 1)
         if last or (len(self._holders) == 1 and isinstance(error, FINAL)):
@@ -277,7 +277,7 @@ class Fetch(Generic[Place]):
 
 
 class _Progress:
-    """How far the blocks have arrived: `chunk` chunks of block `block`, and all of those before it."""
+    """What has arrived: all blocks before `block`, and `chunk` chunks of that one."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = blocks

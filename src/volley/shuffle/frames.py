@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks on a Flight stream. The holder's side makes frames, the reader's side reads them.
+"""The wire format of blocks on a Flight stream. The holder writes frames, the reader parses them.
 
     per block   INDEX   its bytes
-                PART    (some of) a chunk, packed or as it is;  the last part of each chunk is marked
-    instead     MISSING, DAMAGED    what is wrong, as text; the stream ends
+                PART    a chunk or a part of one, compressed or not;  the last part of a chunk is marked
+    on failure  MISSING, DAMAGED    the reason, as text; the stream ends
 
-Every frame is a record batch of one binary value, whose bytes are never copied, with a small header beside it. Failures
-of a block travel in the stream, so that they cannot be taken for failures of the connection.
+A frame is a record batch of one binary value, whose bytes are never copied, with a small header as its metadata. Block
+failures travel in the stream so that they are not mistaken for connection failures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """`size_bytes` is that of the whole chunk once `codec` is undone."""
+    """`size_bytes` is the uncompressed size of the whole chunk."""
 
     kind: Kind
     last: bool = True
@@ -59,10 +59,10 @@ def frame(header: Header, data: pa.Buffer) -> tuple[pa.RecordBatch, bytes]:
     return make_batch([value], SCHEMA, 1), header.pack()
 
 
-def parts(
+def split_chunk(
     block: int, chunk: int, data: pa.Buffer, codec: str, limit_bytes: int
 ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """A chunk in frames of `limit_bytes` at most."""
+    """Yield a chunk as frames of at most `limit_bytes`."""
     sent = data if codec == "none" else pa.Codec(codec).compress(data)
     for start in range(0, sent.size, limit_bytes):
         part = sent.slice(start, min(limit_bytes, sent.size - start))

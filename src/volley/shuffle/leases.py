@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries of a driver in an object store: kept alive while it lives, and those of others that died removed.
+"""Leases on queries in an object store: drivers renew their own and remove expired ones.
 
-    <root>/<query>/lease        written when the query begins and again in every third of a lease
+    <root>/<query>/lease        written when the query begins, and rewritten three times per lease period
 
-Nothing runs beside an object store, so drivers clean up after each other: who begins a query, or renews one, removes
-those whose lease was not renewed in time, by the store's own clock. So are folders without a lease, into which nothing
-was written for as long: somebody wrote there just after the query had ended.
+An object store has no process that could clean up, so drivers clean up after each other. A driver that begins or renews
+a query removes those whose lease has expired, by the store's own clock. It also removes folders without a lease that
+were not written to for as long: a late writer created them after the query had ended.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LEASE = "lease"
 
 
 class Leases:
-    """The leases that this process holds. Its thread lives while there are any."""
+    """The leases that this process holds. A thread renews them while there are any."""
 
     def __init__(self, folder: Folder, lease_seconds: float, is_object: Callable[[str], bool]) -> None:
-        """`is_object` knows the paths that the store itself makes in the folder of a query."""
+        """`is_object` recognizes the paths that the store creates in the folder of a query."""
         self._folder = folder
         self._is_object = is_object
         self._lease_seconds = lease_seconds
@@ -63,12 +63,12 @@ class Leases:
             return tuple(self._queries)
 
     def check(self, query: QueryId) -> None:
-        """LeaseExpired unless the query has begun and is neither over nor expired. For any process."""
+        """Raise LeaseExpired unless the query has begun and is neither over nor expired. Works in any process."""
         if not self._folder.exists(self._path(query)):
             raise LeaseExpired(
-                f"query {query} is not in {self._folder.uri}: it is over, or its driver did not show that it lives for"
+                f"query {query} is not in {self._folder.uri}: it is over, or its driver did not renew its lease for"
                 f" {self._lease_seconds:g} s.",
-                hint="A driver that was paused for so long has to run the query again.",
+                hint="Run the query again if its driver was paused for that long.",
             )
 
     def _path(self, query: QueryId) -> str:
@@ -78,7 +78,7 @@ class Leases:
         while not wake.wait(self._lease_seconds / 3):
             for query in self.queries:
                 try:
-                    # One that others have removed must not come back empty.
+                    # Writing the lease of a query that others have removed would bring it back empty.
                     self.check(query)
                     self._folder.write(self._path(query), b"")
                     self._sweep(query)
@@ -90,8 +90,8 @@ class Leases:
                     _log.warning("the lease of query %s could not be renewed: %s", query, error)
 
     def _sweep(self, renewed: QueryId) -> None:
-        """Remove what others left; `renewed` has just been written, so that its age tells the store's time."""
-        # What cannot be removed now is tried again with the next renewal.
+        """Remove expired queries. The lease of `renewed` was just written, so its timestamp is the store's time."""
+        # The next renewal tries again what fails now.
         with suppress(OSError):
             queries = self._folder.folders()
             times = self._folder.written_at([self._folder.path(query, _LEASE) for query in queries])
@@ -106,7 +106,7 @@ class Leases:
                     self._folder.remove(self._folder.path(query))
 
     def _last_write(self, query: str) -> float | None:
-        """To a folder without a lease; None when that is not known, or it holds what is not of the store."""
+        """When a folder was last written to; None if that is unknown or it holds files that are not the store's."""
         contents = self._folder.contents(self._folder.path(query))
         times = [at for at in contents.values() if at is not None]
         if not times or not all(map(self._is_object, contents)):

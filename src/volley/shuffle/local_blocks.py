@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of other processes on this host, read from the files that they have open."""
+"""Reads blocks of other processes on this host directly from the files that they have open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from volley.shuffle.segments import SegmentName
 
 @dataclass(frozen=True)
 class Handle:
-    """Where the index of a block lies."""
+    """Where the index of a block is stored."""
 
     segment: SegmentName
     start: int
@@ -35,16 +35,17 @@ class Handle:
 
 
 def open_peer(block: Block, holder: Location) -> tuple[Index, list[pa.NativeFile]]:
-    """The index of a block and the files that it names.
+    """Open the index of a block and the files that it names.
 
-    OSError when this process may not look there: then the holder has to be asked. BlockMissing when it has gone.
+    Raises OSError if this process may not open them, so that they must be fetched from the holder, and BlockMissing
+    if the holder has ended.
     """
     handle = Handle.parse(block.handle)
     try:
         file = handle.segment.open(holder.pid)
         file.seek(handle.start)
         packed = file.read_buffer(handle.size_bytes)
-        # What was opened is the holder's when the holder is still there: a pid is not used again before it has gone.
+        # If the holder is still alive, the file is the holder's: a pid is not reused while its process lives.
         check_alive(block, holder)
         index = Index.unpack(packed, block)
         files = [name.open(holder.pid) for name in index.files]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which process holds a block, said so that neither a recycled pid nor another machine is ever taken for it."""
+"""The identity of the process that holds a block. Neither a recycled pid nor another machine can match it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Location:
-    """`address` is where its Flight server listens; the rest names the process.
+    """`address` is where its Flight server listens; the rest identifies the process.
 
-    The kernel draws `boot` anew at every start of a machine, so it names the machine too. Containers share it and have
-    a process table (`namespace`) of their own, in which the same pid is another process. `started` is in clock
-    ticks since the boot: a pid that is used again has another.
+    `boot` is random and new at every boot, so it identifies the machine too. Containers share it, but have their own
+    pid `namespace`, where the same pid is another process. `started` is in clock ticks since boot and differs when a
+    pid is reused.
     """
 
     address: str
@@ -41,7 +41,7 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """What `str` made; ValueError for anything else."""
+        """Parse the output of `str`. Raises ValueError for anything else."""
         found = _TEXT.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not the location of a worker")
@@ -62,19 +62,19 @@ class Location:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs; only to be asked on its own host."""
+        """Whether the process still runs. Meaningful only on its own host."""
         return started_ticks(self.pid) == self.started
 
     @property
     def gone(self) -> bool:
-        """Whether it is known from here that the process has ended."""
+        """Whether this process can tell that the other one has ended."""
         return self.on_this_host and not self.alive
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process started; None when there is none, or only what its parent has not yet collected."""
+    """When a process started; None if it does not exist or is a zombie."""
     try:
-        # The name stands in parentheses and may hold anything, also spaces and parentheses.
+        # The name is in parentheses and may itself contain spaces and parentheses.
         fields = (_PROC / str(pid) / "stat").read_text(encoding="latin-1").rpartition(")")[2].split()
     except OSError:
         return None

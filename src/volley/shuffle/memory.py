@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanged data as references in this process: nothing is copied, written or sent."""
+"""Exchanged data as references to batches in this process: nothing is copied, written or sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volley.shuffle.base import Block, ShuffleSink
 
 
 class MemoryStore:
-    """A `ShuffleStore` whose blocks are lists of batches. `location` names the worker that it belongs to."""
+    """A `ShuffleStore` whose blocks are lists of batches. `location` names its worker."""
 
     is_blocking = False
 
@@ -32,7 +32,7 @@ class MemoryStore:
             if attempt.query in self._released:
                 raise BlockMissing(f"{attempt}: its query is over.")
             if attempt in self._bytes:
-                raise ValueError(f"{attempt} has begun its output already")
+                raise ValueError(f"{attempt} already has a sink")
             self._bytes[attempt] = 0
             sink = self._open[attempt] = MemorySink(self, attempt, partitions)
             return sink

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading ahead of whoever uses what is read."""
+"""Prefetching on a thread pool."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def ahead(pool: ThreadPoolExecutor, works: Iterable[Callable[[], Value]], count: int) -> Iterator[Value]:
-    """What the works give, in their order, while up to `count` of them run or wait to be taken."""
+def prefetch(pool: ThreadPoolExecutor, works: Iterable[Callable[[], Value]], count: int) -> Iterator[Value]:
+    """Yield the results in order. Up to `count` of them are being computed or wait to be taken."""
     remaining = iter(works)
     running: deque[Future[Value]] = deque(pool.submit(work) for work in islice(remaining, count))
     while running:

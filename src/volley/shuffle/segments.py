@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files in which an attempt's output lies. None has a name, so nothing is left when its process is killed.
+"""The files that hold the output of an attempt. None has a name, so a killed process leaves nothing behind.
 
-memory    memfd: pages that live as long as a descriptor or a mapping of them
+memory    memfd: its pages live as long as a descriptor or a mapping of them
 disk      O_TMPFILE in one of the spill directories
 """
 
@@ -28,7 +28,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 @dataclass(frozen=True)
 class SegmentName:
-    """How a process finds an open file of another: its descriptor there, and what that must still be."""
+    """Identifies an open file of a process: its descriptor there, and the file that it must refer to."""
 
     descriptor: int
     device: int
@@ -36,15 +36,15 @@ class SegmentName:
     in_memory: bool
 
     def open(self, pid: int | None = None) -> pa.NativeFile:
-        """The file as process `pid` (this one when None) has it open: mapped when in memory, else to be read.
+        """Open the file that process `pid` (None: this process) has open: mapped if in memory, otherwise for reading.
 
-        OSError when the process does not have it open any more, or does not let us.
+        Raises OSError if the process has closed it or we lack permission.
         """
         descriptor = os.open(f"/proc/{pid or 'self'}/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = os.fstat(descriptor)
             if (found.st_dev, found.st_ino) != (self.device, self.inode):
-                raise FileNotFoundError(errno.ENOENT, "the descriptor is of another file by now")
+                raise FileNotFoundError(errno.ENOENT, "the descriptor now refers to another file")
             path = f"/proc/self/fd/{descriptor}"
             if not self.in_memory:
                 return pa.OSFile(path)
@@ -56,7 +56,7 @@ class SegmentName:
 
 
 class Segment:
-    """An open file that grows by `append` until it is sealed. Used by one thread at a time."""
+    """An open file that grows by `append` until it is sealed. One thread at a time uses it."""
 
     def __init__(self, descriptor: int, in_memory: bool) -> None:
         found = os.fstat(descriptor)
@@ -65,18 +65,18 @@ class Segment:
         self._open = True
 
     def append(self, data: pa.Buffer, align_at: int = 0) -> int:
-        """Where `data` begins in the file; its byte `align_at` falls on a multiple of ALIGNMENT_BYTES."""
+        """Append `data` so that its byte `align_at` is at a multiple of ALIGNMENT_BYTES. Returns where it begins."""
         start = self.size_bytes + -(self.size_bytes + align_at) % ALIGNMENT_BYTES
         self.size_bytes = write_at(self.name.descriptor, data, start)
         return start
 
     def seal(self) -> None:
-        """Nothing is written afterwards; memory is made immutable for every process."""
+        """Forbid further writes. Memory becomes immutable for every process."""
         if self.name.in_memory:
             fcntl.fcntl(self.name.descriptor, fcntl.F_ADD_SEALS, _SEALS)
 
     def close(self) -> None:
-        """The bytes are gone when the last reader has let go of them."""
+        """Close the file. Its bytes are freed once the last reader has closed it too."""
         if self._open:
             self._open = False
             os.close(self.name.descriptor)
@@ -87,7 +87,7 @@ def memory_segment() -> Segment:
 
 
 class SpillFiles:
-    """The disk files of one attempt: one in a directory, and another elsewhere when that is full."""
+    """The spill files of one attempt. When a directory is full, the next file goes to another one."""
 
     def __init__(self, attempt: AttemptId, directories: Sequence[Path]) -> None:
         self._attempt = attempt
@@ -96,20 +96,20 @@ class SpillFiles:
         self._current: Segment | None = None
 
     def append(self, data: pa.Buffer, align_at: int) -> tuple[Segment, int]:
-        """The file that took `data`, and where in it. SpillDiskFull when no directory has room."""
+        """Append `data`. Returns the file and the position in it. SpillDiskFull if no directory has room."""
         if self._untried is None:
-            # The emptiest comes first when this attempt needs one, which many never do.
+            # Look for the directory with the most space only now: many attempts never spill.
             self._untried = sorted(self._directories, key=free_bytes)
         cause: OSError | None = None
         while self._current is not None or self._untried:
-            segment = self._current or Segment(_unnamed(self._untried.pop()), in_memory=False)
+            segment = self._current or Segment(_open_unnamed(self._untried.pop()), in_memory=False)
             try:
                 start = segment.append(data, align_at)
             except OSError as error:
                 if not is_full(error):
                     raise
                 cause = error
-                # A file with something in it belongs to the attempt; an empty one to nobody.
+                # A file that has data belongs to the attempt; an empty one must be closed here.
                 if segment is not self._current:
                     segment.close()
                 self._current = None
@@ -119,13 +119,13 @@ class SpillFiles:
         raise SpillDiskFull(self._attempt, self._directories, data.size) from cause
 
 
-def _unnamed(directory: Path) -> int:
+def _open_unnamed(directory: Path) -> int:
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise
-    # A file system without O_TMPFILE: the name lives for the moment between two calls.
+    # File systems without O_TMPFILE: the name exists only between these two calls.
     descriptor, path = tempfile.mkstemp(prefix=".volley-", dir=directory)
     Path(path).unlink()
     return descriptor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores beside the workers as processes have them: the driver owns the data of a query, workers visit."""
+"""A shared store as a worker and as a driver use it: the driver owns the data of a query, workers do not."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerView:
-    """A shared store as one worker has it: a query that ends here ends for this worker alone.
+    """A shared store as one worker uses it: releasing a query here only ends it for this worker.
 
-    A worker may take a query for over because it is cut off from the driver; the data is not its to remove.
+    A worker that is cut off from the driver considers the query over, so it must not remove its data.
     """
 
     def __init__(self, store: SharedStore) -> None:
@@ -48,7 +48,7 @@ class WorkerView:
 
 
 class QueryLease:
-    """The data of one query as its driver has it: begun before the first task that writes, released at the end."""
+    """The driver's lease on the data of one query, from before the first task that writes to the end."""
 
     def __init__(self, store: SharedStore) -> None:
         self.store = store
@@ -58,7 +58,7 @@ class QueryLease:
     async def begin(self, query: QueryId) -> None:
         async with self._lock:
             if not self._begun:
-                # Also when this fails half-way there may be something to release.
+                # Even if this fails half-way there may be data to release.
                 self._begun = True
                 await run_blocking(Work.STORE, self.store.begin, query)
 
@@ -68,5 +68,5 @@ class QueryLease:
         try:
             await run_blocking(Work.STORE, self.store.release, query)
         except (VolleyError, OSError) as error:
-            # The rows are right all the same; what is left is removed when the lease has ended.
+            # The result is correct. The rest is removed when the lease expires.
             _log.warning("query %s: its exchanged data could not be removed: %s", query, error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of one attempt on its way into sealed files."""
+"""Writes the output of one attempt to sealed files, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Committed:
 
 
 class WorkerSink(ChunkedSink):
-    """A `ShuffleSink`, and after its commit the owner of the attempt's files until `close`.
+    """A `ShuffleSink` that owns the files of its attempt until `close`.
 
-    Chunks go to memory while the budget admits them; from the first that it does not admit on, to disk.
+    Chunks go to memory as long as the budget admits them. From the first refusal on, all go to disk.
     """
 
     def __init__(
@@ -57,20 +57,20 @@ class WorkerSink(ChunkedSink):
         self._segments: list[Segment] = []
         self._committed: tuple[Committed, ...] = ()
 
-    # ------------------------------------------------------------------------------------- as the writer sees it
+    # ---------------------------------------------------------------------------------------------- for the writer
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         with self._lock:
             self._check_open()
-            for number, ready in self._gathering.add(partition, batch):
+            for number, ready in self._builder.add(partition, batch):
                 self._chunks[number].append(self._place(ready))
 
     def commit(self) -> tuple[Block, ...]:
         with self._lock:
             self._check_open()
-            for number, ready in self._gathering.rest():
+            for number, ready in self._builder.flush():
                 self._chunks[number].append(self._place(ready))
-            self._committed = tuple(self._finished(number) for number in range(len(self._chunks)))
+            self._committed = tuple(self._finish_block(number) for number in range(len(self._chunks)))
             self._is_committed = True
             for segment in self._segments:
                 segment.seal()
@@ -83,18 +83,18 @@ class WorkerSink(ChunkedSink):
             self._free()
         self._on_abort(self._attempt)
 
-    # -------------------------------------------------------------------------------------- as its store sees it
+    # ----------------------------------------------------------------------------------------------- for the store
 
     @property
     def memory_bytes(self) -> int:
-        return self._memory_bytes + self._gathering.waiting_bytes
+        return self._memory_bytes + self._builder.waiting_bytes
 
     @property
     def spilled_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self._segments if not segment.name.in_memory)
 
-    def committed(self, block: Block) -> Committed:
-        """What was committed under the block's name; BlockMissing when that is nothing, or something else."""
+    def find_committed(self, block: Block) -> Committed:
+        """Find a committed block. BlockMissing if there is none, or a different one, under this name."""
         with self._lock:
             if not 0 <= block.partition < len(self._committed):
                 raise BlockMissing(f"{block} is not on {self._location}.", attempt=block.attempt)
@@ -108,7 +108,7 @@ class WorkerSink(ChunkedSink):
             return found
 
     def open(self, index: Index) -> list[pa.NativeFile]:
-        """The files of one of its blocks, open for one reader."""
+        """Open the files of a block for one reader."""
         with self._lock:
             if self._closed.is_set():
                 raise BlockMissing(
@@ -117,7 +117,7 @@ class WorkerSink(ChunkedSink):
             return [name.open() for name in index.files]
 
     def close(self) -> None:
-        """Let go of everything. Readers that have a file open keep what they have."""
+        """Free everything. Readers keep the files that they have open."""
         with self._lock:
             self._free()
 
@@ -144,8 +144,8 @@ class WorkerSink(ChunkedSink):
             self._segments.append(segment)
         return segment, start
 
-    def _finished(self, number: int) -> Committed:
-        # Small beside the rows, which are what is counted.
+    def _finish_block(self, number: int) -> Committed:
+        # The index is not counted against the budget: it is small compared with the rows.
         names = [segment.name for segment in self._segments]
         packed = self._index(number, names)
         segment, start = self._append(pa.py_buffer(packed), 0)
@@ -159,7 +159,7 @@ class WorkerSink(ChunkedSink):
         self._closed.set()
         for segment in self._segments:
             segment.close()
-        self._gathering.clear()
+        self._builder.clear()
         self._budget.free(self._memory_bytes)
         self._memory_bytes = 0
         self._segments = []

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store of a worker: exchanged data in its memory and on its disks, served to others over Flight.
 
-sink(attempt)  ->  sealed chunks in memory while the budget lasts, then on disk
-read(block)        own block, or of another process on this host:  its open files, mapped or read
-                   any other, or where this host does not allow that:  fetched over Flight
-serve(ticket)  ->  what another worker fetches
+sink(attempt)  ->  sealed chunks, in memory until the budget is used up, then on disk
+read(block)        a block of this process, or of another one on this host:  map or read its open files
+                   any other, or if this host does not allow that:           fetch over Flight
+serve(ticket)  ->  the blocks that another worker fetches
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import pyarrow as pa
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode
+from volley.shuffle.active_queries import ActiveQueries
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunk_builder import CHUNK_BYTES
 from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.fetch import Connect, Fetch
-from volley.shuffle.frames import SCHEMA, Header, Kind, frame, parts
+from volley.shuffle.frames import SCHEMA, Header, Kind, frame, split_chunk
 from volley.shuffle.local_blocks import open_peer
 from volley.shuffle.location import Location
-from volley.shuffle.under_way import UnderWay
 from volley.shuffle.worker_sink import WorkerSink
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a query holds now."""
+    """What a query uses now."""
 
     memory_bytes: int
     spilled_bytes: int
 
 
 class WorkerStore:
-    """A `ShuffleStore` of one worker: up to `memory_limit_bytes` in memory, the rest in `spill_directories`.
+    """The `ShuffleStore` of one worker: up to `memory_limit_bytes` in memory, the rest in `spill_directories`.
 
-    `connect` gives a client of another worker.
+    `connect` returns a client of another worker.
     """
 
     is_blocking = True
@@ -62,12 +62,12 @@ class WorkerStore:
         self._budget = MemoryBudget(memory_limit_bytes, config.spill_threshold)
         self._directories = tuple(spill_directories)
         self._connect = connect
-        self._under_way: UnderWay[WorkerSink, Location] = UnderWay()
+        self._active: ActiveQueries[WorkerSink, Location] = ActiveQueries()
 
     # -------------------------------------------------------------------------------------------------- writing
 
     def sink(self, attempt: AttemptId, partitions: int) -> WorkerSink:
-        return self._under_way.open_sink(
+        return self._active.open_sink(
             attempt,
             lambda: WorkerSink(
                 attempt,
@@ -77,30 +77,30 @@ class WorkerStore:
                 directories=self._directories,
                 disk_codec=self._config.codec,
                 chunk_bytes=min(CHUNK_BYTES, self._config.max_message_bytes),
-                on_abort=self._under_way.forget_sink,
+                on_abort=self._active.forget_sink,
             ),
         )
 
     def release(self, query: QueryId) -> None:
-        for sink in self._under_way.end(query):
+        for sink in self._active.end(query):
             sink.close()
 
     @property
     def held_bytes(self) -> int:
-        return sum(sink.memory_bytes + sink.spilled_bytes for sink in self._under_way.sinks())
+        return sum(sink.memory_bytes + sink.spilled_bytes for sink in self._active.sinks())
 
     @property
     def memory_bytes(self) -> int:
-        """What counts against the memory limit now."""
+        """Bytes that count against the memory limit now."""
         return self._budget.held_bytes
 
     def usage(self, query: QueryId) -> Usage:
-        mine = self._under_way.sinks(query)
+        mine = self._active.sinks(query)
         return Usage(sum(sink.memory_bytes for sink in mine), sum(sink.spilled_bytes for sink in mine))
 
     def close(self) -> None:
-        """Let go of everything of every query."""
-        for query in self._under_way.queries:
+        """Free the data of all queries."""
+        for query in self._active.queries:
             self.release(query)
 
     # -------------------------------------------------------------------------------------------------- reading
@@ -109,10 +109,10 @@ class WorkerStore:
         return self.read_many((block,))
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-        return self._under_way.read(blocks, self._to_ask, self._fetch, self._read_near)
+        return self._active.read(blocks, self._remote_holders, self._fetch, self._read_local)
 
-    def _to_ask(self, block: Block) -> Sequence[Location]:
-        return () if self._is_near(block) else (_holder(block),)
+    def _remote_holders(self, block: Block) -> Sequence[Location]:
+        return () if self._is_local(block) else (_holder(block),)
 
     def _fetch(self, holders: Sequence[Location], blocks: Sequence[Block]) -> Fetch[Location]:
         return Fetch(
@@ -124,8 +124,8 @@ class WorkerStore:
             retry_policy=self._config.retry,
         )
 
-    def _is_near(self, block: Block) -> bool:
-        """Whether the files of who holds the block can be read from here."""
+    def _is_local(self, block: Block) -> bool:
+        """Whether this process can read the files of the block's holder."""
         if block.location == self._name:
             return True
         holder = _holder(block)
@@ -137,7 +137,7 @@ class WorkerStore:
             return False
         return True
 
-    def _read_near(self, block: Block) -> Iterator[pa.RecordBatch]:
+    def _read_local(self, block: Block) -> Iterator[pa.RecordBatch]:
         if block.location == self._name:
             _, index, files = self._open_own(block)
         else:
@@ -148,10 +148,10 @@ class WorkerStore:
             yield unsealer.unseal(number, _bytes(block, index, number, files))
 
     def _open_own(self, block: Block) -> tuple[bytes, Index, list[pa.NativeFile]]:
-        sink = self._under_way.sink(block.attempt)
+        sink = self._active.sink(block.attempt)
         if sink is None:
             raise BlockMissing(f"{block} is not on {self._name}.", attempt=block.attempt)
-        packed = sink.committed(block).index
+        packed = sink.find_committed(block).index
         index = Index.unpack(packed, block)
         return packed, index, sink.open(index)
 
@@ -160,7 +160,7 @@ class WorkerStore:
         try:
             return open_peer(block, holder)
         except OSError as error:
-            # Its files could be opened a moment ago, so this one is no longer there.
+            # This process may open the holder's files, so the block itself is gone.
             raise BlockMissing(
                 f"{block} is not on {holder.address} any more: {error}.", attempt=block.attempt
             ) from error
@@ -168,11 +168,11 @@ class WorkerStore:
     # -------------------------------------------------------------------------------------------------- serving
 
     def serve(self, ticket: bytes) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
-        """What `do_get` answers to another worker. QueryError for a ticket that is none of a store."""
+        """Answer a `do_get` of another worker. QueryError if the ticket is not a `BlockRequest`."""
         return SCHEMA, self.frames(decode(ticket, BlockRequest))
 
     def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        """What `serve` sends; made as it is taken, so that a slow reader costs nothing."""
+        """Yield the frames that `serve` sends. They are made on demand, so a slow reader costs no memory."""
         number = 0
         try:
             for number, block in enumerate(request.blocks):
@@ -181,9 +181,9 @@ class WorkerStore:
                 for chunk in range(0 if number else request.skip_chunks, len(index.chunks)):
                     name = index.files[index.chunks[chunk].file]
                     data = _bytes(block, index, chunk, files)
-                    # What lies on disk was packed when it was written there.
+                    # Chunks on disk were compressed when they were written.
                     codec = request.codec if name.in_memory else "none"
-                    yield from parts(number, chunk, data, codec, self._config.max_message_bytes)
+                    yield from split_chunk(number, chunk, data, codec, self._config.max_message_bytes)
         except BlockMissing as error:
             kind = Kind.DAMAGED if isinstance(error, BlockDamaged) else Kind.MISSING
             yield frame(Header(kind, block=number), pa.py_buffer(error.message.encode()))

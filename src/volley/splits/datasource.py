@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from volley.errors import DataError, QueryError, VolleyError
 from volley.plan.expressions import Expression
-from volley.plan.local_registry import held
+from volley.plan.local_registry import lookup
 from volley.plan.nodes import HERE, Node, SourceScan, transform
 from volley.plan.subqueries import with_subqueries
 from volley.splits.conditions import push_down
@@ -99,7 +99,7 @@ def _open(reference: str) -> tuple[DataSource, StructType]:
 
     if reference.startswith(HERE):
         digest, _, schema = reference.removeprefix(HERE).partition(":")
-        pickled = held(digest)
+        pickled = lookup(digest)
         if pickled is None:
             raise QueryError(
                 "a data source that exists only in the driver's process was used elsewhere or too late."

@@ -14,7 +14,7 @@ import pyarrow as pa
 from volley.lower.operators import lower_split
 from volley.lower.sessions import split_context
 from volley.plan.expressions import Expression
-from volley.plan.fed_scans import over_files
+from volley.plan.fed_scans import with_files
 from volley.plan.nodes import Node
 from volley.splits.files import decode
 
@@ -32,7 +32,7 @@ class PlannedReader:
         piece = decode(split)
         context = split_context(piece.parts)
         with ExitStack() as resources:
-            plan = lower_split(over_files(self._plan, piece.files), context, resources).execution_plan()
+            plan = lower_split(with_files(self._plan, piece.files), context, resources).execution_plan()
             # DataFusion may make fewer parts than requested; together they still have all rows.
             for number in range(piece.part, plan.partition_count, piece.parts):
                 for batch in context.execute(plan, number):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one plan to stages that tasks can run.
+"""Cuts a plan into stages that tasks can run, and adapts them as stages finish.
 
-A checked plan enters; a graph of stages leaves, cut at the exchanges that really move rows between tasks. Every pass
-is a pure function from a plan to a plan that still gives the same rows; nothing here touches data, files or workers.
+A checked plan enters; a graph of stages leaves, cut at the exchanges that move rows between tasks. Every pass is a
+pure function from a plan to a plan with the same rows. Nothing here touches data, files or workers.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages that do the work of another one that they read, so that its rows are not exchanged.
+"""Merges a stage into its reader, so that its rows are not exchanged.
 
-absorb    a join whose one side proved small: every task reads that side whole and computes its share of the other
-chain     a stage with a single task goes on with the work of its reader, when that reads little else
+absorb    one side of a join proved small: every task reads that side whole and computes its share of the other
+chain     a stage with a single task continues with the work of its reader, if that reads little else
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def absorb(
     sizes: Mapping[int, int],
     limits: PlannerLimits,
 ) -> Stage | None:
-    """`reader` with the work of `probe`, which has not begun, in it; None if that is not allowed or not worth it.
+    """`reader` merged with `probe`, which has not started; None if that is not allowed or not worth it.
 
-    It then reads its other inputs whole, so these must have proved small: `sizes` are the bytes of those that are
-    finished, `outputs` the outputs of all that it reads. Nobody else may read `probe`.
+    The result reads its other inputs whole, so these must be small. `sizes` are the bytes of the finished inputs,
+    `outputs` the outputs of all inputs. `reader` must be the only reader of `probe`.
     """
     others = partitioned_inputs(reader, outputs) - {probe.id}
     if probe.id not in probe_inputs(reader, outputs) or not others or not others <= sizes.keys():
@@ -36,38 +36,39 @@ def absorb(
     small = sum(sizes[number] for number in others)
     if not within(small, limits.broadcast_bytes) or probe.tasks < reader.tasks:
         return None
-    # What both read would have to be read in two ways.
+    # An input of both would have to be read in two ways.
     if {node.stage for node in reader.inputs} & {node.stage for node in probe.inputs}:
         return None
 
     held = replace(reader, plan=with_build_sides(reader.plan, probe.id), whole=reader.whole | others)
-    return _with_work_of(probe, held)
+    return _merge_into(held, probe)
 
 
 def chain(reader: Stage, producer: Stage, other_bytes: int, limits: PlannerLimits) -> Stage | None:
-    """`reader` as one task that does the work of `producer` first; None where several would be quicker.
+    """`reader` as one task that does the work of `producer` first; None if several tasks would be faster.
 
-    `producer` has not begun and nobody else reads it; all else that `reader` reads is finished, and has `other_bytes`.
+    `producer` has not started and has no other reader. All other inputs of `reader` are finished; they have
+    `other_bytes`.
     """
     if producer.tasks > 1 or scans_of(reader.plan) or isinstance(reader.plan, WriteFiles):
         return None
     if not within(other_bytes + scanned_bytes(producer.plan), limits.continued_stage_bytes):
         return None
-    return _with_work_of(producer, reader)
+    return _merge_into(reader, producer)
 
 
-def _with_work_of(producer: Stage, reader: Stage) -> Stage:
-    def put_in(node: Node) -> Node:
+def _merge_into(reader: Stage, producer: Stage) -> Stage:
+    def inline(node: Node) -> Node:
         if isinstance(node, StageInput) and node.stage == producer.id:
-            return _read_as(node, producer.plan)
+            return _rename_output(producer.plan, node)
         return node
 
-    plan = transform(reader.plan, put_in)
+    plan = transform(reader.plan, inline)
     return replace(reader, plan=plan, tasks=producer.tasks, whole=reader.whole | producer.whole)
 
 
-def _read_as(node: StageInput, plan: Node) -> Node:
-    """The plan under the ids that its reader knows the columns by: merged stages have several readers."""
+def _rename_output(plan: Node, node: StageInput) -> Node:
+    """The plan with the column ids of its reader, which may differ: a stage can have several readers."""
     pairs = list(zip(node.output, plan.output, strict=True))
     if all(new.id == old.id for new, old in pairs):
         return plan
@@ -75,8 +76,8 @@ def _read_as(node: StageInput, plan: Node) -> Node:
 
 
 def describe_small(sizes: Mapping[int, int]) -> str:
-    """For the report: the inputs that proved small; files that every task reads itself are small from the start."""
+    """Describe the inputs that proved small, for the report. No sizes: small files that every task reads itself."""
     if not sizes:
-        return "small files tell which rows are wanted"
+        return "small files decide which rows are needed"
     stages = " and ".join(f"stage {number}" for number in sorted(sizes))
     return f"{stages} proved small ({sum(sizes.values()):,} bytes)"

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive planning: what the sizes of finished stages change about those that have not begun.
+"""Adaptive planning: replans stages that have not started, from the sizes of finished ones.
 
-A query starts with a plan for every stage. Whenever a stage finishes, `adapt` looks at each stage whose inputs are all
-there, and decides for good how it runs:
+A query starts with a plan for every stage. Whenever a stage finishes, `adapt` takes each stage whose inputs are all
+finished and settles how it runs:
 
     absorbed          its reader does its work, because the other side of the reader's join proved small
-    filtered          rows without a partner in a small finished stage are dropped before the exchange
+    filtered          rows without a match in a small finished stage are dropped before the exchange
     resized           partitions are merged, a skewed one is sliced, a small side is read whole
-    chained           it has one task, which goes on with the work of its reader
+    chained           it has one task, which continues with the work of its reader
 
 Everything here is plain data: nothing runs, and the same plan and sizes always give the same decisions.
 """
@@ -27,18 +27,18 @@ from volley.stages.limits import PlannerLimits
 from volley.stages.resize import Produced, resize
 from volley.stages.runtime_filters import Finished, apply_runtime_filter, limit_bytes
 from volley.stages.selectivity import may_shrink
-from volley.stages.subqueries import asked, with_results
+from volley.stages.subqueries import subquery_stages, with_results
 
 Sizes = Mapping[int, Produced]
-"""What each finished stage gave."""
+"""The output of each finished stage."""
 
 
 @dataclass(frozen=True)
 class AdaptivePlan:
-    """The stages of a running query, as they are planned now.
+    """The stages of a running query, as currently planned.
 
-    Those in `layouts` are settled: they may run, and their plans do not change any more. The work of a stage in
-    `absorbed` is done by the stage that is named there. A stage in `deferred` waits for others that it does not read.
+    Stages in `layouts` are settled: they may run, and their plans no longer change. `absorbed` maps a stage to the
+    stage that does its work. A stage in `deferred` waits for stages that it does not read.
     """
 
     stages: tuple[Stage, ...]
@@ -54,7 +54,7 @@ class AdaptivePlan:
         return self.stages[number]
 
     def only_reader(self, number: int) -> Stage | None:
-        """The stage that reads this one, if there is exactly one."""
+        """The reader of this stage; None unless there is exactly one."""
         readers = [
             stage
             for stage in self.stages
@@ -63,7 +63,7 @@ class AdaptivePlan:
         return readers[0] if len(readers) == 1 else None
 
     def upstream(self, number: int) -> frozenset[int]:
-        """All stages whose rows reach this one, without itself."""
+        """All stages whose rows reach this one, excluding itself."""
         found: set[int] = set()
         ahead = [number]
         while ahead:
@@ -72,7 +72,7 @@ class AdaptivePlan:
             ahead += new
         return frozenset(found)
 
-    def replaced(self, *stages: Stage) -> AdaptivePlan:
+    def with_stages(self, *stages: Stage) -> AdaptivePlan:
         changed = list(self.stages)
         for stage in stages:
             changed[stage.id] = stage
@@ -87,32 +87,32 @@ def adapt(plan: AdaptivePlan, finished: Sizes, limits: PlannerLimits) -> Adaptiv
 
 
 def _next_ready(plan: AdaptivePlan, finished: Sizes) -> Stage | None:
-    stage = next(_ready(plan, finished), None)
+    stage = next(_ready_stages(plan, finished), None)
     if stage is None and plan.layouts.keys() <= finished.keys():
-        # Nothing runs that a deferred stage could wait for: deferral only ever costs time.
-        return next(_ready(replace(plan, deferred={}), finished), None)
+        # Nothing runs that a deferred stage could wait for. Ending a deferral only costs time, never rows.
+        return next(_ready_stages(replace(plan, deferred={}), finished), None)
     return stage
 
 
 def answer(plan: AdaptivePlan, subquery: int, result: pa.Table) -> AdaptivePlan:
-    """Put the result of a subquery into the plans that ask for it. DataError if it cannot stand there."""
-    return plan.replaced(
+    """Insert the result of a subquery into the plans that use it. Raises DataError if it is not a valid value."""
+    return plan.with_stages(
         *(
             replace(stage, plan=with_results(stage.plan, {subquery: result}))
             for stage in plan.stages
-            if subquery in asked(stage.plan)
+            if subquery in subquery_stages(stage.plan)
         )
     )
 
 
-def _ready(plan: AdaptivePlan, finished: Sizes) -> Iterator[Stage]:
+def _ready_stages(plan: AdaptivePlan, finished: Sizes) -> Iterator[Stage]:
     for stage in plan.stages:
         if stage.id in plan.layouts or stage.id in plan.absorbed:
             continue
         over = finished.keys() | plan.absorbed.keys()
         inputs = {node.stage for node in stage.inputs}
         waits = plan.deferred.get(stage.id, frozenset())
-        if inputs <= finished.keys() and waits <= over and not asked(stage.plan):
+        if inputs <= finished.keys() and waits <= over and not subquery_stages(stage.plan):
             yield stage
 
 
@@ -135,13 +135,13 @@ def _settle(plan: AdaptivePlan, stage: Stage, finished: Sizes, limits: PlannerLi
 
 
 def _with_layout(plan: AdaptivePlan, stage: Stage, layout: Layout) -> AdaptivePlan:
-    return replace(plan.replaced(stage), layouts={**plan.layouts, stage.id: layout})
+    return replace(plan.with_stages(stage), layouts={**plan.layouts, stage.id: layout})
 
 
 def _absorb(
     plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, limits: PlannerLimits
 ) -> AdaptivePlan | None:
-    """The plan with `stage` put into its reader; None where its output has to be exchanged."""
+    """The plan with `stage` merged into its reader; None if its output must be exchanged."""
     read = {node.stage for node in reader.inputs}
     outputs = {number: output for number in read if (output := plan[number].output)}
     sizes = {number: finished[number].size_bytes for number in read & finished.keys() - {stage.id}}
@@ -150,8 +150,8 @@ def _absorb(
         return None
     small = {number: sizes[number] for number in merged.whole & sizes.keys()}
     decision = (
-        f"{describe_small(small)}: every task reads it whole, and does the work of stage {stage.id} "
-        "itself, whose rows are not exchanged"
+        f"{describe_small(small)}: every task reads it whole and does the work of stage {stage.id} "
+        "itself, without an exchange"
     )
     return _merge(plan, stage, merged, decision)
 
@@ -159,57 +159,57 @@ def _absorb(
 def _chain(
     plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, limits: PlannerLimits
 ) -> AdaptivePlan | None:
-    """The plan with the single task of `stage` going on with its reader; None where that is not worth it."""
+    """The plan in which the single task of `stage` continues with its reader; None if that is not worth it."""
     others = {node.stage for node in reader.inputs} - {stage.id}
     if not others <= finished.keys():
         return None
     merged = chain(reader, stage, sum(finished[number].size_bytes for number in others), limits)
     if merged is None:
         return None
-    decision = f"the task of stage {stage.id} is the only one and goes on with this stage itself"
+    decision = f"the only task of stage {stage.id} continues with this stage"
     return _merge(plan, stage, merged, decision)
 
 
 def _merge(plan: AdaptivePlan, stage: Stage, reader: Stage, decision: str) -> AdaptivePlan:
-    """From now on `reader` does the work of `stage` too."""
+    """Let `reader` do the work of `stage` too."""
     reader = replace(reader, decisions=(*reader.decisions, *stage.decisions, decision))
-    return replace(plan.replaced(reader), absorbed={**plan.absorbed, stage.id: reader.id})
+    return replace(plan.with_stages(reader), absorbed={**plan.absorbed, stage.id: reader.id})
 
 
 def _filter(plan: AdaptivePlan, stage: Stage, reader: Stage, finished: Sizes, limits: PlannerLimits) -> Stage:
-    """The stage without rows that its reader, or whoever reads that, has no use for, if finished stages tell which."""
+    """The stage without rows that its readers do not need, if finished stages can tell which."""
     near = {node.stage for node in reader.inputs} & finished.keys()
-    found = apply_runtime_filter(stage, reader, _measured(plan, near, finished), limits)
+    found = apply_runtime_filter(stage, reader, _measure(plan, near, finished), limits)
     if found is None:
         top = _last_reader(plan, reader)
         upstream = plan.upstream(top.id)
         limit = limit_bytes(stage, limits)
 
         def plan_of(number: int) -> Node | None:
-            """The work of stages below `top`, but for those that are finished and small."""
+            """The plan of a stage below `top`; None for one that is finished and small."""
             is_small = number in finished and finished[number].size_bytes <= limit
             work = plan[number].plan
             return None if is_small or isinstance(work, MaterializedInput) else work
 
         found = apply_runtime_filter(
-            stage, top, _measured(plan, upstream & finished.keys(), finished), limits, plan_of
+            stage, top, _measure(plan, upstream & finished.keys(), finished), limits, plan_of
         )
     if found is None:
         return stage
     filtered, sources = found
     small = describe_small({number: finished[number].size_bytes for number in sources})
-    decision = f"{small}: only rows with a partner there are exchanged"
+    decision = f"{small}: only rows with a match there are exchanged"
     return replace(filtered, decisions=(*stage.decisions, decision))
 
 
 def _last_reader(plan: AdaptivePlan, stage: Stage) -> Stage:
-    """Itself, or its only reader, or the only reader of that, and so on."""
+    """Follow the chain of only readers to its end."""
     while (reader := plan.only_reader(stage.id)) is not None:
         stage = reader
     return stage
 
 
-def _measured(plan: AdaptivePlan, numbers: frozenset[int] | set[int], finished: Sizes) -> dict[int, Finished]:
+def _measure(plan: AdaptivePlan, numbers: frozenset[int] | set[int], finished: Sizes) -> dict[int, Finished]:
     return {
         number: Finished(finished[number].size_bytes, _may_have_shrunk(plan, number)) for number in numbers
     }

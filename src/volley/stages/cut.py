@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a plan to stages: each exchange ends one stage and becomes an input of another.
+"""Cuts a plan into stages: each exchange ends one stage and becomes an input of another.
 
 Sort                       stage 2   Sort(StageInput 1)
   Exchange single                       |
@@ -25,7 +25,7 @@ from volley.plan.nodes import (
     walk,
     with_children,
 )
-from volley.plan.order import explicit_order, is_ordered
+from volley.plan.order import is_ordered, make_order_explicit
 from volley.plan.subqueries import with_subqueries
 from volley.stages.exchanges import place_exchanges
 from volley.stages.fuse import (
@@ -43,56 +43,56 @@ from volley.support.operators import UNSPLITTABLE
 
 
 def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
-    """The stages that run `plan` on `workers`; with one worker a single one of a single task, and one a subquery."""
+    """The stages that run `plan` on `workers`. One worker: a single task, plus one for each subquery."""
 
-    def arranged(plan: Node) -> Node:
-        plan = drop_idle_distinct(drop_idle_sorts(explicit_order(plan, workers == 1)))
+    def arrange(plan: Node) -> Node:
+        plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, workers == 1)))
         if workers > 1:
             plan = complete_after_exchange(plan, UNSPLITTABLE)
         return combine_aggregates(place_exchanges(plan, workers, limits))
 
-    return merge_equal_stages(cut(plan, workers, limits, arranged))
+    return merge_equal_stages(cut(plan, workers, limits, arrange))
 
 
-def kept(graph: StageGraph, readers: int) -> StageGraph:
-    """The graph with the rows of its last stage in blocks for `readers`, who take any of them, instead of a result."""
+def partition_result(graph: StageGraph, readers: int) -> StageGraph:
+    """The graph with its result left in the shuffle stores, in partitions that any of `readers` can take."""
     last = graph.result
-    # Twice as many as readers, so that these can be given about the same each.
+    # Twice as many as readers, so that each gets about the same amount.
     partitions = max(1, -(-2 * readers // last.tasks))
     output = Output(Partitioning.ROUND_ROBIN, partitions)
     return replace(graph, stages=(*graph.stages[:-1], replace(last, output=output)))
 
 
-def alone(graph: StageGraph) -> StageGraph:
-    """The graph of a query that is not spread, which says so."""
-    said = "the query reads little, so that one task does all of it"
-    return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, decisions=(said,))))
+def note_single_task(graph: StageGraph) -> StageGraph:
+    """The graph of a query that is not distributed, with the reason among its decisions."""
+    decision = "the query reads little data, so one task does all of it"
+    return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, decisions=(decision,))))
 
 
 def cut(
-    plan: Node, workers: int, limits: PlannerLimits, arranged: Callable[[Node], Node] = lambda plan: plan
+    plan: Node, workers: int, limits: PlannerLimits, arrange: Callable[[Node], Node] = lambda plan: plan
 ) -> StageGraph:
-    """Every exchange in `plan`, and in its subqueries, becomes the border of a stage, when they are `arranged`."""
-    cutting = _Cutting(workers, limits, arranged)
-    root = cutting.last_stage(plan)
-    stages = (*cutting.stages, cutting.stage(root, None, is_ordered(root)))
-    return StageGraph(stages, frozenset(cutting.subqueries))
+    """Cut `plan` and its subqueries at every exchange, after `arrange` has rewritten them."""
+    cutter = _Cutter(workers, limits, arrange)
+    root = cutter.last_stage(plan)
+    stages = (*cutter.stages, cutter.stage(root, None, is_ordered(root)))
+    return StageGraph(stages, frozenset(cutter.subqueries))
 
 
-class _Cutting:
-    def __init__(self, workers: int, limits: PlannerLimits, arranged: Callable[[Node], Node]) -> None:
+class _Cutter:
+    def __init__(self, workers: int, limits: PlannerLimits, arrange: Callable[[Node], Node]) -> None:
         self.stages: list[Stage] = []
         self._workers = workers
         self._limits = limits
-        self._arranged = arranged
+        self._arrange = arrange
         self.subqueries: set[int] = set()
         self._read_as: dict[Node, StageInput] = {}
         self._row_counts = RowCounts()
 
     def last_stage(self, plan: Node) -> Node:
-        """What is left for the last stage of a query; `stages` has all before it."""
-        arranged = self._arranged(with_subqueries(plan, self._subquery))
-        return self._without_exchanges(self._row_counts.keep(arranged))
+        """Cut off all stages but the last, into `stages`, and return the plan of the last one."""
+        arranged = self._arrange(with_subqueries(plan, self._subquery))
+        return self._cut_exchanges(self._row_counts.keep(arranged))
 
     def stage(self, plan: Node, output: Output | None, ordered: bool) -> Stage:
         return Stage(len(self.stages), plan, self._tasks(plan), output, ordered)
@@ -106,21 +106,21 @@ class _Cutting:
             self._read_as[plan] = StageInput(stage.id, root.output)
         return self._read_as[plan]
 
-    def _without_exchanges(self, node: Node) -> Node:
+    def _cut_exchanges(self, node: Node) -> Node:
         if isinstance(node, MaterializedInput):
-            # A stage that has run, however what reads it is exchanged in turn.
+            # A stage that has already run.
             output = Output(Partitioning.ROUND_ROBIN, node.partitions)
             self.stages.append(Stage(len(self.stages), node, node.tasks, output))
             return StageInput(self.stages[-1].id, node.output)
         if not isinstance(node, Exchange):
-            return with_children(node, tuple(self._without_exchanges(child) for child in node.children))
-        child = self._without_exchanges(node.child)
+            return with_children(node, tuple(self._cut_exchanges(child) for child in node.children))
+        child = self._cut_exchanges(node.child)
         stage = self.stage(child, _output(node, child), isinstance(child, Sort))
         self.stages.append(stage)
         return StageInput(stage.id, child.output, child.keys if isinstance(child, Sort) else ())
 
     def _tasks(self, plan: Node) -> int:
-        """As many tasks as the leaf that is divided furthest; what every task reads whole does not count."""
+        """The task count of the leaf with the most; leaves that every task reads whole do not count."""
         scans = (scan_tasks(scan, self._workers, self._limits) for scan in scans_of(plan))
         tasks = max(scans, default=1)
         for node in walk(plan):

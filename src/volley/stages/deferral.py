@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which stages should not begin at once, because another stage may make their exchange unnecessary.
+"""Which stages should not start at once, because another stage may make their exchange unnecessary.
 
-Both sides of a shuffle join could run at the same time. But when one side proves small before the other has begun, the
+Both sides of a shuffle join could run at the same time. But if one side proves small before the other has started, the
 other need not be exchanged at all (`absorb`), or only in part (`runtime_filters`). So a stage waits for the other side
-of its join if that side scans less and may keep few of its rows. The other side keeps the workers busy meanwhile.
+of its join if that side scans less and may keep few of its rows. Meanwhile the other side keeps the workers busy.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from volley.stages.limits import PlannerLimits
 from volley.stages.probe_side import partitioned_inputs, probe_inputs
 from volley.stages.runtime_filters import FilterSource, filter_sources
 from volley.stages.scans import scanned_bytes, scans_of
-from volley.stages.selectivity import conditions, leaves_out, may_shrink
-from volley.stages.subqueries import asked
+from volley.stages.selectivity import count_conditions, drops_rows, may_shrink
+from volley.stages.subqueries import subquery_stages
 
 _Candidate = tuple[int, frozenset[int]]
-"""A stage, and those that have to prove small for it to have less to do."""
+"""A stage, and the stages that must prove small to save it work."""
 
 
 def defer(graph: StageGraph, limits: PlannerLimits) -> dict[int, frozenset[int]]:
-    """For each stage that should wait, the stages to wait for. These never wait for it in turn."""
+    """For each stage that should wait, the stages to wait for. There are no cycles."""
     deferral = _Deferral(graph, limits)
     deferral.accept(candidate for reader in graph.stages for candidate in deferral.near(reader))
     far = list(deferral.far())
     if far:
         deferral.accept(far)
-        # What waits will have fewer rows, and may prove small in turn.
+        # Deferred stages will have fewer rows, and may prove small in turn.
         deferral.accept(candidate for reader in graph.stages for candidate in deferral.near(reader))
     return deferral.deferred
 
@@ -42,14 +42,14 @@ class _Deferral:
         self._graph = graph
         self._limits = limits
         self._inputs = {stage.id: frozenset(node.stage for node in stage.inputs) for stage in graph.stages}
-        self._asks = {stage.id: asked(stage.plan) for stage in graph.stages}
+        self._asks = {stage.id: subquery_stages(stage.plan) for stage in graph.stages}
         self._readers = Counter(number for inputs in self._inputs.values() for number in inputs)
         self._scanned = {stage.id: scanned_bytes(stage.plan) for stage in graph.stages}
-        self._conditions = {stage.id: conditions(stage.plan) for stage in graph.stages}
+        self._conditions = {stage.id: count_conditions(stage.plan) for stage in graph.stages}
         self._may_shrink = {stage.id: may_shrink(stage.plan) for stage in graph.stages}
 
     def accept(self, candidates: Iterable[_Candidate]) -> None:
-        """Let stages wait, those first that wait for the least; of two that could wait for each other, one does."""
+        """Defer candidates, cheapest wait first. Of two that could wait for each other, one does."""
         wanted = [(number, others) for number, others in candidates if self._readers[number] == 1 and others]
         for number, others in sorted(wanted, key=lambda item: (self._expected_bytes(item[1]), item[0])):
             is_before = number in self._before(others, self._waits())
@@ -59,11 +59,11 @@ class _Deferral:
                 self.deferred[number] = others
 
     def _waits(self) -> dict[int, frozenset[int]]:
-        """What stages wait for beside their inputs: others, as decided so far, and the subqueries that they ask."""
+        """What stages wait for besides their inputs: deferrals accepted so far, and their subqueries."""
         return {number: asks | self.deferred.get(number, frozenset()) for number, asks in self._asks.items()}
 
     def near(self, reader: Stage) -> Iterator[_Candidate]:
-        """Inputs of a stage that could wait for other inputs of it."""
+        """Inputs of a stage that could wait for its other inputs."""
         outputs = {stage.id: stage.output for stage in self._graph.stages if stage.output is not None}
         divided = partitioned_inputs(reader, outputs)
         for number in divided & probe_inputs(reader, outputs):
@@ -76,8 +76,8 @@ class _Deferral:
                     yield number, partner.inputs
 
     def far(self) -> Iterator[_Candidate]:
-        """Stages that could wait for those that they are joined to further up, if these are broadcast: others are
-        unlikely to be small."""
+        """Stages that could wait for a broadcast stage that they are joined to further up. Other stages are unlikely to
+        be small."""
         sent = {stage.id for stage in self._graph.stages if _is_sent_to_all(stage)}
         sent = set(filter(self._may_prove_small, sent))
 
@@ -91,14 +91,14 @@ class _Deferral:
                         yield stage.id, partner.inputs
 
     def _may_help(self, partner: FilterSource) -> bool:
-        return leaves_out(partner.plan) or any(map(self._may_prove_small, partner.inputs))
+        return drops_rows(partner.plan) or any(map(self._may_prove_small, partner.inputs))
 
     def _may_prove_small(self, number: int) -> bool:
         before = self._before(frozenset({number}), {})
         return any(self._may_shrink[stage] or stage in self.deferred for stage in before)
 
     def _expected_bytes(self, stages: frozenset[int]) -> float:
-        """How much is left of what they scan can only be guessed; every condition may leave little."""
+        """A guess of how much is left of what they scan: every condition may leave little."""
         found = sum(self._conditions[stage] for stage in self._before(stages, {}))
         return float(self._scanned_upstream(stages) / 4**found)
 
@@ -106,7 +106,7 @@ class _Deferral:
         return sum(self._scanned[stage] for stage in self._before(stages, {}))
 
     def _before(self, stages: frozenset[int], waits: dict[int, frozenset[int]]) -> frozenset[int]:
-        """The stages and all that must be finished before they are."""
+        """The stages and everything that must finish before they can."""
         found: set[int] = set()
         ahead = set(stages)
         while ahead:

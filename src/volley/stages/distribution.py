@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the rows of a sub-plan lie across tasks, and how operators carry that along.
+"""How the rows of a sub-plan are distributed over tasks, and how operators propagate that.
 
-Spark leaves an exchange out where it knows that rows already lie well. The task counts and the hash function here are
-our own, so nothing is taken from Spark: what an operator needs is derived and compared, and an exchange is put in
-where it is missing. An unknown layout costs an exchange, never a row.
+Spark omits an exchange if it knows that rows are already distributed well. Volley has its own task counts and hash
+function, so it does not rely on that: it derives what each operator needs and adds an exchange where one is missing.
+An unknown distribution costs an exchange, never a row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from volley.plan.expressions import Alias, Attribute, Expression, plain, references, transform
+from volley.plan.expressions import Alias, Attribute, Expression, canonicalize, references, transform
 from volley.plan.nodes import Aggregate, Expand, Node, Project
 
 Keys = tuple[Expression, ...]
@@ -19,9 +19,9 @@ Keys = tuple[Expression, ...]
 
 @dataclass(frozen=True)
 class Distribution:
-    """Over `tasks`. Rows that agree on all of some `hashed_by` keys are in one task, chosen by hash in that order.
+    """Rows over `tasks`. Rows with equal values of an element of `hashed_by` are in one task, chosen by their hash.
 
-    Every element of `hashed_by` describes the same layout (both sides of an inner join name it, for example).
+    Every element of `hashed_by` describes the same layout, for example by the keys of either side of an inner join.
     """
 
     tasks: int
@@ -32,51 +32,55 @@ class Distribution:
         return self.tasks == 1
 
     def clusters(self, keys: Iterable[Expression]) -> bool:
-        """Whether rows that agree on `keys` are certain to be in one task."""
-        wanted = {plain(key) for key in keys}
+        """Whether rows with equal `keys` are guaranteed to be in one task."""
+        wanted = {canonicalize(key) for key in keys}
         return self.single or any(wanted.issuperset(hashed) for hashed in self.hashed_by)
 
-    def scattered(self) -> Distribution:
+    def without_keys(self) -> Distribution:
         return Distribution(self.tasks)
 
 
-def through(distribution: Distribution, node: Node) -> Distribution:
-    """How the rows of an operator lie that works on those of its only child where they are."""
+def propagate(distribution: Distribution, node: Node) -> Distribution:
+    """The distribution of an operator that works on its only child's rows in place."""
     match node:
         case Project():
-            return _through_project(distribution, node)
+            return _propagate_project(distribution, node)
         case Aggregate():
-            return _through_aggregate(distribution, node)
+            return _propagate_aggregate(distribution, node)
         case Expand():
-            return _through_expand(distribution, node)
+            return _propagate_expand(distribution, node)
         case _:
-            # Columns of other ids are new: keys that are not among the columns are forgotten.
-            return _renamed(distribution, {plain(column): plain(column) for column in node.output})
+            # Drop keys that are no longer among the columns.
+            return _rename(
+                distribution, {canonicalize(column): canonicalize(column) for column in node.output}
+            )
 
 
-def _through_project(distribution: Distribution, node: Project) -> Distribution:
-    return _renamed(distribution, _names(node.expressions))
+def _propagate_project(distribution: Distribution, node: Project) -> Distribution:
+    return _rename(distribution, _names(node.expressions))
 
 
-def _through_aggregate(distribution: Distribution, node: Aggregate) -> Distribution:
-    by_group = {plain(key): plain(_attribute(key)) for key in node.grouping}
-    return _renamed(_renamed(distribution, by_group), _names(node.results))
+def _propagate_aggregate(distribution: Distribution, node: Aggregate) -> Distribution:
+    by_group = {canonicalize(key): canonicalize(_attribute(key)) for key in node.grouping}
+    return _rename(_rename(distribution, by_group), _names(node.results))
 
 
-def _through_expand(distribution: Distribution, node: Expand) -> Distribution:
-    """Only columns that every projection passes on unchanged still tell where a row is."""
+def _propagate_expand(distribution: Distribution, node: Expand) -> Distribution:
+    """Only columns that every projection passes on unchanged still determine the task of a row."""
     kept = {
-        plain(attribute): plain(attribute)
+        canonicalize(attribute): canonicalize(attribute)
         for position, attribute in enumerate(node.output)
-        if all(plain(projection[position]) == plain(attribute) for projection in node.projections)
+        if all(
+            canonicalize(projection[position]) == canonicalize(attribute) for projection in node.projections
+        )
     }
-    return _renamed(distribution, kept)
+    return _rename(distribution, kept)
 
 
 def _names(expressions: Iterable[Expression]) -> dict[Expression, Expression]:
     names: dict[Expression, Expression] = {}
     for expression in expressions:
-        names.setdefault(plain(expression), plain(_attribute(expression)))
+        names.setdefault(canonicalize(expression), canonicalize(_attribute(expression)))
     return names
 
 
@@ -86,11 +90,11 @@ def _attribute(expression: Expression) -> Expression:
     return expression
 
 
-def _renamed(distribution: Distribution, names: Mapping[Expression, Expression]) -> Distribution:
-    """The layout in terms of the new columns; keys that cannot be said in them are forgotten."""
+def _rename(distribution: Distribution, names: Mapping[Expression, Expression]) -> Distribution:
+    """The distribution over the new columns; keys that cannot be expressed over them are dropped."""
     known = frozenset(id for name in names.values() for id in references(name))
 
-    def rename(key: Expression) -> Expression | None:
+    def rename_key(key: Expression) -> Expression | None:
         if key in names:
             return names[key]
         renamed = transform(key, lambda part: names.get(part, part))
@@ -98,7 +102,7 @@ def _renamed(distribution: Distribution, names: Mapping[Expression, Expression])
 
     hashed_by = set()
     for keys in distribution.hashed_by:
-        renamed = tuple(rename(key) for key in keys)
+        renamed = tuple(rename_key(key) for key in keys)
         if all(key is not None for key in renamed):
             hashed_by.add(tuple(key for key in renamed if key is not None))
     return Distribution(distribution.tasks, frozenset(hashed_by))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges where rows must move, and nowhere else.
+"""Places exchanges where rows must move between tasks, and nowhere else.
 
 Spark's exchanges say where *it* would move rows, over its own partitions. This pass keeps those that move rows between
-our tasks, drops the others, and puts in what our layout needs and Spark's did not. With one worker every task count
-is one, so every exchange goes and the whole query is one fragment.
+Volley's tasks, drops the others, and adds those that Volley needs and Spark did not. With one worker every stage has
+one task, so every exchange is dropped and the whole query is one fragment.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan.expressions import Alias, Attribute, Expression, plain
+from volley.plan.expressions import Alias, Attribute, Expression, canonicalize
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -38,7 +38,7 @@ from volley.plan.traits import TRAITS, below_row_by_row, traits_of
 from volley.stages.distribution import (
     Distribution,
     Keys,
-    through,
+    propagate,
 )
 from volley.stages.limits import PlannerLimits, within
 from volley.stages.repeatable import gives_same_rows
@@ -51,7 +51,7 @@ SINGLE = Distribution(1)
 
 
 def place_exchanges(plan: Node, workers: int, limits: PlannerLimits) -> Node:
-    """The same plan with exactly the exchanges that `workers` tasks a stage need."""
+    """The plan with exactly the exchanges that `workers` tasks per stage need."""
     return _Placement(workers, limits, _first_halves(plan)).place(plan)[0]
 
 
@@ -62,7 +62,7 @@ class _Placement:
         self._first_halves = first_halves
 
     def place(self, node: Node) -> Placed:
-        """The sub-plan with its exchanges placed, and how its rows then lie."""
+        """The sub-plan with its exchanges placed, and its distribution."""
         match node:
             case FileScan() | SourceScan():
                 return node, Distribution(scan_tasks(node, self._workers, self._limits))
@@ -88,23 +88,23 @@ class _Placement:
                 raise TypeError(f"{type(node).__name__} cannot be in a plan that runs natively")
 
     def _over_one_child(self, node: Node) -> Placed:
-        """Any operator that needs no more than certain rows in one task."""
+        """Any operator that only needs certain rows in one task."""
         placed = self.place(node.children[0])
         together = traits_of(node).together
         if together is not None and id(node) not in self._first_halves:
-            placed = self._clustered(placed, together)
+            placed = self._cluster(placed, together)
         child, at = placed
-        return with_children(node, (child,)), through(at, node)
+        return with_children(node, (child,)), propagate(at, node)
 
     def _exchange(self, node: Exchange) -> Placed:
         child, at = self.place(node.child)
         match node.partitioning:
             case Partitioning.SINGLE | Partitioning.RANGE:
-                # Nothing above can tell one task from ranges over several, and one task satisfies everybody.
-                return self._gathered((child, at))
+                # Nothing above can tell one task from ranges over several, and one task meets every requirement.
+                return self._gather((child, at))
             case Partitioning.HASH:
-                keys = tuple(plain(key) for key in node.keys)
-                return (child, at) if keys in at.hashed_by else self._hashed((child, at), node.keys)
+                keys = tuple(canonicalize(key) for key in node.keys)
+                return (child, at) if keys in at.hashed_by else self._hash((child, at), node.keys)
             case Partitioning.ROUND_ROBIN if at.tasks < self._workers:
                 even = Exchange(Partitioning.ROUND_ROBIN, self._workers, (), (), child)
                 return even, Distribution(self._workers)
@@ -120,8 +120,8 @@ class _Placement:
             below = below.child
         child, at = self.place(below)
         if not at.single:
-            # Each task sorts its share; the one task that reads them merges what is sorted already.
-            child, at = self._gathered((Sort(node.keys, False, child), at))
+            # Each task sorts its share; the single reader merges the sorted shares.
+            child, at = self._gather((Sort(node.keys, False, child), at))
         return replace(node, child=child), at
 
     def _limit(self, node: Limit) -> Placed:
@@ -129,14 +129,14 @@ class _Placement:
         if node.whole and not at.single:
             if node.count is not None:
                 child = Limit(node.count + node.offset, 0, False, child)
-            child, at = self._gathered((child, at))
+            child, at = self._gather((child, at))
         return replace(node, child=child), at
 
     def _top(self, node: TopN) -> Placed:
         child, at = self.place(node.child)
         if not at.single:
             share = TopN(node.count + node.offset, 0, node.keys, child.output, child)
-            child, at = self._gathered((share, at))
+            child, at = self._gather((share, at))
         return replace(node, child=child), at
 
     def _union(self, node: Union) -> Placed:
@@ -145,7 +145,7 @@ class _Placement:
         inputs = []
         for child, at in placed:
             if at.single and tasks > 1 and not _can_be_shared(child):
-                # One task's rows among the rows of several: a stage of its own, which task 0 alone reads.
+                # Only one of several tasks may add these rows: a separate stage, which only task 0 reads.
                 child = Exchange(Partitioning.SINGLE, 1, (), (), child)
             inputs.append(child)
         return replace(node, inputs=tuple(inputs)), Distribution(tasks)
@@ -155,23 +155,23 @@ class _Placement:
     def _join(self, node: Join) -> Placed:
         left, right = self.place(node.left), self.place(node.right)
         if left[1].single and right[1].single:
-            return _joined(node, left, right, SINGLE)
+            return _join_placed(node, left, right, SINGLE)
         match self._broadcast_side(node):
             case BuildSide.RIGHT if left[1].single:
-                return _joined(node, left, self._gathered(right), SINGLE)
+                return _join_placed(node, left, self._gather(right), SINGLE)
             case BuildSide.LEFT if right[1].single:
-                return _joined(node, self._gathered(left), right, SINGLE)
+                return _join_placed(node, self._gather(left), right, SINGLE)
             case BuildSide.RIGHT:
-                return _joined(node, left, self._everywhere(right, _looked_up(node)), left[1])
+                return _join_placed(node, left, self._replicate(right, _lookup_columns(node)), left[1])
             case BuildSide.LEFT:
-                return _joined(node, self._everywhere(left), right, right[1])
+                return _join_placed(node, self._replicate(left), right, right[1])
         if not node.left_keys or node.null_aware or _key_types_differ(node):
-            return _joined(node, self._gathered(left), self._gathered(right), SINGLE)
-        left, right = map(self._seen_apart, self._together(node, left, right))
-        return _joined(node, left, right, _distribution_of_join(node, left[1], right[1]))
+            return _join_placed(node, self._gather(left), self._gather(right), SINGLE)
+        left, right = map(self._isolate_small_side, self._colocate(node, left, right))
+        return _join_placed(node, left, right, _distribution_of_join(node, left[1], right[1]))
 
     def _broadcast_side(self, node: Join) -> BuildSide | None:
-        """The side that every task may see whole: the one Spark chose, or any for a join without keys."""
+        """The side that every task may see whole: Spark's choice, or any side of a join without keys."""
         without_keys = not node.left_keys or node.null_aware
         divisible = traits_of(node).divisible
         if (_is_broadcast(node.right) or without_keys) and 0 in divisible:
@@ -180,10 +180,10 @@ class _Placement:
             return BuildSide.LEFT
         return None
 
-    def _together(self, node: Join, left: Placed, right: Placed) -> tuple[Placed, Placed]:
-        """Both sides laid out so that rows with equal keys are in the same task; moves as few sides as it can."""
-        left_keys = tuple(plain(key) for key in node.left_keys)
-        right_keys = tuple(plain(key) for key in node.right_keys)
+    def _colocate(self, node: Join, left: Placed, right: Placed) -> tuple[Placed, Placed]:
+        """Bring rows with equal keys into the same task, moving as few sides as possible."""
+        left_keys = tuple(canonicalize(key) for key in node.left_keys)
+        right_keys = tuple(canonicalize(key) for key in node.right_keys)
         pairs = set(zip(left_keys, right_keys, strict=True))
         for mine in left[1].hashed_by:
             for theirs in right[1].hashed_by:
@@ -191,21 +191,21 @@ class _Placement:
                     return left, right
         for mine in left[1].hashed_by:
             if set(mine) <= set(left_keys):
-                return left, self._hashed(right, [node.right_keys[left_keys.index(key)] for key in mine])
+                return left, self._hash(right, [node.right_keys[left_keys.index(key)] for key in mine])
         for theirs in right[1].hashed_by:
             if set(theirs) <= set(right_keys):
-                return self._hashed(left, [node.left_keys[right_keys.index(key)] for key in theirs]), right
-        return self._hashed(left, node.left_keys), self._hashed(right, node.right_keys)
+                return self._hash(left, [node.left_keys[right_keys.index(key)] for key in theirs]), right
+        return self._hash(left, node.left_keys), self._hash(right, node.right_keys)
 
-    def _seen_apart(self, placed: Placed) -> Placed:
-        """The side of a join in a stage of its own where it may prove so small that other sides need not be exchanged:
-        groups of which a condition leaves some.
+    def _isolate_small_side(self, placed: Placed) -> Placed:
+        """Put a side of a join into its own stage if it may prove so small that the other side need not be exchanged:
+        groups of which a condition keeps only some.
         """
         node, at = placed
         below = node
         while traits_of(below).row_by_row:
             (child,) = below.children
-            if is_selective(below) and isinstance(child, Aggregate) and not takes_any_share(child):
+            if is_selective(below) and isinstance(child, Aggregate) and not is_partial(child):
                 keys = min(at.hashed_by, key=len)
                 return Exchange(Partitioning.HASH, self._workers, keys, (), node), at
             below = child
@@ -213,36 +213,36 @@ class _Placement:
 
     # ------------------------------------------------------------------------------------ exchanges
 
-    def _clustered(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
-        """Rows that agree on `keys` in one task; all rows in one task when there are no keys."""
+    def _cluster(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
+        """Bring rows with equal `keys` into one task; without keys, all rows."""
         if placed[1].single or (keys and placed[1].clusters(keys)):
             return placed
-        return self._hashed(placed, [_value(key) for key in keys]) if keys else self._gathered(placed)
+        return self._hash(placed, [_value(key) for key in keys]) if keys else self._gather(placed)
 
-    def _hashed(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
+    def _hash(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
         if self._workers == 1:
             return placed
-        exchange = Exchange(Partitioning.HASH, self._workers, tuple(keys), (), _not_moved(placed[0]))
-        at: Keys = tuple(plain(key) for key in keys)
+        exchange = Exchange(Partitioning.HASH, self._workers, tuple(keys), (), _drop_exchange(placed[0]))
+        at: Keys = tuple(canonicalize(key) for key in keys)
         return exchange, Distribution(self._workers, frozenset({at}))
 
-    def _gathered(self, placed: Placed) -> Placed:
+    def _gather(self, placed: Placed) -> Placed:
         if placed[1].single:
             return placed
-        return Exchange(Partitioning.SINGLE, 1, (), (), _not_moved(placed[0])), SINGLE
+        return Exchange(Partitioning.SINGLE, 1, (), (), _drop_exchange(placed[0])), SINGLE
 
-    def _everywhere(self, placed: Placed, looked_up: tuple[Attribute, ...] = ()) -> Placed:
-        """All rows in every task: computed there from small files, or once and then read by all.
+    def _replicate(self, placed: Placed, lookup_columns: tuple[Attribute, ...] = ()) -> Placed:
+        """Bring all rows into every task: each computes them from small files, or they are computed once and broadcast.
 
-        Where only the values of `looked_up` are asked for, a task sends each once: every reader builds a table of them.
+        If only the values of `lookup_columns` matter, a task sends each once: every reader builds a hash table of them.
         """
-        child = _not_moved(placed[0])
+        child = _drop_exchange(placed[0])
         if self._costs_less_than_a_stage(child):
             return transform(
                 child, lambda n: replace(n, whole=True) if isinstance(n, FileScan) else n
             ), placed[1]
-        if looked_up:
-            child = Aggregate(looked_up, (), (), looked_up, child)
+        if lookup_columns:
+            child = Aggregate(lookup_columns, (), (), lookup_columns, child)
         return Exchange(Partitioning.BROADCAST, 1, (), (), child), placed[1]
 
     def _costs_less_than_a_stage(self, node: Node) -> bool:
@@ -255,13 +255,13 @@ class _Placement:
         return len(scans) == len(leaves) and within(cost, self._limits.replicated_scan_bytes)
 
 
-def _not_moved(node: Node) -> Node:
-    """What is moved again at once need not be moved before."""
+def _drop_exchange(node: Node) -> Node:
+    """Drop an exchange whose rows are exchanged again at once."""
     return node.child if isinstance(node, Exchange) else node
 
 
-def _looked_up(join: Join) -> tuple[Attribute, ...]:
-    """The columns of the right side that a join asks whether they occur, and nothing else of it."""
+def _lookup_columns(join: Join) -> tuple[Attribute, ...]:
+    """The right side's key columns, if the join only checks whether their values occur."""
     kinds = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
     if join.kind not in kinds or join.condition is not None or join.null_aware:
         return ()
@@ -269,7 +269,7 @@ def _looked_up(join: Join) -> tuple[Attribute, ...]:
     return columns if len(columns) == len(join.right_keys) else ()
 
 
-def _joined(node: Join, left: Placed, right: Placed, at: Distribution) -> Placed:
+def _join_placed(node: Join, left: Placed, right: Placed, at: Distribution) -> Placed:
     return replace(node, left=left[0], right=right[0]), at
 
 
@@ -281,7 +281,7 @@ def _distribution_of_join(node: Join, left: Distribution, right: Distribution) -
             return right
         case JoinKind.FULL:
             # Rows of either side carry NULL in the other side's keys.
-            return left.scattered()
+            return left.without_keys()
         case _:
             return left
 
@@ -295,28 +295,28 @@ def _key_types_differ(node: Join) -> bool:
     return any(left.type != right.type for left, right in zip(node.left_keys, node.right_keys, strict=True))
 
 
-def takes_any_share(node: Aggregate) -> bool:
-    """Whether the node only reduces rows to state, which a later aggregate merges."""
+def is_partial(node: Aggregate) -> bool:
+    """Whether the node reduces rows to state, which a later aggregate merges."""
     return traits_of(node).together is None
 
 
 def _first_halves(plan: Node) -> frozenset[int]:
-    """By identity, the aggregates that only thin out what another groups in the same way after the exchange.
+    """The ids (by identity) of aggregates that only reduce what another groups in the same way after the exchange.
 
-    An aggregate without calls has no mode that would tell which half of a DISTINCT it is.
+    An aggregate without calls has no mode to tell which half of a DISTINCT it is.
     """
     halves = set()
     for upper in walk(plan):
         if isinstance(upper, Aggregate) and not upper.calls:
             lower = upper.child.child if isinstance(upper.child, Exchange) else upper.child
-            same = {plain(key) for key in upper.grouping} == {plain(a) for a in lower.output}
+            same = {canonicalize(key) for key in upper.grouping} == {canonicalize(a) for a in lower.output}
             if isinstance(lower, Aggregate) and not lower.calls and same:
                 halves.add(id(lower))
     return frozenset(halves)
 
 
 def _can_be_shared(node: Node) -> bool:
-    """Whether several tasks could run it over shares of its splits and together give its rows once."""
+    """Whether several tasks can run it over shares of its splits and together produce each row once."""
     return isinstance(below_row_by_row(node), FileScan | SourceScan)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes simpler when no exchange stands between two operators.
+"""Simplifies operators that no exchange separates any more.
 
-Spark splits an aggregate around its exchange: rows to state, exchange, state to value. Where the exchange is gone, the
-pair is one aggregate again. Sorts that Spark put in for its own join and aggregate algorithms do nothing here.
+Spark splits an aggregate around its exchange: rows to state, exchange, state to value. Without the exchange the pair
+becomes one aggregate again. Sorts that Spark added for its own join and aggregate algorithms are dropped.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ from volley.plan.traits import traits_of
 
 
 def drop_idle_sorts(plan: Node) -> Node:
-    """Without the sorts under joins, aggregates and windows, which order their input as they need it.
+    """Drop the sorts below joins, aggregates and windows, which sort their input as they need.
 
-    The order of a global sort further down reaches a window as sort keys of its own (`plan.order`).
+    A window already has the order of a global sort further down among its own sort keys (`plan.order`).
     """
 
     def change(node: Node) -> Node:
         if isinstance(node, Window):
-            return replace(node, child=_unsorted(node.child))
+            return replace(node, child=_drop_sorts(node.child))
         if traits_of(node).sorts_input:
-            return with_children(node, tuple(_locally_unsorted(child) for child in node.children))
+            return with_children(node, tuple(_drop_local_sort(child) for child in node.children))
         return node
 
     return transform(plan, change)
 
 
-def _locally_unsorted(node: Node) -> Node:
+def _drop_local_sort(node: Node) -> Node:
     return node.child if isinstance(node, Sort) and not node.whole else node
 
 
-def _unsorted(node: Node) -> Node:
+def _drop_sorts(node: Node) -> Node:
     match node:
         case Sort():
-            return _unsorted(node.child)
+            return _drop_sorts(node.child)
         case Project() | Filter() | Exchange():
-            return replace(node, child=_unsorted(node.child))
+            return replace(node, child=_drop_sorts(node.child))
         case _:
             return node
 
 
 def drop_idle_distinct(plan: Node) -> Node:
-    """Spark removes duplicates below an aggregate of distinct values; doing so once more would only cost."""
+    """Drop DISTINCT from calls whose input has no duplicates left: Spark has removed them in an aggregate below."""
 
     def change(node: Node) -> Node:
         if not isinstance(node, Aggregate) or not any(call.distinct for call in node.calls):
             return node
-        # Directly below: behind an exchange, two tasks may still have given the same value.
+        # Directly below only: after an exchange, two tasks may have sent the same value.
         if not isinstance(node.child, Aggregate):
             return node
         unique = {attribute_of(key).id for key in node.child.grouping}
@@ -88,18 +88,18 @@ def drop_idle_distinct(plan: Node) -> Node:
 
 
 def combine_aggregates(plan: Node) -> Node:
-    """Every pair of aggregates that stand on each other with the same groups becomes one."""
+    """Merge every pair of adjacent aggregates with the same groups into one."""
 
     def change(node: Node) -> Node:
         if isinstance(node, Aggregate) and isinstance(node.child, Aggregate):
-            return combined(node, node.child) or node
+            return combine(node, node.child) or node
         return node
 
     return transform(plan, change)
 
 
 def complete_after_exchange(plan: Node, unsplittable: frozenset[str]) -> Node:
-    """Functions whose state cannot leave a task see the rows themselves: exchange first, then aggregate at once."""
+    """Exchange rows instead of state for functions whose state cannot be sent: exchange first, then aggregate."""
 
     def change(node: Node) -> Node:
         if not isinstance(node, Aggregate) or not isinstance(node.child, Exchange):
@@ -109,7 +109,7 @@ def complete_after_exchange(plan: Node, unsplittable: frozenset[str]) -> Node:
             return node
         if not any(call.function.function in unsplittable for call in partial.calls):
             return node
-        whole = combined(node, partial)
+        whole = combine(node, partial)
         if whole is None:
             return node
         groups = {attribute_of(key).id: key.child for key in partial.grouping if isinstance(key, Alias)}
@@ -118,13 +118,13 @@ def complete_after_exchange(plan: Node, unsplittable: frozenset[str]) -> Node:
             return groups.get(part.id, part) if isinstance(part, Attribute) else part
 
         keys = tuple(transform_expression(key, ungroup) for key in exchange.keys)
-        return replace(whole, child=replace(exchange, keys=keys, child=_needed(whole, partial.child)))
+        return replace(whole, child=replace(exchange, keys=keys, child=_project_needed(whole, partial.child)))
 
     return transform(plan, change)
 
 
-def _needed(aggregate: Aggregate, child: Node) -> Node:
-    """The child's columns that the aggregate reads: rows are wider than state, so do not move the others."""
+def _project_needed(aggregate: Aggregate, child: Node) -> Node:
+    """Keep only the child's columns that the aggregate reads: rows are wider than state."""
     read: set[int] = set()
     for expression in (*aggregate.grouping, *aggregate.calls):
         read |= references(expression)
@@ -132,8 +132,8 @@ def _needed(aggregate: Aggregate, child: Node) -> Node:
     return child if len(kept) == len(child.output) else Project(kept, child)
 
 
-def combined(upper: Aggregate, lower: Aggregate) -> Aggregate | None:
-    """`upper` over `lower` as one aggregate, or None where they are not two halves of one."""
+def combine(upper: Aggregate, lower: Aggregate) -> Aggregate | None:
+    """Merge `upper` and `lower` into one aggregate; None if they are not two halves of one."""
     groups = tuple(attribute_of(key).id for key in lower.grouping)
     if tuple(_id(key) for key in upper.grouping) != groups:
         return None
@@ -143,7 +143,7 @@ def combined(upper: Aggregate, lower: Aggregate) -> Aggregate | None:
         return None
     calls = []
     for above, below in zip(upper.calls, lower.calls, strict=True):
-        mode = _combined_mode(above.mode, below.mode)
+        mode = _combine_modes(above.mode, below.mode)
         if mode is None or above.function.function != below.function.function:
             return None
         calls.append(_call(below, mode, above.result_id))
@@ -154,7 +154,7 @@ def _call(call: AggregateCall, mode: AggregateMode, result_id: int) -> Aggregate
     return replace(call, mode=mode, result_id=result_id)
 
 
-def _combined_mode(above: AggregateMode, below: AggregateMode) -> AggregateMode | None:
+def _combine_modes(above: AggregateMode, below: AggregateMode) -> AggregateMode | None:
     if above.reads_rows or below.gives_values:
         return None
     match below.reads_rows, above.gives_values:

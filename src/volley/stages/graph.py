@@ -14,11 +14,11 @@ from volley.plan.types import to_arrow
 
 @dataclass(frozen=True)
 class Output:
-    """How every task of a stage lays out its rows for the readers.
+    """How every task of a stage partitions its rows for the readers.
 
     `hash`: by `keys` into `partitions`. `round robin`: evenly into `partitions`. `single` and `broadcast`: one
-    partition, read by one task or by all. `enough_rows` is set where readers want no more than that many rows
-    of the whole stage, whichever they are: the stage may stop when its finished tasks gave them.
+    partition, read by one task or by all. `enough_rows` is set if readers need only that many rows of the whole
+    stage, no matter which: the stage may stop once its finished tasks have produced them.
     """
 
     partitioning: Partitioning
@@ -29,11 +29,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Stage:
-    """`plan` ends in sources and in inputs from other stages; each of the `tasks` runs it over its own share.
+    """The leaves of `plan` are sources and inputs from other stages; each of the `tasks` runs it over its own share.
 
-    The result stage has no `output`: its rows go to the client, in order when `ordered` (it has one task then).
-    Inputs in `whole` are read whole by every task, however they are partitioned. `decisions` says in words what has
-    been decided about it so far.
+    The result stage has no `output`: its rows go to the client, in order if `ordered` (it then has one task).
+    Every task reads the inputs in `whole` completely, however they are partitioned. `decisions` describes, for the
+    report, what has been decided about the stage so far.
     """
 
     id: int
@@ -51,9 +51,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageGraph:
-    """Producers stand before their readers; the last stage gives the result.
+    """Producers come before their readers; the last stage produces the result.
 
-    `subqueries` are stages that nobody reads: their results stand in the plans of others.
+    `subqueries` are stages without readers: their results become literals in the plans of others.
     """
 
     stages: tuple[Stage, ...]
@@ -68,7 +68,7 @@ class StageGraph:
 
 
 def result_schema(output: tuple[Attribute, ...]) -> pa.Schema:
-    """The columns of a result: named by their positions, because Spark's names may repeat."""
+    """The columns of a result, named by position because Spark's names may repeat."""
     return pa.schema(
         [pa.field(str(position), to_arrow(attribute.type)) for position, attribute in enumerate(output)]
     )

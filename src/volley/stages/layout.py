@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Which task reads which partitions of which producers: the only place that knows.
+r"""Which task reads which partitions of which producers. Only this module knows.
 
     hash, round robin, single          broadcast
 
@@ -8,16 +8,16 @@ r"""Which task reads which partitions of which producers: the only place that kn
                   \_____/ \_____/                     |
     reader task      0       1         reader task  0, 1, 2: all of it
 
-    a partition in slices                                  an input that is read whole
+    a sliced partition                                     an input that is read whole
 
     producer 0   [0][1]     producer 2   [0][1]            producer 0   [0][1][2]
     producer 1   [0][1]                   |                producer 1   [0][1][2]
                   |                       |
     reader task   0                       1                reader task  0, 1: all of it
 
-Partitions are dealt to reader tasks in contiguous runs, so a reader with fewer tasks than partitions reads neighbours
-together, and a single partition goes to task 0 alone. Two inputs of one stage with the same number of partitions are
-therefore always dealt alike: equal keys meet in one task.
+Partitions are assigned to reader tasks in contiguous runs. A reader with fewer tasks than partitions reads neighbours
+together, and a single partition goes to task 0. Two inputs of a stage with the same number of partitions are therefore
+always assigned alike, so equal keys meet in one task.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Share:
-    """What one task takes: some partitions of every divided input, but of the sliced one from some producers only."""
+    """What one task reads: some partitions of every partitioned input, and only some producers of the sliced one."""
 
     partitions: range
     producers: range | None = None
@@ -48,10 +48,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Layout:
-    """Who reads what of the inputs of a stage of `tasks` tasks.
+    """What each of the `tasks` tasks of a stage reads of its inputs.
 
-    Inputs in `whole` are read whole by every task. `shares` are set, one a task, when partitions are not simply dealt;
-    tasks with the same partitions then divide the producers of input `sliced` among them.
+    Every task reads the inputs in `whole` completely. `shares`, one per task, replace the default assignment of
+    partitions; tasks with the same partitions then divide the producers of input `sliced`.
     """
 
     tasks: int
@@ -60,7 +60,7 @@ class Layout:
     shares: tuple[Share, ...] = ()
 
     def reads(self, number: int, output: Output, producers: int, task: int) -> tuple[Read, ...]:
-        """What `task` takes of input `number`, a stage of `producers` tasks, in the producers' order."""
+        """What `task` reads of input `number`, a stage of `producers` tasks, in producer order."""
         if number in self.whole:
             return _reads(range(output.partitions), range(producers))
         if not self.shares or output.partitioning is Partitioning.BROADCAST:
@@ -70,7 +70,7 @@ class Layout:
         return _reads(share.partitions, range(producers) if some is None else some)
 
     def is_same_for_all(self, inputs: Mapping[int, Output]) -> bool:
-        """Whether what a task reads of these inputs does not depend on how many tasks there are."""
+        """Whether what a task reads of these inputs is independent of the number of tasks."""
         alike = (Partitioning.BROADCAST, Partitioning.SINGLE)
         return not self.shares and all(
             number in self.whole or output.partitioning in alike for number, output in inputs.items()
@@ -78,25 +78,25 @@ class Layout:
 
 
 def reads(output: Output, producers: int, task: int, tasks: int) -> tuple[Read, ...]:
-    """What reader `task` of `tasks` takes from a stage of `producers` tasks, in the producers' order."""
+    """What reader `task` of `tasks` reads from a stage of `producers` tasks, in producer order."""
     if output.partitioning is Partitioning.BROADCAST:
         return tuple(Read(producer, 0) for producer in range(producers))
-    return _reads(dealt(output.partitions, task, tasks), range(producers))
+    return _reads(assign_partitions(output.partitions, task, tasks), range(producers))
 
 
 def _reads(partitions: range, producers: range) -> tuple[Read, ...]:
     return tuple(Read(producer, partition) for partition in partitions for producer in producers)
 
 
-def dealt(partitions: int, task: int, tasks: int) -> range:
-    """The run of partitions that falls to `task`: all are dealt, each once, as evenly as can be."""
+def assign_partitions(partitions: int, task: int, tasks: int) -> range:
+    """The partitions of `task`: a contiguous run. Each partition goes to exactly one task, as evenly as possible."""
     if partitions <= tasks:
         return range(task, task + 1) if task < partitions else range(0)
     return range(partitions * task // tasks, partitions * (task + 1) // tasks)
 
 
-def runs(weights: Sequence[int], pieces: int) -> tuple[range, ...]:
-    """Neighbours together: `pieces` runs, none empty, that weigh about the same. There are at least as many weights."""
+def split_into_runs(weights: Sequence[int], pieces: int) -> tuple[range, ...]:
+    """Split into `pieces` contiguous, non-empty runs of about the same weight. Needs at least `pieces` weights."""
     total = sum(weights)
     bounds = [0]
     weight = 0

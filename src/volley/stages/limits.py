@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thresholds of the planner as one value: read from the configuration once, passed to every pass that decides.
+"""The planner's thresholds as one value: read from the configuration once, passed to every pass that decides.
 
-A pass never looks a threshold up, so a plan depends on its inputs alone, and a test states the limits it plans with.
+A pass never looks up a threshold, so a plan depends only on its inputs, and a test states the limits it uses.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class PlannerLimits:
-    """When work is divided, replicated, merged or put off. Sizes are bytes; a size of 0 turns its decision off.
+    """When work is divided, replicated, merged or deferred. Sizes are in bytes; 0 disables the decision.
 
-    The first block can be set by users (see `config.OPTIONS`), the others are measured trade-offs.
+    Users can set the first block (see `config.OPTIONS`); the others are measured trade-offs.
     """
 
     single_task_bytes: int = 32 * _MIB
-    """A query that reads no more than this is one task on one worker."""
+    """A query that reads at most this runs as one task on one worker."""
     scan_task_bytes: int = 2 * _MIB
-    """What a scan must cost to be worth another task."""
+    """The scan cost that justifies another task."""
     shuffle_task_bytes: int = 12 * _MIB
-    """What a task should at least read of exchanged data: merging partitions stops there."""
+    """The exchanged data a task should read at least: partitions are merged up to this size."""
     replicated_scan_bytes: int = 3 * _MIB
-    """A broadcast side that scans no more than this is computed by every task: a stage costs more than to read it."""
+    """A broadcast side that scans at most this is computed by every task: a stage would cost more."""
     continued_stage_bytes: int = 12 * _MIB
-    """What a single task may read, beside its own output, to go on with the work of its stage's reader."""
+    """What a single task may read, besides its own output, to continue with the work of its stage's reader."""
     broadcast_bytes: int = 10 * _MIB
-    """A finished side of a join that proved no larger than this is read whole by every task."""
+    """A finished side of a join of at most this size is read whole by every task."""
     runtime_filter_bytes: int = 64 * _MIB
-    """What a task may read whole to drop rows that no join will want. Files are compressed, exchanged rows are not."""
+    """What a task may read to drop rows that no join needs. Files are compressed, exchanged rows are not."""
 
     open_file_bytes: int = 256 * 2**10
-    """Opening a file costs as much as reading this."""
+    """Opening a file costs as much as reading this many bytes."""
     min_split_bytes: int = 8 * _MIB
-    """A smaller split costs more than it holds."""
+    """Smaller splits cost more to handle than to read."""
     max_split_bytes: int = 128 * _MIB
-    """One larger split would be all that a slow task does."""
+    """Larger splits would let a single slow task delay the stage."""
     splits_per_task: int = 6
-    """Tasks that finish at different times even out when each takes several splits."""
+    """Several splits per task even out tasks of different speed."""
     files_per_split: int = 64
-    """No split holds more files than this."""
+    """The most files in a split."""
     file_imbalance: float = 1.1
-    """Whole files are assigned to tasks before they start if the busiest gets at most this multiple of its share."""
+    """Whole files are assigned to tasks in advance if the busiest task gets at most this multiple of its fair share."""
     broadcast_ratio: int = 8
-    """Once both sides of a join are exchanged, reading one whole pays only if the other is so many times larger."""
+    """Once both sides of a join are exchanged, reading one whole pays only if the other is this many times larger."""
     skew_ratio: float = 1.5
     """A task with more than this multiple of its fair share is divided."""
     deferral_ratio: int = 8
-    """A stage that scans less than this fraction of what it could wait for does not wait: it saves little."""
+    """A stage that scans less than one over this of what it could wait for does not wait: it would save little."""
 
     @classmethod
     def of(cls, config: Config) -> PlannerLimits:
@@ -71,5 +71,5 @@ DEFAULT_LIMITS = PlannerLimits()
 
 
 def within(size_bytes: float, limit_bytes: int) -> bool:
-    """Whether a size keeps to a limit; nothing keeps to a limit of 0, which turns a decision off."""
+    """Whether a size is within a limit. A limit of 0 disables the decision: nothing is within it."""
     return limit_bytes > 0 and size_bytes <= limit_bytes

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal stages run once.
+"""Runs equal stages once.
 
-Spark merges repeated sub-trees only while it runs, and gives each copy its own attribute ids. Two stages are equal when
-their plans are, after ids have been numbered in the order in which they appear and names, which only people read,
-are gone. Readers find columns by position, so a merged stage needs no change but in who reads it.
+Spark merges repeated sub-trees only at run time, and gives each copy its own attribute ids. Two stages are equal if
+their plans are equal after ids have been renumbered by first appearance and names have been removed. Readers find
+columns by position, so merging changes only which stage they read.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from volley.stages.graph import Stage, StageGraph
 
 
 def merge_equal_stages(graph: StageGraph) -> StageGraph:
-    """The graph without stages that repeat an earlier one, numbered anew without gaps."""
+    """The graph without stages that repeat an earlier one, renumbered without gaps."""
     kept: list[Stage] = []
     number: dict[int, int] = {}
     seen: dict[Any, int] = {}
     for stage in graph.stages:
-        plan = _renumbered(stage.plan, number)
+        plan = _renumber(stage.plan, number)
         if graph.subqueries:
-            plan = with_subqueries(plan, lambda subquery: _renumbered(subquery, number))
+            plan = with_subqueries(plan, lambda subquery: _renumber(subquery, number))
         renumbered = replace(stage, id=len(kept), plan=plan)
         if stage is not graph.result:
-            # Rows that only its readers have no use for are left out of a stage, but not of the result of a subquery.
+            # A runtime filter may drop rows of a stage that its readers do not need, but no rows of a subquery.
             asked = stage.id in graph.subqueries
             form = normal_form(
                 (renumbered.plan, renumbered.output, renumbered.tasks, renumbered.ordered, asked)
@@ -42,27 +42,27 @@ def merge_equal_stages(graph: StageGraph) -> StageGraph:
     return StageGraph(tuple(kept), frozenset(number[stage] for stage in graph.subqueries))
 
 
-def _renumbered(plan: Node, number: dict[int, int]) -> Node:
+def _renumber(plan: Node, number: dict[int, int]) -> Node:
     return transform(
         plan, lambda node: replace(node, stage=number[node.stage]) if isinstance(node, StageInput) else node
     )
 
 
 def normal_form(value: Any) -> Any:
-    """`value` with ids numbered by first appearance and without names; equal forms compute equal rows."""
-    return _Normalizer().normal(value)
+    """`value` with ids renumbered by first appearance and without names. Equal forms compute equal rows."""
+    return _Normalizer().normalize(value)
 
 
 class _Normalizer:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
 
-    def normal(self, value: Any) -> Any:
+    def normalize(self, value: Any) -> Any:
         match value:
             case tuple():
-                return tuple(self.normal(item) for item in value)
+                return tuple(self.normalize(item) for item in value)
             case FileScan():
-                # Here a name says which column of the file is read.
+                # Here a name selects a column of the file.
                 names = tuple(attribute.name for attribute in value.output)
                 return ("FileScan", names, *self._fields(value))
             case Attribute():
@@ -70,7 +70,7 @@ class _Normalizer:
             case ScalarSubquery() | InSubquery():
                 return (type(value).__name__, *self._fields(replace(value, id=0)))
             case Alias():
-                return ("Alias", self._number(value.id), self.normal(value.child))
+                return ("Alias", self._number(value.id), self.normalize(value.child))
             case AggregateCall():
                 numbered = replace(value, result_id=self._number(value.result_id))
                 return ("AggregateCall", *self._fields(numbered))
@@ -81,7 +81,7 @@ class _Normalizer:
                 return (type(value).__name__, value)
 
     def _fields(self, value: Any) -> tuple[Any, ...]:
-        return tuple(self.normal(getattr(value, field.name)) for field in fields(value))
+        return tuple(self.normalize(getattr(value, field.name)) for field in fields(value))
 
     def _number(self, id: int) -> int:
         return self._numbers.setdefault(id, len(self._numbers))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that need no columns carry a constant one, so that their number survives wherever batches go.
+"""Adds a constant column to rows without columns, so that the row count survives in every batch.
 
     count(*)                          count(*)
       Join                              Project [row 0]
@@ -9,10 +9,10 @@
                                             Project [true AS row 1]
                                               FileScan []
 
-Batches without columns lose their number of rows easily: pyarrow takes it from the columns, and DataFusion drops a
-projection on nothing and gives whatever was below. After this pass only leaves may have no columns, and what is read
-from such a leaf gets its constant in the same fragment. So no stage writes, sends or reads rows without columns; the
-result of a query without columns has one, which `bridge.result` drops.
+Batches without columns easily lose their row count: pyarrow derives it from the columns, and DataFusion drops an empty
+projection and returns the columns below it. After this pass only leaves may have no columns, and their rows get the
+constant in the same fragment. So no stage writes, sends or reads rows without columns. The result of a query without
+columns has one, which `bridge.result` drops.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from volley.plan.types import BOOLEAN
 
 
 class RowCounts:
-    """Adds the columns. Each has an id of its own, throughout a query: joins tell columns apart by their ids."""
+    """Adds the columns. Each has its own id within a query, because joins identify columns by id."""
 
     def __init__(self) -> None:
         self._ids: Iterator[int] = count(own_ids.ROW)
 
     def keep(self, node: Node) -> Node:
-        """The plan with the same output; with one constant column if it had none."""
+        """The plan with the same output, or one constant column if it had none."""
         children = tuple(self.keep(child) for child in node.children)
         same = all(new is old for new, old in zip(children, node.children, strict=True))
         changed = node if same else with_children(node, children)
         if node.output:
-            # Joins and windows pass the columns of their inputs on.
+            # Joins and windows pass on the columns of their inputs.
             return changed if changed.output == node.output else Project(node.output, changed)
         match changed:
             case Project():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a scan is cut for tasks, before anybody has looked into a file: by sizes alone.
+"""How a scan is divided over tasks before any file is opened: by file sizes alone.
 
-tasks known    a file larger than `split_bytes` is cut into ranges, small files are put together
-more to come   a source that is still looking may keep every worker busy
+files          a file larger than `split_bytes` is cut into ranges, small files are combined
+data sources   a source still discovers its splits, so every worker may get some
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNKNOWN_BYTES = 2**50
 
 
 def scan_tasks(scan: FileScan | SourceScan, workers: int, limits: PlannerLimits) -> int:
-    """How many tasks can share a scan. What a source will find is not known yet, so it may be enough for all."""
+    """How many tasks can share a scan. The size of a data source is unknown, so it may occupy all workers."""
     if isinstance(scan, SourceScan):
         return workers
     pieces = len(scan.files)
@@ -30,24 +30,26 @@ def scan_tasks(scan: FileScan | SourceScan, workers: int, limits: PlannerLimits)
 
 
 def cost_bytes(scan: FileScan, limits: PlannerLimits) -> int:
-    """What reading all of it costs, in bytes."""
+    """The cost of reading the whole scan, in bytes, including opening its files."""
     return limits.open_file_bytes * len(scan.files) + read_bytes(scan)
 
 
 def read_bytes(scan: FileScan) -> int:
-    """What its columns are of its files."""
+    """The bytes of the scan's columns in its files."""
     return int(scan.share * sum(file.size_bytes for file in scan.files))
 
 
 def split_bytes(scan: FileScan, tasks: int, limits: PlannerLimits) -> int:
-    """The size at which files are cut and up to which they are put together, for so many tasks."""
+    """The target split size for this many tasks: larger files are cut, smaller ones combined."""
     total_bytes = sum(file.size_bytes for file in scan.files)
     wanted = total_bytes // (tasks * limits.splits_per_task)
     return max(limits.min_split_bytes, min(limits.max_split_bytes, wanted))
 
 
-def dealt(scan: FileScan, tasks: int, limits: PlannerLimits) -> tuple[tuple[DataFile, ...], ...] | None:
-    """Whole files for each task; None where one would have to read much more than another."""
+def assign_files(
+    scan: FileScan, tasks: int, limits: PlannerLimits
+) -> tuple[tuple[DataFile, ...], ...] | None:
+    """Assign whole files to tasks; None if that would be too uneven."""
     shares: list[list[DataFile]] = [[] for _ in range(tasks)]
     heap = [(0, task) for task in range(tasks)]
     for file in sorted(scan.files, key=lambda file: (-file.size_bytes, file.path)):
@@ -60,25 +62,25 @@ def dealt(scan: FileScan, tasks: int, limits: PlannerLimits) -> tuple[tuple[Data
 
 
 def push_down(plan: Node) -> Node:
-    """The plan with every data source told of the filter and the columns right above it. Spark tells them nothing."""
+    """Push the filter and projection directly above a data source into its scan. Spark does not do that."""
 
-    def told(node: Node) -> Node:
+    def push(node: Node) -> Node:
         match node:
             case Filter(condition, SourceScan() as scan):
                 return replace(node, child=replace(scan, filters=(condition,)))
             case Project(wanted, SourceScan() as scan):
-                return replace(node, child=_narrowed(scan, wanted))
+                return replace(node, child=_narrow(scan, wanted))
             case Project(wanted, Filter(condition, SourceScan() as scan) as kept):
-                return replace(node, child=replace(kept, child=_narrowed(scan, (*wanted, condition))))
+                return replace(node, child=replace(kept, child=_narrow(scan, (*wanted, condition))))
             case _:
                 return node
 
-    return transform(plan, told)
+    return transform(plan, push)
 
 
-def _narrowed(scan: SourceScan, users: Sequence[Expression]) -> SourceScan:
+def _narrow(scan: SourceScan, users: Sequence[Expression]) -> SourceScan:
     read = frozenset[int]().union(*map(references, users))
-    # Rows without columns could not be counted.
+    # Keep one column: rows without columns could not be counted.
     kept = [place for place, column in enumerate(scan.output) if column.id in read] or [0]
     return replace(
         scan,
@@ -88,7 +90,7 @@ def _narrowed(scan: SourceScan, users: Sequence[Expression]) -> SourceScan:
 
 
 def scans_of(plan: Node) -> list[FileScan | SourceScan]:
-    """The scans of a plan that its tasks share, from its top; their places in this list are their numbers."""
+    """The scans that the tasks of a plan divide, top down. A scan's index in this list is its number."""
     return [
         node
         for node in walk(plan)
@@ -97,7 +99,7 @@ def scans_of(plan: Node) -> list[FileScan | SourceScan]:
 
 
 def scanned_bytes(plan: Node) -> int:
-    """How much a plan reads of files. What a source will find is not known, so it counts as more than any."""
+    """The bytes a plan reads from files. The size of a data source is unknown, so it counts as larger than any."""
     scans = scans_of(plan)
     if any(isinstance(scan, SourceScan) for scan in scans):
         return _UNKNOWN_BYTES

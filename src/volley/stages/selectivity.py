@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a plan may give far fewer rows than it reads: only then is it worth waiting to see how many."""
+"""Whether a plan may output far fewer rows than it reads. Only then is it worth waiting for its actual size."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ def may_shrink(plan: Node) -> bool:
     return any(traits_of(node).reduces is not Reduction.NONE for node in walk(plan))
 
 
-def leaves_out(plan: Node) -> bool:
-    """Whether the plan itself may give far fewer rows than its inputs have. A semi join leaves out as much as these."""
+def drops_rows(plan: Node) -> bool:
+    """Whether the plan itself may drop most rows of its inputs. Joins do not count: they drop what these drop."""
     return any(
         not isinstance(node, Join) and traits_of(node).reduces is not Reduction.NONE for node in walk(plan)
     )
 
 
-def conditions(plan: Node) -> int:
-    """How many of its operators leave rows out; each may leave out most."""
+def count_conditions(plan: Node) -> int:
+    """How many operators drop rows by a condition; each may drop most of them."""
     return sum(traits_of(node).reduces is Reduction.CONDITION for node in walk(plan))
 
 
 def is_selective(node: Node) -> bool:
-    """Whether it is a filter for more than the NULLs that a join drops anyway."""
+    """Whether it is a filter that drops more than the NULLs which a join drops anyway."""
     return isinstance(node, Filter) and traits_of(node).reduces is Reduction.CONDITION

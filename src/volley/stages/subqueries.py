@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uncorrelated subqueries are stages of the query that asks: their results stand in its plans as literals.
+"""Uncorrelated subqueries run as stages of the same query; their results become literals in its plans.
 
-Filter  total > ScalarSubquery(plan)          the subquery's stages come first; its last one is 3
+Filter  total > ScalarSubquery(plan)          captured; the subquery's stages come first, the last one is 3
 Filter  total > ScalarSubquery(StageInput 3)  in the graph: this stage waits for stage 3
-Filter  total > 1234.5                        when it begins
+Filter  total > 1234.5                        when it starts
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from volley.plan.nodes import Node, StageInput
 from volley.plan.subqueries import plans_in, with_parts
 from volley.plan.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, StructType
 
-# A longer list is no longer a literal; Spark joins in that case too, so such a plan is not seen in practice.
+# The longest list to inline as literals. Spark plans a join for longer ones, so this is not reached in practice.
 MAX_IN_VALUES = 10_000
 
 
-def asked(plan: Node) -> frozenset[int]:
-    """The stages whose results stand in expressions of the plan."""
+def subquery_stages(plan: Node) -> frozenset[int]:
+    """The stages whose results the expressions of the plan use."""
     return frozenset(subquery.stage for subquery in plans_in(plan) if isinstance(subquery, StageInput))
 
 
 def with_results(plan: Node, results: Mapping[int, pa.Table]) -> Node:
-    """The plan with results in place of the subqueries that are these stages; others stay."""
+    """The plan with these results inserted for their subqueries; other subqueries stay."""
 
-    def replaced(part: Expression) -> Expression:
+    def insert(part: Expression) -> Expression:
         match part:
             case ScalarSubquery(_, StageInput(stage), data_type) if stage in results:
                 return _scalar(results[stage], data_type)
@@ -46,12 +46,12 @@ def with_results(plan: Node, results: Mapping[int, pa.Table]) -> Node:
             case _:
                 return part
 
-    return with_parts(plan, replaced)
+    return with_parts(plan, insert)
 
 
 def _scalar(table: pa.Table, data_type: DataType) -> Expression:
     if table.num_rows > 1:
-        raise DataError("a scalar subquery gave more than one row.")
+        raise DataError("a scalar subquery returned more than one row.")
     column = table.column(0).combine_chunks() if table.num_rows else pa.nulls(1, table.schema.field(0).type)
     return _literal(column, data_type)
 
@@ -60,7 +60,7 @@ def _literal(column: pa.Array, data_type: DataType) -> Expression:
     if not isinstance(data_type, StructType):
         return Literal(_values(column, data_type)[0], data_type)
     if column.null_count:
-        raise DataError("a subquery gave a NULL struct.")
+        raise DataError("a subquery returned a NULL struct.")
     fields: list[Expression] = []
     for index, member in enumerate(data_type.fields):
         fields += [Literal(member.name, STRING), _literal(column.field(index), member.type)]
@@ -69,13 +69,13 @@ def _literal(column: pa.Array, data_type: DataType) -> Expression:
 
 def _membership(value: Expression, table: pa.Table) -> Expression:
     if not 0 < table.num_rows <= MAX_IN_VALUES:
-        raise DataError(f"an IN subquery gave {table.num_rows} rows.")
+        raise DataError(f"an IN subquery returned {table.num_rows} rows.")
     values = _values(table.column(0).combine_chunks(), value.type)
     return Call("In", (value, *(Literal(item, value.type) for item in values)), BOOLEAN)
 
 
 def _values(column: pa.Array, data_type: DataType) -> list[Scalar]:
-    """Python values in the form that literals have: dates as days, timestamps as microseconds."""
+    """Python values in the form of literals: dates as days, timestamps as microseconds."""
     if data_type == DATE:
         column = column.cast(pa.int32())
     if data_type in (TIMESTAMP, TIMESTAMP_NTZ):

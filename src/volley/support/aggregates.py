@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which aggregate calls give Spark's result whatever the order and the partitions of the rows."""
+"""Which aggregate calls give Spark's result for any order and partitioning of the rows."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def check_aggregate(node: Aggregate) -> Iterator[Unsupported]:
     for call in node.calls:
         yield from check_function(call.function, call.distinct)
         if call.function.function in UNSPLITTABLE and call.mode is AggregateMode.PARTIAL_MERGE:
-            # Spark merges its states step by step here; ours stay in one step over the rows.
-            yield Unsupported(Reason.AGGREGATE, call.function.function, "beside a distinct aggregate")
+            # Spark merges states in several steps here; ours aggregates rows in one step.
+            yield Unsupported(Reason.AGGREGATE, call.function.function, "together with a distinct aggregate")
         if call.function.function in ("First", "Last") and not _is_deterministic(node, call):
             yield Unsupported(
                 Reason.NONDETERMINISTIC,
                 call.function.function,
-                "which row is first depends on the partitions",
+                "which row comes first depends on Spark's partitions",
             )
 
 
 def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
-    """The function and the types of its arguments, in a group or in a window."""
+    """Check the function and the types of its arguments, in a group or in a window."""
     rule = AGGREGATES.get(call.function)
     if rule is None or rule.reason is not None:
         reason = rule.reason if rule is not None and rule.reason is not None else Reason.AGGREGATE
@@ -64,13 +64,14 @@ def is_ordered(data_type: DataType) -> bool:
 
 
 def _is_deterministic(node: Aggregate, call: AggregateCall) -> bool:
-    """Spark's rewrite of several distinct aggregates takes `first` of the single row of a branch of an Expand:
+    """Whether the call sees one row only. Spark's rewrite of several distinct aggregates takes `first` of the
+    single row of a branch of an Expand:
 
         Aggregate  first(x, ignoreNulls) FILTER (gid = 1), count(d) FILTER (gid = 2)
         Aggregate  by gid, d
         Expand     (gid 1, d NULL), (gid 2, d)
 
-    States come from such a call, which has been judged where it read rows.
+    A call that merges states is fine: it was checked where it read rows.
     """
     if not call.mode.reads_rows:
         return True
@@ -99,7 +100,7 @@ def _ignores_nulls(call: Call) -> bool:
 
 
 def _numbers_branches(node: Expand, column: int) -> bool:
-    """Whether this Expand gives each of its projections a number of its own in that column."""
+    """Whether this Expand gives each of its projections a distinct number in that column."""
     for position, attribute in enumerate(node.output):
         if attribute.id == column:
             numbers = [projection[position] for projection in node.projections]

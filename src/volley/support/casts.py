@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which casts are exact."""
+"""Which casts give exactly Spark's result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from volley.plan.types import (
 from volley.support.reasons import Reason, Unsupported
 
 _UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "Zulu", "Universal", "UCT"})
-# A decimal with more digits after the point may print in scientific notation (1E-7) outside ANSI mode.
+# Outside ANSI mode a decimal with a larger scale may print in scientific notation (1E-7).
 _PLAIN_SCALE = 6
 
 
-def in_utc(call: Call) -> Unsupported | None:
+def check_utc(call: Call) -> Unsupported | None:
+    """The call must not depend on a session time zone other than UTC."""
     zone = str(call.option("timeZoneId")).removeprefix("Some(").removesuffix(")")
     return None if zone in _UTC else Unsupported(Reason.TIME_ZONE, call.function, zone)
 
@@ -37,7 +38,7 @@ def check_cast(call: Call) -> Unsupported | None:
     if call.mode is None:
         return Unsupported(Reason.CAPTURE, call.function, "unknown evaluation mode")
     if {source, target} in ({DATE, TIMESTAMP}, {TIMESTAMP, TIMESTAMP_NTZ}):
-        return in_utc(call)
+        return check_utc(call)
     if _is_exact(source, target, call.mode):
         return None
     return Unsupported(Reason.CAST, call.function, f"{source} to {target}")

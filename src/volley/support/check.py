@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a plan runs natively: every node is judged by the support tables, every refusal has its reason."""
+"""Decides whether a plan runs natively: checks every node against the support tables, with a reason per refusal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from volley.support.windows import check_window
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """A node and what about itself, not about its children, keeps it from running natively."""
+    """A node and the reasons why the node itself, regardless of its children, does not run natively."""
 
     node: Node
     depth: int
@@ -52,7 +52,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All nodes of a plan, parents first; the plans of a node's subqueries stand between it and its children."""
+    """All nodes of a plan, parents first. The plans of a node's subqueries come between it and its children."""
 
     nodes: tuple[NodeVerdict, ...]
 
@@ -62,12 +62,12 @@ class Verdict:
 
     @property
     def reasons(self) -> tuple[Unsupported, ...]:
-        """Each reason once, in the order of the plan."""
+        """Each reason once, in plan order."""
         return tuple(dict.fromkeys(reason for node in self.nodes for reason in node.reasons))
 
     @property
     def fraction(self) -> float:
-        """The share of nodes that could run natively."""
+        """The fraction of nodes that could run natively."""
         return sum(node.native for node in self.nodes) / len(self.nodes)
 
 
@@ -76,7 +76,7 @@ def check(plan: Node) -> Verdict:
 
 
 def reasons_of(node: Node) -> tuple[Unsupported, ...]:
-    """What about the node itself, or the subqueries in its expressions, is not native."""
+    """Why the node itself, or a subquery in its expressions, does not run natively."""
     found = list(_own_reasons(node))
     for expression in traits_of(node).evaluates:
         for part in walk_expression(expression):
@@ -138,7 +138,7 @@ def _check_types(output: tuple[Attribute, ...]) -> Iterator[Unsupported]:
 
 
 def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
-    """Keys are compared; nested values compare by rules of their own, which DataFusion does not share."""
+    """Keys are compared, and DataFusion does not compare nested values as Spark does."""
     for key in keys:
         if isinstance(key.type, StructType | ArrayType | OtherType):
             yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
@@ -147,7 +147,7 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
 def _check_order(node: Window | Limit) -> Iterator[Unsupported]:
     if missing := missing_order(node):
         name = type(node).__name__
-        yield Unsupported(Reason.ORDER, name, f"the order of an ORDER BY below is not known behind {missing}")
+        yield Unsupported(Reason.ORDER, name, f"the order of an ORDER BY below is unknown after {missing}")
 
 
 def _check_scan(node: FileScan) -> Iterator[Unsupported]:
@@ -169,12 +169,12 @@ def _check_join(node: Join) -> Iterator[Unsupported]:
     if node.null_aware and (node.condition is not None or len(node.left_keys) != 1):
         yield Unsupported(Reason.OPERATOR, "NOT IN", "more than one key")
     if {a.id for a in node.left.output} & {a.id for a in node.right.output}:
-        yield Unsupported(Reason.OPERATOR, f"{node.kind} join", "both sides have a column of one id")
+        yield Unsupported(Reason.OPERATOR, f"{node.kind} join", "both sides have a column with the same id")
 
 
 def _check_union(node: Union) -> Iterator[Unsupported]:
     if len({attribute.id for attribute in node.output}) < len(node.output):
-        yield Unsupported(Reason.OPERATOR, "Union", "a column of the first branch stands at two places")
+        yield Unsupported(Reason.OPERATOR, "Union", "the first branch has the same column twice")
     types: list[list[DataType]] = [[a.type for a in branch.output] for branch in (node, *node.inputs)]
     if any(found != types[0] for found in types):
         yield Unsupported(Reason.ARGUMENT_TYPES, "Union", "the types of the branches differ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the support table of expressions. Notes are written for the documentation."""
+"""The rows of the expression support table. The notes appear in the documentation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from volley.support.signatures import (
 _COMPARISON = "Comparison and logic"
 _CONDITIONAL = "Conditional"
 _ARITHMETIC = "Arithmetic"
-_DECIMAL = "Decimal plumbing"
+_DECIMAL = "Decimal internals"
 _BITS = "Bits"
 _CAST = "Cast"
 _STRING = "Strings"
@@ -68,7 +68,7 @@ _int = one_of(INTEGER)
 def _in(call: Call) -> Unsupported | None:
     candidates = [literal_value(candidate) for candidate in call.arguments[1:]]
     if fractional(call.arguments[0].type) and any(isinstance(c, float) and c == 0 for c in candidates):
-        # Spark keeps a long list as a Java set, where -0.0 is not 0.0; a short one compares, and there it is.
+        # Spark keeps a long list as a Java set, where -0.0 differs from 0.0; in a short list they are equal.
         return refuse(call, "zero in a list of floats", Reason.ARGUMENT_VALUE)
     return _compared(call)
 
@@ -91,7 +91,7 @@ def _branches(start: int) -> Check:
 
 def _extreme(call: Call) -> Unsupported | None:
     if fractional(call.type):
-        return refuse(call, f"{call.type}: which zero is returned depends on the order of the arguments")
+        return refuse(call, f"{call.type}: the order of the arguments decides which zero is returned")
     return same(ordered)(call)
 
 
@@ -107,14 +107,14 @@ def _pmod(call: Call) -> Unsupported | None:
 
 def _signed(call: Call) -> Unsupported | None:
     if isinstance(call.type, DecimalType) and call.type.scale > 34:
-        return refuse(call, f"{call.type}: Spark rounds to 34 digits when it changes the sign")
+        return refuse(call, f"{call.type}: Spark rounds to 34 digits when it negates")
     return all_of(arguments(number), option_in("failOnError", True, False))(call)
 
 
 def _round(call: Call) -> Unsupported | None:
     scale = literal_value(call.arguments[1])
     if not isinstance(scale, int) or scale < 0:
-        return refuse(call, "a scale that is not a constant of at least 0", Reason.ARGUMENT_VALUE)
+        return refuse(call, "a scale that is negative or not a constant", Reason.ARGUMENT_VALUE)
     if call.arguments[0].type == FLOAT:
         return refuse(call, "float")
     if call.arguments[0].type == DOUBLE and scale > 15:
@@ -125,7 +125,7 @@ def _round(call: Call) -> Unsupported | None:
 def _like(call: Call) -> Unsupported | None:
     pattern, escape = literal_value(call.arguments[1]), call.option("escapeChar")
     if not isinstance(pattern, str) or not isinstance(escape, str) or not is_portable_like(pattern, escape):
-        return refuse(call, "a pattern that is not a plain constant", Reason.ARGUMENT_VALUE)
+        return refuse(call, "a pattern that is not a constant, or uses another escape", Reason.ARGUMENT_VALUE)
     return arguments(_string, _string)(call)
 
 
@@ -133,7 +133,7 @@ def _rlike(call: Call) -> Unsupported | None:
     pattern = literal_value(call.arguments[1])
     if not isinstance(pattern, str) or not is_portable_regex(pattern):
         return refuse(
-            call, "a regular expression beyond the part that Java and Rust share", Reason.ARGUMENT_VALUE
+            call, "a regular expression that Java and Rust may read differently", Reason.ARGUMENT_VALUE
         )
     return arguments(_string, _string)(call)
 
@@ -196,9 +196,9 @@ def _static_invoke(call: Call) -> Unsupported | None:
 
 
 def _trunc_date(call: Call) -> Unsupported | None:
-    split = literal_value(call.arguments[1])
-    if not isinstance(split, str) or split.lower() not in _TRUNCATIONS:
-        return refuse(call, f"a split other than {', '.join(sorted(_TRUNCATIONS))}", Reason.ARGUMENT_VALUE)
+    unit = literal_value(call.arguments[1])
+    if not isinstance(unit, str) or unit.lower() not in _TRUNCATIONS:
+        return refuse(call, f"a unit other than {', '.join(sorted(_TRUNCATIONS))}", Reason.ARGUMENT_VALUE)
     return arguments(_date, _string)(call)
 
 
@@ -206,12 +206,12 @@ _TRUNCATIONS = frozenset({"year", "yyyy", "yy", "quarter", "month", "mon", "mm",
 
 
 def _trunc_timestamp(call: Call) -> Unsupported | None:
-    split = literal_value(call.arguments[0])
-    if not isinstance(split, str) or split.lower() not in _TIME_TRUNCATIONS:
+    unit = literal_value(call.arguments[0])
+    if not isinstance(unit, str) or unit.lower() not in _TIME_TRUNCATIONS:
         return refuse(
-            call, f"a split other than {', '.join(sorted(_TIME_TRUNCATIONS))}", Reason.ARGUMENT_VALUE
+            call, f"a unit other than {', '.join(sorted(_TIME_TRUNCATIONS))}", Reason.ARGUMENT_VALUE
         )
-    return arguments(_string, one_of(TIMESTAMP))(call) or casts.in_utc(call)
+    return arguments(_string, one_of(TIMESTAMP))(call) or casts.check_utc(call)
 
 
 _TIME_TRUNCATIONS = frozenset({"year", "month", "week", "day", "dd", "hour", "minute", "second"})
@@ -220,9 +220,9 @@ _TIME_TRUNCATIONS = frozenset({"year", "month", "week", "day", "dd", "hour", "mi
 def _struct_field(call: Call) -> Unsupported | None:
     struct = call.arguments[0].type
     if not isinstance(struct, StructType) or not isinstance(call.option("ordinal"), int):
-        return refuse(call, "a field that is not known by its position")
+        return refuse(call, "a field without a constant position")
     if len({field.name for field in struct.fields}) != len(struct.fields):
-        return refuse(call, "a struct with two fields of one name")
+        return refuse(call, "a struct with duplicate field names")
     return None
 
 
@@ -297,10 +297,10 @@ def _rules(family: str, rows: dict[str, tuple[Check, str]]) -> dict[str, Express
     return {name: ExpressionRule(family, note, check) for name, (check, note) in rows.items()}
 
 
-_ANY_ORDERED = "Any type but structs and arrays; NaN equals itself and is the largest, -0.0 equals 0.0."
+_ANY_ORDERED = "Any type except structs and arrays. NaN equals itself and is the largest; -0.0 equals 0.0."
 _PART = arguments(_date)
 _INSTANT = arguments(one_of(TIMESTAMP))
-_CLOCK = all_of(arguments(one_of(TIMESTAMP)), casts.in_utc)
+_CLOCK = all_of(arguments(one_of(TIMESTAMP)), casts.check_utc)
 
 EXPRESSIONS: dict[str, ExpressionRule] = {
     **_rules(
@@ -312,9 +312,9 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "LessThanOrEqual": (_compared, _ANY_ORDERED),
             "GreaterThan": (_compared, _ANY_ORDERED),
             "GreaterThanOrEqual": (_compared, _ANY_ORDERED),
-            "In": (_in, _ANY_ORDERED + " No constant zero among floats."),
-            "And": (arguments(_boolean, _boolean), "The right side is not evaluated where the left decides."),
-            "Or": (arguments(_boolean, _boolean), "The right side is not evaluated where the left decides."),
+            "In": (_in, _ANY_ORDERED + " No constant zero in a list of floats."),
+            "And": (arguments(_boolean, _boolean), "Short-circuits: the left side may decide alone."),
+            "Or": (arguments(_boolean, _boolean), "Short-circuits: the left side may decide alone."),
             "Not": (arguments(_boolean), ""),
             "IsNull": (arguments(any_type), "Any type."),
             "IsNotNull": (arguments(any_type), "Any type."),
@@ -340,9 +340,9 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
     **_rules(
         _ARITHMETIC,
         {
-            "Add": (_arithmetic, "Numbers. Overflow as Spark: an error, NULL or wrapping, by mode."),
-            "Subtract": (_arithmetic, "Numbers. Overflow as Spark: an error, NULL or wrapping, by mode."),
-            "Multiply": (_arithmetic, "Numbers. Overflow as Spark: an error, NULL or wrapping, by mode."),
+            "Add": (_arithmetic, "Numbers. On overflow an error, NULL or wrap-around, as in Spark."),
+            "Subtract": (_arithmetic, "Numbers. On overflow an error, NULL or wrap-around, as in Spark."),
+            "Multiply": (_arithmetic, "Numbers. On overflow an error, NULL or wrap-around, as in Spark."),
             "Divide": (
                 with_mode(same(lambda t: fractional(t) or decimal(t), alike=False)),
                 "Doubles and decimals; decimals round half up.",
@@ -364,7 +364,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "Factorial": (arguments(_int), ""),
             "ToDegrees": (arguments(one_of(DOUBLE)), ""),
             "ToRadians": (arguments(one_of(DOUBLE)), ""),
-            "Round": (_round, "Numbers but float, to a constant scale of at least 0."),
+            "Round": (_round, "Numbers except float, to a constant scale of 0 or more."),
         },
     ),
     **_rules(
@@ -391,11 +391,17 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "BitwiseOr": (same(integral), "Integers."),
             "BitwiseXor": (same(integral), "Integers."),
             "BitwiseNot": (same(integral), "Integers."),
-            "ShiftLeft": (arguments(one_of(INTEGER, LONG), _int), "The distance wraps at the width."),
-            "ShiftRight": (arguments(one_of(INTEGER, LONG), _int), "The distance wraps at the width."),
+            "ShiftLeft": (
+                arguments(one_of(INTEGER, LONG), _int),
+                "The distance wraps at the width of the type.",
+            ),
+            "ShiftRight": (
+                arguments(one_of(INTEGER, LONG), _int),
+                "The distance wraps at the width of the type.",
+            ),
             "ShiftRightUnsigned": (
                 arguments(one_of(INTEGER, LONG), _int),
-                "The distance wraps at the width.",
+                "The distance wraps at the width of the type.",
             ),
         },
     ),
@@ -404,8 +410,8 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
         {
             "Cast": (
                 casts.check_cast,
-                "Between numbers, booleans, dates and timestamps (in UTC); to text from "
-                "integers, decimals, booleans and dates; from text to numbers, dates and booleans.",
+                "Between numbers, booleans, dates and timestamps (session time zone UTC); to strings from "
+                "integers, decimals, booleans and dates; from strings to numbers, dates and booleans.",
             ),
             "CheckOverflowInTableInsert": (_branches(0), "The casts of an INSERT."),
         },
@@ -414,36 +420,36 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
         _STRING,
         {
             "Substring": (arguments(_string, _int, _int), ""),
-            "Length": (arguments(one_of(STRING, BINARY)), "Text and binary."),
-            "OctetLength": (arguments(one_of(STRING, BINARY)), "Text and binary."),
+            "Length": (arguments(one_of(STRING, BINARY)), "Strings and binary."),
+            "OctetLength": (arguments(one_of(STRING, BINARY)), "Strings and binary."),
             "Upper": (arguments(_string), ""),
-            "Lower": (arguments(_string), "Text with a capital sigma is left to Spark when it is met."),
-            "Concat": (_concat, "Text and arrays."),
-            "ConcatWs": (_concat_ws, "A constant separator, and text."),
-            "StringTrim": (same(_string), "Blanks, or the given characters."),
-            "StringTrimLeft": (same(_string), "Blanks, or the given characters."),
-            "StringTrimRight": (same(_string), "Blanks, or the given characters."),
+            "Lower": (arguments(_string), "If a value contains a capital sigma, Spark runs the query."),
+            "Concat": (_concat, "Strings and arrays."),
+            "ConcatWs": (_concat_ws, "Strings with a constant separator."),
+            "StringTrim": (same(_string), "Spaces, or the given characters."),
+            "StringTrimLeft": (same(_string), "Spaces, or the given characters."),
+            "StringTrimRight": (same(_string), "Spaces, or the given characters."),
             "StartsWith": (arguments(_string, _string), ""),
             "EndsWith": (arguments(_string, _string), ""),
             "Contains": (arguments(_string, _string), ""),
-            "Like": (_like, "A constant pattern, with backslash as its escape."),
-            "RLike": (_rlike, "A constant pattern of the part that Java and Rust share."),
+            "Like": (_like, "A constant pattern with backslash as the escape."),
+            "RLike": (_rlike, "A constant pattern in the subset that Java and Rust share."),
             "StringReplace": (arguments(_string, _string, _string), ""),
             "StringLPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),
             "StringRPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),
             "StringInstr": (arguments(_string, _string), ""),
-            "StringLocate": (_locate, "From the start of the text."),
-            "Reverse": (arguments(lambda t: t == STRING or array(t)), "Text and arrays."),
+            "StringLocate": (_locate, "From the start of the string."),
+            "Reverse": (arguments(lambda t: t == STRING or array(t)), "Strings and arrays."),
             "StringRepeat": (arguments(_string, _int), ""),
             "Ascii": (arguments(_string), ""),
             "Chr": (arguments(one_of(LONG)), ""),
             "SoundEx": (arguments(_string), ""),
             "StringSpace": (arguments(_int), ""),
-            "BitLength": (arguments(one_of(STRING, BINARY)), "Text and binary."),
+            "BitLength": (arguments(one_of(STRING, BINARY)), "Strings and binary."),
             "FindInSet": (arguments(_string, _string), ""),
             "SubstringIndex": (_substring_index, "A constant delimiter that does not overlap itself."),
             "StringTranslate": (_translate, "Constants; no character is both replaced and put in."),
-            "StaticInvoke": (_static_invoke, "The padding of CHAR columns, and base64."),
+            "StaticInvoke": (_static_invoke, "Padding of CHAR columns, and base64."),
         },
     ),
     **_rules(
@@ -471,9 +477,9 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "WeekOfYear": (_PART, "Dates."),
             "DayOfWeek": (_PART, "Dates."),
             "WeekDay": (_PART, "Dates."),
-            "Hour": (_CLOCK, "Where the session's time zone is UTC."),
-            "Minute": (_CLOCK, "Where the session's time zone is UTC."),
-            "Second": (_CLOCK, "Where the session's time zone is UTC."),
+            "Hour": (_CLOCK, "Session time zone UTC."),
+            "Minute": (_CLOCK, "Session time zone UTC."),
+            "Second": (_CLOCK, "Session time zone UTC."),
             "DateAdd": (arguments(_date, integral), ""),
             "DateSub": (arguments(_date, integral), ""),
             "DateDiff": (arguments(_date, _date), ""),
@@ -494,8 +500,11 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "MicrosToTimestamp": (arguments(integral), "Integers."),
             "MillisToTimestamp": (arguments(integral), "Integers."),
             "SecondsToTimestamp": (arguments(integral), "Integers."),
-            "TruncTimestamp": (_trunc_timestamp, "To a constant split from year to second, in UTC."),
-            "TruncDate": (_trunc_date, "To a constant split: year, quarter, month or week."),
+            "TruncTimestamp": (
+                _trunc_timestamp,
+                "A constant unit from year to second; session time zone UTC.",
+            ),
+            "TruncDate": (_trunc_date, "A constant unit: year, quarter, month or week."),
         },
     ),
     **_rules(

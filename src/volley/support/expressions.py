@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which expressions run natively with exactly Spark's values: one row a Catalyst class.
+"""Which expressions run natively with exactly Spark's values: one row per Catalyst class.
 
-The same table drives the verdict, the words in explain and the page of supported expressions. Everything that is
-not accepted here is refused: argument types are a whitelist, and constants that a translation needs are checked.
+The same table drives the verdict, explain and the page of supported expressions. Whatever is not listed is refused:
+argument types are an allow-list, and constants that a translation needs are checked.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = ["EXPRESSIONS", "ExpressionRule", "check_expression"]
 
 
 def check_expression(expression: Expression) -> list[Unsupported]:
-    """Why the expression cannot run natively: root reasons only, each once; empty when it can.
+    """Why the expression cannot run natively: root causes only, each once; empty if it can.
 
-    Aggregate and window functions themselves belong to their operators; their arguments are judged here.
+    Aggregate and window functions are checked with their operators; only their arguments are checked here.
     """
     return list(dict.fromkeys(_reasons(expression)))
 
 
 def _reasons(expression: Expression) -> Iterator[Unsupported]:
-    below = [reason for child in _judged(expression) for reason in _reasons(child)]
+    below = [reason for child in _parts_to_check(expression) for reason in _reasons(child)]
     if below:
-        # A parent of something unsupported is not a reason of its own.
+        # The parent of an unsupported expression is not another reason.
         yield from below
     elif not is_carried(expression.type):
         name = expression.function if isinstance(expression, Call) else getattr(expression, "name", "")
@@ -48,12 +48,12 @@ def _reasons(expression: Expression) -> Iterator[Unsupported]:
             yield refusal
 
 
-def _judged(expression: Expression) -> tuple[Expression, ...]:
+def _parts_to_check(expression: Expression) -> tuple[Expression, ...]:
     match expression:
         case AggregateCall(function, _, _, condition, _):
             return function.arguments if condition is None else (*function.arguments, condition)
         case WindowCall(function, partition_by, order_by, frame):
-            called = function.arguments if isinstance(function, Call) else _judged(function)
+            called = function.arguments if isinstance(function, Call) else _parts_to_check(function)
             bounds = tuple(bound for bound in (frame.lower, frame.upper) if bound is not None)
             return (*called, *partition_by, *order_by, *bounds)
         case _:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which operators, joins, aggregate and window functions run natively: one row each.
 
-The rows are what `check` asks, what explain prints and what the page of supported operators is made from. What is
-not listed does not run natively.
+The same rows drive `check`, explain and the page of supported operators. Whatever is not listed does not run natively.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from volley.support.reasons import Reason
 
 @dataclass(frozen=True)
 class Rule:
-    """`reason` None: exact, within what `note` says."""
+    """`reason` None: runs natively with Spark's result, within the limits of `note`."""
 
     note: str
     reason: Reason | None = None
@@ -29,38 +28,40 @@ class Rule:
 _PYTHON = "Python functions run in Spark's Python workers."
 
 OPERATORS: dict[str, Rule] = {
-    "FileSourceScanExec": Rule("Parquet files on a local file system; partitioned tables too."),
-    "LocalTableScanExec": Rule("Rows that the driver holds."),
-    "RangeExec": Rule("The numbers of spark.range."),
+    "FileSourceScanExec": Rule("Parquet files on a local file system, partitioned or not."),
+    "BatchScanExec": Rule("Python data sources; other DataSource V2 connectors run on Spark."),
+    "LocalTableScanExec": Rule("Rows held by the driver: VALUES, createDataFrame of pandas and Arrow."),
+    "RDDScanExec": Rule("Rows given to createDataFrame, up to 64 MiB; other RDDs run on Spark."),
+    "RangeExec": Rule("spark.range."),
     "OneRowRelationExec": Rule("A query without FROM."),
     "ProjectExec": Rule("All supported expressions."),
     "FilterExec": Rule("All supported expressions."),
     "HashAggregateExec": Rule("Every mode, distinct and FILTER clauses."),
     "SortAggregateExec": Rule("Runs as a hash aggregate."),
     "ObjectHashAggregateExec": Rule("Runs as a hash aggregate."),
-    "SortExec": Rule("Global or within partitions, by values that have an order in Spark, structs excepted."),
-    "LocalLimitExec": Rule("As a limit of each task."),
-    "GlobalLimitExec": Rule("With an offset too."),
-    "CollectLimitExec": Rule("With an offset too."),
-    "TakeOrderedAndProjectExec": Rule("As a top-n."),
-    "UnionExec": Rule("Columns by position."),
+    "SortExec": Rule("ORDER BY and SORT BY on any orderable type except structs and arrays."),
+    "LocalLimitExec": Rule("A limit per task."),
+    "GlobalLimitExec": Rule("LIMIT, with or without OFFSET."),
+    "CollectLimitExec": Rule("LIMIT, with or without OFFSET."),
+    "TakeOrderedAndProjectExec": Rule("ORDER BY with LIMIT, as a top-n."),
+    "UnionExec": Rule("UNION ALL; columns correspond by position."),
     "ExpandExec": Rule("Rollup, cube, grouping sets, several distinct aggregates."),
     "WindowExec": Rule("See window functions."),
-    "WindowGroupLimitExec": Rule("Only prunes; the filter above it repeats what it does."),
+    "WindowGroupLimitExec": Rule("Skipped: only an early filter, which the rank filter above repeats."),
     "ShuffleExchangeExec": Rule("Hash, range, round robin and single partitions."),
-    "BroadcastExchangeExec": Rule("One result for every task that reads it."),
+    "BroadcastExchangeExec": Rule("Computed once, read by every task."),
     "BroadcastHashJoinExec": Rule("See joins."),
     "ShuffledHashJoinExec": Rule("See joins."),
     "SortMergeJoinExec": Rule("Runs as a hash join."),
     "BroadcastNestedLoopJoinExec": Rule("See joins."),
-    "CartesianProductExec": Rule("As a cross join."),
-    "GenerateExec": Rule("explode and its kin make rows from arrays and maps.", Reason.OPERATOR),
-    "SampleExec": Rule("Draws from Spark's partitions.", Reason.NONDETERMINISTIC),
-    "BatchScanExec": Rule("A source of Spark's second data source interface.", Reason.OPERATOR),
-    "InMemoryTableScanExec": Rule("Data that Spark cached lies in Spark's memory.", Reason.OPERATOR),
-    "RDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
+    "CartesianProductExec": Rule("Runs as a cross join."),
+    "GenerateExec": Rule("explode, posexplode, inline and other generators.", Reason.OPERATOR),
+    "SampleExec": Rule(
+        "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC
+    ),
+    "InMemoryTableScanExec": Rule("Cached data is in Spark's memory.", Reason.OPERATOR),
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
-    "CollectTailExec": Rule("The last rows depend on Spark's partitions.", Reason.OPERATOR),
+    "CollectTailExec": Rule("tail(): the last rows depend on Spark's partitions.", Reason.OPERATOR),
     "BatchEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
     "ArrowEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
     "MapInPandasExec": Rule(_PYTHON, Reason.OPERATOR),
@@ -69,53 +70,57 @@ OPERATORS: dict[str, Rule] = {
 }
 
 JOINS: dict[JoinKind, Rule] = {
-    JoinKind.INNER: Rule("Keys, conditions or both; neither is a cross join."),
+    JoinKind.INNER: Rule("Keys, conditions or both; a cross join has neither."),
     JoinKind.LEFT: Rule("Keys, conditions or both."),
     JoinKind.RIGHT: Rule("Keys, conditions or both."),
     JoinKind.FULL: Rule("Keys, conditions or both."),
     JoinKind.SEMI: Rule("Keys, conditions or both."),
-    JoinKind.ANTI: Rule("Keys, conditions or both; NOT IN with its rules for NULL."),
+    JoinKind.ANTI: Rule("Keys, conditions or both; NOT IN with its NULL rules."),
     JoinKind.EXISTENCE: Rule("EXISTS inside a larger condition."),
 }
 
 AGGREGATES: dict[str, Rule] = {
-    "Count": Rule("Of rows or of one or more expressions."),
+    "Count": Rule("count(*) or count of one or more expressions."),
     "Sum": Rule("Integers, floats and decimals."),
     "Average": Rule("Integers, floats and decimals."),
     "Min": Rule("Numbers, strings, binary, booleans, dates and timestamps."),
     "Max": Rule("Numbers, strings, binary, booleans, dates and timestamps."),
-    "First": Rule("Only inside Spark's rewrite of several distinct aggregates; and in ordered windows."),
+    "First": Rule("Only in ordered windows and inside Spark's rewrite of several distinct aggregates."),
     "Last": Rule("Only in ordered windows."),
     "BitAndAgg": Rule("Integers; not in windows."),
     "BitOrAgg": Rule("Integers; not in windows."),
     "BitXorAgg": Rule("Integers; not in windows."),
-    "StddevSamp": Rule("Over rows, in one step."),
-    "StddevPop": Rule("Over rows, in one step."),
-    "VarianceSamp": Rule("Over rows, in one step."),
-    "VariancePop": Rule("Over rows, in one step."),
+    "StddevSamp": Rule("Computed in one step; the rows of a group are exchanged."),
+    "StddevPop": Rule("Computed in one step; the rows of a group are exchanged."),
+    "VarianceSamp": Rule("Computed in one step; the rows of a group are exchanged."),
+    "VariancePop": Rule("Computed in one step; the rows of a group are exchanged."),
     "CollectList": Rule("Its order depends on Spark's partitions.", Reason.NONDETERMINISTIC),
     "CollectSet": Rule("Its order depends on Spark's partitions.", Reason.NONDETERMINISTIC),
-    "HyperLogLogPlusPlus": Rule("Spark's sketch is its own.", Reason.AGGREGATE),
-    "ApproximatePercentile": Rule("Spark's sketch is its own.", Reason.AGGREGATE),
+    "HyperLogLogPlusPlus": Rule(
+        "approx_count_distinct: no native sketch gives Spark's result.", Reason.AGGREGATE
+    ),
+    "ApproximatePercentile": Rule(
+        "percentile_approx: no native sketch gives Spark's result.", Reason.AGGREGATE
+    ),
 }
 
-# Functions whose state cannot be split between tasks: the rows are brought together instead.
+# Functions without a partial state that tasks could exchange: the rows of a group are exchanged instead.
 UNSPLITTABLE = frozenset({"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
 
 WINDOWS: dict[str, Rule] = {
     "RowNumber": Rule(
-        "Equal rows in the order of an ORDER BY below, or of small files; otherwise in any, as in Spark."
+        "Equal rows are in the order of an ORDER BY below, or of small files; otherwise in any order, as in Spark."
     ),
     "Rank": Rule("Exact."),
     "DenseRank": Rule("Exact."),
     "PercentRank": Rule("Exact."),
     "CumeDist": Rule("Exact."),
-    "NTile": Rule("With a constant number of groups."),
+    "NTile": Rule("Constant number of groups."),
     "Lag": Rule("Constant offset, any default; IGNORE NULLS with an offset of 1."),
     "Lead": Rule("Constant offset, any default; IGNORE NULLS with an offset of 1."),
-    "NthValue": Rule("Constant position, IGNORE NULLS."),
-    "First": Rule("With an order."),
-    "Last": Rule("With an order."),
+    "NthValue": Rule("Constant position, also with IGNORE NULLS."),
+    "First": Rule("With ORDER BY."),
+    "Last": Rule("With ORDER BY."),
     "Count": Rule("Any frame."),
     "Sum": Rule("Any frame; floats only in frames that start at the partition's first row."),
     "Average": Rule("Any frame; floats only in frames that start at the partition's first row."),
@@ -129,14 +134,14 @@ WINDOWS: dict[str, Rule] = {
 
 
 def constant_of(expression: Expression) -> int:
-    """The whole number that an offset or a count of a window stands for."""
+    """The constant integer of an offset or a count in a window."""
     match expression:
         case Literal(value, _) if isinstance(value, int):
             return value
         case Call("UnaryMinus", (Literal(value, _),), _, _, _) if isinstance(value, int):
             return -value
         case _:
-            raise ValueError(f"{expression} is not a whole number")
+            raise ValueError(f"{expression} is not a constant integer")
 
 
 def is_constant(expression: Expression) -> bool:

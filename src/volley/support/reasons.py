@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why something does not run natively: a code that programs can test, and words that people can act on."""
+"""Why something does not run natively: a code for programs, and a message that people can act on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from volley.support.sql_names import display_name
+
 Engine = Literal["native", "mixed", "spark"]
 """Who runs a query: Volley, both, or Spark."""
 
 
 class Reason(StrEnum):
-    """Codes are part of the public interface: they appear in explain, reports and documentation."""
+    """Codes are public API: they appear in explain, reports and documentation."""
 
     OPERATOR = "OPERATOR_NOT_SUPPORTED"
     EXPRESSION = "EXPRESSION_NOT_SUPPORTED"
@@ -38,14 +40,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Unsupported:
-    """One root reason: `what` names the node or expression, `detail` says what about it."""
+    """One root cause: `what` names the node or expression, `detail` says what about it is unsupported."""
 
     reason: Reason
     what: str
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"[{self.reason}] {self.what}" + (f": {self.detail}" if self.detail else "")
+        return f"[{self.reason}] {display_name(self.what)}" + (f": {self.detail}" if self.detail else "")
 
 
 MEANINGS: dict[Reason, str] = {
@@ -53,8 +55,8 @@ MEANINGS: dict[Reason, str] = {
     Reason.EXPRESSION: "This expression has no native form.",
     Reason.ARGUMENT_TYPES: "The expression is supported, but not for these argument types.",
     Reason.ARGUMENT_VALUE: "The expression is supported, but not with this constant or option.",
-    Reason.DATA_TYPE: "Values of this type do not cross into the native engine.",
-    Reason.CAST: "This cast is not known to give Spark's result for every value.",
+    Reason.DATA_TYPE: "The native engine does not support this type.",
+    Reason.CAST: "This cast does not give Spark's result for every value.",
     Reason.AGGREGATE: "This aggregate function, or this use of it, has no native form.",
     Reason.WINDOW: "This window function or frame has no native form.",
     Reason.FILE_FORMAT: "Files of this format are read by Spark.",
@@ -62,12 +64,12 @@ MEANINGS: dict[Reason, str] = {
     Reason.FILE_OPTION: "A reader option or file setting has no native form.",
     Reason.DATA_SOURCE: "A data source, or this use of it, has no native form.",
     Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
-    Reason.NONDETERMINISTIC: "The result depends on how Spark spreads rows over its partitions.",
-    Reason.ORDER: "The rows depend on the order of an ORDER BY below, which does not reach this operator natively.",
-    Reason.CAPTURE: "A part of Spark's plan could not be read without guessing.",
-    Reason.ACTION: "This action is answered by Spark.",
-    Reason.DISABLED: "Volley is off on this session, so Spark runs everything.",
-    Reason.MIXED: "What is native of the query is too little to be worth a hand-over: Spark runs all of it.",
-    Reason.REPLAY: "The native run met data that Spark answers with an error, so Spark was asked.",
+    Reason.NONDETERMINISTIC: "The result depends on how Spark partitions the rows.",
+    Reason.ORDER: "The rows depend on an ORDER BY below, whose order does not reach this operator natively.",
+    Reason.CAPTURE: "Part of Spark's plan could not be read exactly.",
+    Reason.ACTION: "Spark runs this action.",
+    Reason.DISABLED: "Volley is disabled on this session: Spark runs everything.",
+    Reason.MIXED: "The native part of the query is too small to pay for a hand-over: Spark runs the whole query.",
+    Reason.REPLAY: "The native run met data for which Spark may raise an error, so Spark ran the query.",
 }
-"""What each code means, in the words of the documentation."""
+"""What each code means, for the documentation."""

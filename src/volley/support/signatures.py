@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a call's argument types, options and constants, to be put together into rules."""
+"""Checks of a call's argument types, options and constants, which rules combine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORDERED: frozenset[DataType] = frozenset(
 
 @dataclass(frozen=True)
 class ExpressionRule:
-    """One supported class: its family and note for people, its check for plans."""
+    """One supported class: family and note for the documentation, a check for plans."""
 
     family: str
     note: str
@@ -96,7 +96,7 @@ def arguments(*tests: TypeTest) -> Check:
 
 
 def same(test: TypeTest, *, alike: bool = True) -> Check:
-    """At least one argument, each passing the test; `alike`: all of one and the same type."""
+    """At least one argument, each passing the test; `alike`: all of the same type."""
 
     def check(call: Call) -> Unsupported | None:
         types = [argument.type for argument in call.arguments]
@@ -115,7 +115,7 @@ def all_of(*checks: Check) -> Check:
 
 
 def with_mode(check: Check) -> Check:
-    """What Spark does on overflow must be known, or we would guess."""
+    """Refuse a call whose evaluation mode is unknown: its overflow behaviour would be a guess."""
 
     def with_known_mode(call: Call) -> Unsupported | None:
         if call.mode is None:

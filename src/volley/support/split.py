@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a plan runs natively when not all of it can.
+"""Splits a plan that is only partly native between Spark and the native engine.
 
-The top of it, over sub-trees that Spark runs:
+Either the top runs natively, over sub-trees that Spark runs:
 
-Aggregate         native                 a sub-tree is cut off at the lowest node that Spark can be
-  Join            native                 asked for: one that a single operator of its optimised query
-    FileScan      native                 stands for, and whose columns can all cross over
+Aggregate         native                 a sub-tree is cut off at the lowest node that Spark can run on
+  Join            native                 its own: it corresponds to a single operator of the optimised
+    FileScan      native                 query, and all its columns have supported types
     PythonUDF     Spark   <- hand-over
       FileScan    Spark
 
-or, where Spark has to run the top, the largest sub-trees below it: the same picture upside down.
+or, if Spark must run the top, the largest native sub-trees below it: the same picture upside down.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from volley.plan.traits import traits_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
 
-# A subplan of fewer operators that do real work costs more in crossing over than it saves, unless it joins the rows
-# with files that the native side reads itself.
+# With fewer working operators a subplan saves less than its hand-over costs, unless it also reads files natively.
 _ENOUGH_WORK = 3
 
-# Spark may run these over rows that it did not spread itself: each row stands for itself. Other operators, and the
-# aggregates that only Spark has, may show how rows were spread over its tasks, or in which order they came.
+# Spark may run these over rows that it did not partition itself, because they work row by row. The result of other
+# operators, and of Spark's own aggregates, may depend on the partitioning or the order of the rows.
 _ROW_BY_ROW = frozenset({"BatchEvalPythonExec", "ArrowEvalPythonExec", "GenerateExec"})
 _OF_EXPRESSIONS = frozenset(
     {
@@ -49,9 +48,9 @@ _OF_EXPRESSIONS = frozenset(
 
 
 def cut_off(plan: Node, can_cut: Callable[[Node], bool]) -> tuple[Node, ...] | Unsupported | None:
-    """The sub-trees that Spark runs, by identity; a reason when too little is left above them, None when nothing is.
+    """The sub-trees that Spark runs, by identity; a reason if too little is left above them, None if nothing is.
 
-    `can_cut` says whether Spark can be asked for the rows of just this node.
+    `can_cut` says whether Spark can compute the rows of just this node.
     """
     cuts = _cuts(plan, can_cut)
     if cuts is None or any(cut is plan for cut in cuts):
@@ -63,9 +62,9 @@ def cut_off(plan: Node, can_cut: Callable[[Node], bool]) -> tuple[Node, ...] | U
 
 
 def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] | Unsupported | None:
-    """The largest native sub-trees below what Spark runs; a reason when all of them are too small, None without any.
+    """The largest native sub-trees below what Spark runs; a reason if all are too small, None if there are none.
 
-    `can_stand` says whether Spark can be given the rows of just this node.
+    `can_stand` says whether Spark can take the rows of just this node as input.
     """
     native: set[int] = set()
     _mark_native(plan, native)
@@ -95,7 +94,7 @@ def _too_small(subplan: list[Node]) -> Unsupported | None:
     reads = any(isinstance(node, FileScan) for node in subplan)
     if work >= (1 if reads else _ENOUGH_WORK):
         return None
-    return Unsupported(Reason.MIXED, "plan", "the native part is too small to be worth a hand-over")
+    return Unsupported(Reason.MIXED, "plan", "the native part is too small to pay for a hand-over")
 
 
 def _mark_native(node: Node, native: set[int]) -> bool:
@@ -107,7 +106,7 @@ def _mark_native(node: Node, native: set[int]) -> bool:
 
 
 def _cuts(node: Node, can_cut: Callable[[Node], bool]) -> list[Node] | None:
-    """The cuts at or below `node`; None when only a node above it can be cut off."""
+    """The cuts at or below `node`; None if only a node above it can be cut off."""
     if not reasons_of(node):
         below = [_cuts(child, can_cut) for child in node.children]
         found = [cut for cuts in below if cuts is not None for cut in cuts]
@@ -117,12 +116,12 @@ def _cuts(node: Node, can_cut: Callable[[Node], bool]) -> list[Node] | None:
 
 
 def _gives_an_order(node: Node) -> bool:
-    """Whether somebody above may rely on the order of the rows, which a hand-over does not keep."""
-    return order_of(node).asked
+    """Whether an operator above may rely on the order of the rows, which a hand-over does not keep."""
+    return order_of(node).requested
 
 
 def _parts_a_pair(node: Node, cuts: list[Node]) -> bool:
-    """Whether a cut lies between the two halves of an aggregate: the state of one engine means nothing to the other."""
+    """Whether a cut separates a partial aggregate from its final one: the engines cannot read each other's state."""
     if not isinstance(node, Aggregate) or all(_reads_rows(call) for call in node.calls):
         return False
     half: Node = node.child

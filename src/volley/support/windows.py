@@ -40,11 +40,11 @@ def _check_call(call: WindowCall, node: Window) -> Iterator[Unsupported]:
 def _check_frame(call: WindowCall) -> Iterator[Unsupported]:
     bounds = [bound for bound in (call.frame.lower, call.frame.upper) if bound is not None]
     if not all(is_constant(bound) for bound in bounds):
-        yield Unsupported(Reason.WINDOW, "frame", "bounds that are not whole numbers")
+        yield Unsupported(Reason.WINDOW, "frame", "bounds that are not constant integers")
     elif not call.frame.rows and any(constant_of(bound) for bound in bounds):
         key = call.order_by[0].type
         if key not in INTEGRAL and key != DATE:
-            yield Unsupported(Reason.WINDOW, "range frame", f"offsets on an order of type {key}")
+            yield Unsupported(Reason.WINDOW, "range frame", f"offsets with ORDER BY on {key}")
 
 
 def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -> Iterator[Unsupported]:
@@ -53,15 +53,15 @@ def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -
     if aggregate.distinct or aggregate.filter is not None:
         yield Unsupported(Reason.WINDOW, name, "DISTINCT or FILTER in a window")
     if name in ("First", "Last"):
-        if not call.order_by and not order_of(node.child).asked:
-            yield Unsupported(Reason.NONDETERMINISTIC, name, "a window without an order")
+        if not call.order_by and not order_of(node.child).requested:
+            yield Unsupported(Reason.NONDETERMINISTIC, name, "a window without ORDER BY")
         return
     yield from check_function(function)
     if not _starts_at_first_row(call.frame):
-        # DataFusion subtracts what leaves a moving frame, which for floats is not what Spark computes.
+        # DataFusion subtracts values that leave a moving frame; for floats that differs from Spark's sum.
         adds_floats = name in ("Sum", "Average") and function.arguments[0].type in FRACTIONAL
         if adds_floats or name in UNSPLITTABLE:
-            yield Unsupported(Reason.WINDOW, name, "floating point in a frame that moves")
+            yield Unsupported(Reason.WINDOW, name, "floating point in a moving frame")
 
 
 def _starts_at_first_row(frame: Frame) -> bool:
@@ -79,5 +79,5 @@ def _check_constants(function: Call) -> Iterator[Unsupported]:
 
 
 def _skips_nulls(function: Call) -> bool:
-    """Lag and lead past NULLs: DataFusion loses values when it looks further than one step."""
+    """Whether it skips NULLs. DataFusion loses values if it then looks further than one step."""
     return function.function in ("Lag", "Lead") and function.option("ignoreNulls") is True

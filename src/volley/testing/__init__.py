@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of Volley, here or in a program that uses it, are written with.
+"""Helpers for tests of Volley, and of programs that use or extend it.
 
-A query enters, and an assertion that Spark gives the same rows leaves; an implementation of a protocol enters, and
-its contract suite leaves. Nothing in the product imports this package.
+A query enters, and an assertion that Spark returns the same rows leaves; an implementation of a protocol enters, and
+its contract tests leave. The rest of Volley never imports this package.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contracts of the protocols as tests. Every implementation subclasses the suite and says how it is made.
+"""The contracts of the protocols as test suites. An implementation subclasses its suite and provides the fixture.
 
 class TestMemoryStore(ShuffleStoreContract):
     @pytest.fixture
@@ -64,7 +64,7 @@ Value = TypeVar("Value")
 NUMBER = Attribute(1, "n", LONG, False)
 
 
-# A worker that outlives a test has seen the queries of those before it: each story of a transport has its own.
+# Each test of a transport has its own query id: a worker that outlives a test remembers the queries before it.
 _QUERY = ContextVar("_QUERY", default="q")
 
 
@@ -74,7 +74,7 @@ def attempt_id(task: int = 0, attempt: int = 0, stage: int = 0, query: str | Non
 
 @contextmanager
 def in_a_query() -> Iterator[None]:
-    """A query of its own for the attempts that are named in this block."""
+    """Use a new query id for `attempt_id` within this block."""
     before = _QUERY.set(QueryId.new().value)
     try:
         yield
@@ -83,7 +83,7 @@ def in_a_query() -> Iterator[None]:
 
 
 def query_id() -> QueryId:
-    """The query of this story."""
+    """The query id of this test."""
     return QueryId(_QUERY.get())
 
 
@@ -92,12 +92,12 @@ def batch_of(*values: int) -> pa.RecordBatch:
 
 
 def numbers(count: int) -> Node:
-    """A plan of the numbers below `count`."""
+    """A plan that returns the numbers below `count`."""
     return Range(0, count, 1, (NUMBER,))
 
 
 class ShuffleStoreContract:
-    """What every `ShuffleStore` does. Subclasses give the fixture `store`, an empty store."""
+    """The contract of `ShuffleStore`. Subclasses provide the fixture `store`, an empty store."""
 
     def test_blocks_hold_what_was_written_in_order(self, store: ShuffleStore) -> None:
         sink = store.sink(attempt_id(), 3)
@@ -119,7 +119,7 @@ class ShuffleStoreContract:
         assert sum(batch.num_rows for batch in store.read_many([block, block])) == 400_006
 
     def test_a_block_can_be_read_again(self, store: ShuffleStore) -> None:
-        (block,) = _written(store, attempt_id(), 7)
+        (block,) = _write(store, attempt_id(), 7)
         assert _values(store, block) == _values(store, block) == [7]
 
     def test_nothing_is_readable_before_the_commit(self, store: ShuffleStore) -> None:
@@ -129,12 +129,12 @@ class ShuffleStoreContract:
             _values(store, Block(attempt_id(), 0, "here", 1, 8))
 
     def test_attempts_do_not_see_each_other(self, store: ShuffleStore) -> None:
-        (first,) = _written(store, attempt_id(attempt=0), 1)
-        (second,) = _written(store, attempt_id(attempt=1), 2)
+        (first,) = _write(store, attempt_id(attempt=0), 1)
+        (second,) = _write(store, attempt_id(attempt=1), 2)
         assert (_values(store, first), _values(store, second)) == ([1], [2])
 
     def test_an_attempt_writes_once(self, store: ShuffleStore) -> None:
-        _written(store, attempt_id(), 1)
+        _write(store, attempt_id(), 1)
         with pytest.raises(ValueError):
             store.sink(attempt_id(), 1)
 
@@ -161,8 +161,8 @@ class ShuffleStoreContract:
         assert _values(store, block) == []
 
     def test_release_frees_one_query_and_no_other(self, store: ShuffleStore) -> None:
-        (gone,) = _written(store, attempt_id(query="a"), 1)
-        (kept,) = _written(store, attempt_id(query="b"), 2)
+        (gone,) = _write(store, attempt_id(query="a"), 1)
+        (kept,) = _write(store, attempt_id(query="b"), 2)
         store.release(QueryId("a"))
         with pytest.raises(BlockMissing):
             _values(store, gone)
@@ -182,33 +182,33 @@ class ShuffleStoreContract:
         assert store.held_bytes == 0
 
     def test_a_block_that_is_not_what_its_name_says_is_missing(self, store: ShuffleStore) -> None:
-        (block,) = _written(store, attempt_id(), 1)
+        (block,) = _write(store, attempt_id(), 1)
         more = replace(block, rows=block.rows + 1)
         with pytest.raises(BlockMissing):
             _values(store, more)
 
     def test_bytes_are_counted(self, store: ShuffleStore) -> None:
-        (block,) = _written(store, attempt_id(), *range(1000))
-        # What the rows take in memory; the store itself may keep them in less.
+        (block,) = _write(store, attempt_id(), *range(1000))
+        # The size of the rows in memory; the store may compress them.
         assert block.size_bytes >= 8000
         assert store.held_bytes > 0
 
     def test_many_blocks_come_one_after_the_other(self, store: ShuffleStore) -> None:
-        written = [_written(store, attempt_id(task), task, -task) for task in range(5)]
+        written = [_write(store, attempt_id(task), task, -task) for task in range(5)]
         blocks = [block for (block,) in reversed(written)]
         read = [value for batch in store.read_many(blocks) for value in batch.column(0).to_pylist()]
         assert read == [4, -4, 3, -3, 2, -2, 1, -1, 0, 0]
 
     def test_one_missing_of_many_is_an_error(self, store: ShuffleStore) -> None:
-        (kept,) = _written(store, attempt_id(query="a"), 1)
-        (gone,) = _written(store, attempt_id(query="b"), 2)
+        (kept,) = _write(store, attempt_id(query="a"), 1)
+        (gone,) = _write(store, attempt_id(query="b"), 2)
         store.release(QueryId("b"))
         with pytest.raises(BlockMissing):
             list(store.read_many([kept, gone, kept]))
 
 
 class SplitSourceContract:
-    """What every `SplitSource` does. Subclasses give `make_source`, which makes the same source again and again."""
+    """The contract of `SplitSource`. Subclasses provide `make_source`, which creates the same source each time."""
 
     def test_splits_are_the_same_every_time(self, make_source: Callable[[], SplitSource]) -> None:
         first, second = ({split.payload for split in splits_of(make_source())} for _ in range(2))
@@ -242,7 +242,7 @@ class SplitSourceContract:
 def splits_of(source: SplitSource, limit: int | None = None) -> list[Split]:
     """The first `limit` splits of a source, or all of them."""
 
-    async def collected(splits: AsyncIterator[Split]) -> list[Split]:
+    async def collect(splits: AsyncIterator[Split]) -> list[Split]:
         found: list[Split] = []
         async for split in splits:
             found.append(split)
@@ -252,22 +252,22 @@ def splits_of(source: SplitSource, limit: int | None = None) -> list[Split]:
 
     splits = source.splits()
     if isinstance(splits, AsyncIterator):
-        return asyncio.run(collected(splits))
+        return asyncio.run(collect(splits))
     return list(islice(splits, limit))
 
 
 class TransportContract:
-    """What every `Transport` does. Subclasses give `make_transport(workers)`.
+    """The contract of `Transport`. Subclasses provide `make_transport(workers)`.
 
-    Every message passes through the codec on its way, so that no transport can come to rely on anything else. One whose
-    workers are other processes overrides `put`, which is how others give them rows.
+    Every message passes through the codec, so that no transport can rely on anything else. A transport whose workers
+    are other processes overrides `put`, which sends rows to them.
     """
 
     streams_results = True
-    """Whether rows of a result task come while it runs, or all of them when it has ended."""
+    """Whether the rows of a result task arrive while it runs, rather than when it has ended."""
 
     def put(self, endpoint: IngestEndpoint, push: Push, batch: pa.RecordBatch) -> Pushed:
-        """Give a batch to a worker that `endpoint` names."""
+        """Send a batch to the worker that `endpoint` names."""
         raise NotImplementedError
 
     def run(
@@ -301,7 +301,7 @@ class TransportContract:
     ) -> None:
         async def story(transport: Transport) -> None:
             before = transport.workers()
-            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            done = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
             assert (done.made_by or before[0].name) in transport.holders()
             assert list(transport.workers()) == list(before)
             assert all(worker.cores > 0 and worker.slots > 0 for worker in before)
@@ -329,7 +329,7 @@ class TransportContract:
         async def story(transport: Transport) -> None:
             endpoint = await transport.open_ingest(query_id())
             if endpoint is None:
-                # The workers are in this process.
+                # The workers are in this process, so `hold` works.
                 return
             push = Push(endpoint.driver, attempt_id(task=7), 2)
             pushed = await asyncio.to_thread(self.put, endpoint, push, batch_of(1, 2, 3))
@@ -346,7 +346,7 @@ class TransportContract:
                 False,
                 (InputBlocks(0, pushed.blocks),),
             )
-            assert sorted(await _rows(await started(transport, reader, worker=1))) == [1, 2, 3]
+            assert sorted(await _rows(await start_task(transport, reader, worker=1))) == [1, 2, 3]
             await transport.release(query_id())
             for block in pushed.blocks:
                 with pytest.raises(BlockMissing):
@@ -370,7 +370,7 @@ class TransportContract:
 
     def test_a_result_task_gives_its_rows(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
-            running = await started(transport, result_task(numbers(100_000)))
+            running = await start_task(transport, result_task(numbers(100_000)))
             rows = await _rows(running)
             done = await running.done()
             assert isinstance(done, TaskDone)
@@ -385,11 +385,11 @@ class TransportContract:
     def test_rows_without_columns_keep_their_number(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
             output = Output(Partitioning.ROUND_ROBIN, 2)
-            done = await committed(transport, stage_task(Project((), numbers(100_000)), output, 0))
+            done = await commit_task(transport, stage_task(Project((), numbers(100_000)), output, 0))
             assert done.rows == 100_000
             plan = StageInput(0, ())
             reader = TaskSpec(attempt_id(stage=1), plan, None, False, (InputBlocks(0, done.blocks),))
-            running = await started(transport, reader, worker=1)
+            running = await start_task(transport, reader, worker=1)
             assert sum([batch.num_rows async for batch in running.batches()]) == 100_000
 
         self.run(make_transport, story)
@@ -399,11 +399,11 @@ class TransportContract:
     ) -> None:
         async def story(transport: Transport) -> None:
             output = Output(Partitioning.HASH, 4, (NUMBER,))
-            first = await committed(transport, stage_task(numbers(1000), output, 0))
-            second = await committed(transport, stage_task(numbers(1000), output, 1), worker=1)
+            first = await commit_task(transport, stage_task(numbers(1000), output, 0))
+            second = await commit_task(transport, stage_task(numbers(1000), output, 1), worker=1)
             ours, theirs = ([_column(transport, block) for block in done.blocks] for done in (first, second))
             assert sorted(value for values in ours for value in values) == list(range(1000))
-            # The same key goes to the same partition, whoever partitions.
+            # The same key goes to the same partition, whichever task partitions it.
             assert [set(values) for values in ours] == [set(values) for values in theirs]
             assert all(0 < len(values) < 1000 for values in ours)
 
@@ -411,7 +411,7 @@ class TransportContract:
 
     def test_a_task_reads_what_another_worker_wrote(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
-            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            done = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
             reader = TaskSpec(
                 attempt_id(stage=1),
                 StageInput(0, (NUMBER,)),
@@ -419,7 +419,7 @@ class TransportContract:
                 False,
                 (InputBlocks(0, done.blocks),),
             )
-            running = await started(transport, reader, worker=1)
+            running = await start_task(transport, reader, worker=1)
             assert sorted(await _rows(running)) == list(range(10))
 
         self.run(make_transport, story)
@@ -430,7 +430,7 @@ class TransportContract:
         async def story(transport: Transport) -> None:
             scan = FileScan("parquet", (DataFile("/nowhere/at/all.parquet", 1, 1),), (NUMBER,), (), ())
             task = replace(result_task(scan), attempt=attempt_id())
-            running = await started(transport, task)
+            running = await start_task(transport, task)
             assert await _rows(running) == []
             failure = await running.done()
             assert isinstance(failure, TaskFailure)
@@ -444,7 +444,7 @@ class TransportContract:
         self, make_transport: Callable[[int], Transport]
     ) -> None:
         async def story(transport: Transport) -> None:
-            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            done = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
             await transport.release(query_id())
             other = QueryId.new()
             reader = TaskSpec(
@@ -454,7 +454,7 @@ class TransportContract:
                 False,
                 (InputBlocks(0, done.blocks),),
             )
-            running = await started(transport, reader)
+            running = await start_task(transport, reader)
             assert await _rows(running) == []
             assert isinstance(await running.done(), TaskFailure)
             await transport.release(other)
@@ -465,7 +465,7 @@ class TransportContract:
         self, make_transport: Callable[[int], Transport]
     ) -> None:
         async def story(transport: Transport, splits: list[bytes], scan: FileScan) -> None:
-            running = await started(transport, result_task(FeedInput(0, replace(scan, files=()))))
+            running = await start_task(transport, result_task(FeedInput(0, replace(scan, files=()))))
             rows = asyncio.ensure_future(_rows(running))
             place, asked = 0, 0
             async for want in running.split_requests():
@@ -490,7 +490,7 @@ class TransportContract:
         self, make_transport: Callable[[int], Transport]
     ) -> None:
         async def story(transport: Transport) -> None:
-            running = await started(
+            running = await start_task(
                 transport, result_task(FeedInput(0, FileScan("parquet", (), (NUMBER,), (), ())))
             )
             wants = running.split_requests()
@@ -508,7 +508,7 @@ class TransportContract:
         self, make_transport: Callable[[int], Transport]
     ) -> None:
         async def story(transport: Transport) -> None:
-            running = await started(transport, result_task(numbers(10**15)))
+            running = await start_task(transport, result_task(numbers(10**15)))
             if self.streams_results:
                 assert (await anext(running.batches())).num_rows
             await running.cancel()
@@ -522,9 +522,9 @@ class TransportContract:
         self, make_transport: Callable[[int], Transport]
     ) -> None:
         async def story(transport: Transport) -> None:
-            # Beside the one row it looks through more than anybody can wait for, and gives none of them.
+            # After one row it scans more rows than anybody can wait for, and returns none of them.
             none = Filter(Call("LessThan", (NUMBER, Literal(0, LONG)), BOOLEAN), numbers(10**15))
-            running = await started(transport, result_task(Union((NUMBER,), (numbers(1), none))))
+            running = await start_task(transport, result_task(Union((NUMBER,), (numbers(1), none))))
             if self.streams_results:
                 assert (await anext(running.batches())).num_rows == 1
             await running.cancel()
@@ -537,15 +537,15 @@ class TransportContract:
     def test_an_attempt_runs_once(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
             task = stage_task(numbers(1), Output(Partitioning.SINGLE), 0)
-            await committed(transport, task)
+            await commit_task(transport, task)
             assert not await transport.reserve(transport.workers()[0].name, task.attempt)
 
         self.run(make_transport, story)
 
     def test_release_ends_and_frees_everything(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
-            done = await committed(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
-            running = await started(transport, result_task(numbers(10**15), 1), worker=1)
+            done = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
+            running = await start_task(transport, result_task(numbers(10**15), 1), worker=1)
             await transport.release(query_id())
             assert isinstance(await running.done(), TaskFailure)
             with pytest.raises(BlockMissing):
@@ -556,7 +556,7 @@ class TransportContract:
 
 @contextmanager
 def number_files(files: int, rows: int) -> Iterator[FileScan]:
-    """A scan of so many files with so many numbers each, from 0 up."""
+    """A scan of `files` files with `rows` numbers each, counting from 0."""
     with tempfile.TemporaryDirectory() as directory:
         paths = [Path(directory) / f"{number}.parquet" for number in range(files)]
         for number, path in enumerate(paths):
@@ -574,14 +574,14 @@ def stage_task(plan: Node, output: Output, task: int) -> TaskSpec:
     return TaskSpec(attempt_id(task), plan, output, False, ())
 
 
-async def started(transport: Transport, task: TaskSpec, worker: int = 0) -> RunningTask:
+async def start_task(transport: Transport, task: TaskSpec, worker: int = 0) -> RunningTask:
     name = transport.workers()[worker].name
     assert await transport.reserve(name, task.attempt)
     return await transport.start(name, decode(encode(task)))
 
 
-async def committed(transport: Transport, task: TaskSpec, worker: int = 0) -> TaskDone:
-    done: Awaitable[TaskDone | TaskFailure] = (await started(transport, task, worker)).done()
+async def commit_task(transport: Transport, task: TaskSpec, worker: int = 0) -> TaskDone:
+    done: Awaitable[TaskDone | TaskFailure] = (await start_task(transport, task, worker)).done()
     outcome = decode(encode(await done))
     assert isinstance(outcome, TaskDone), outcome
     return outcome
@@ -598,7 +598,7 @@ def _column(transport: Transport, block: Block) -> list[int]:
     return [value for batch in transport.fetch(block) for value in batch.column(0).to_pylist()]
 
 
-def _written(store: ShuffleStore, attempt: AttemptId, *values: int) -> tuple[Block, ...]:
+def _write(store: ShuffleStore, attempt: AttemptId, *values: int) -> tuple[Block, ...]:
     sink = store.sink(attempt, 1)
     sink.write(0, batch_of(*values))
     return sink.commit()

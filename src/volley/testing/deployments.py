@@ -10,7 +10,7 @@ from pathlib import Path
 
 from volley.cluster import LocalCluster
 from volley.shuffle.factory import close_stores
-from volley.testing.services import served
+from volley.testing.services import serve_shuffle
 from volley.transport.flight import close_fleets
 
 TRANSPORTS = ("local", "flight", "spark")
@@ -22,18 +22,18 @@ _SERVERS = 2
 
 @dataclass(frozen=True)
 class Deployment:
-    """`settings` make a session run on it; `is_empty` tells whether its queries left no exchanged data behind."""
+    """`settings` make a session run on it. `is_empty` tells whether its queries left no exchanged data behind."""
 
     settings: dict[str, str]
     is_empty: Callable[[], bool]
 
 
 @contextmanager
-def deployed(transport: str, store: str, directory: Path) -> Iterator[Deployment]:
-    """Workers and shuffle servers, up while the block runs. `directory` takes exchanged data of store `object`.
+def deploy(transport: str, store: str, directory: Path) -> Iterator[Deployment]:
+    """Run workers and shuffle servers for the duration of a block. Store `object` keeps its data in `directory`.
 
-    Transport `local` with store `memory` is what a session has without settings. With another store there are several
-    embedded workers, since a single one exchanges nothing.
+    Transport `local` with store `memory` is the default of a session. With other stores there are several embedded
+    workers, since a single one exchanges nothing.
     """
     if transport not in TRANSPORTS or store not in STORES:
         raise ValueError(f"there is no deployment {transport} with {store}")
@@ -41,7 +41,7 @@ def deployed(transport: str, store: str, directory: Path) -> Iterator[Deployment
         settings = {"spark.volley.transport": transport} if transport != "local" else {}
         checks: list[Callable[[], bool]] = []
         if store == "service":
-            servers = running.enter_context(served(directory, _SERVERS))
+            servers = running.enter_context(serve_shuffle(directory, _SERVERS))
             settings["spark.volley.shuffle.store"] = "service"
             settings["spark.volley.shuffle.service"] = ",".join(server.address for server in servers)
             checks += [lambda: all(server.server_state.empty for server in servers)]
@@ -54,7 +54,7 @@ def deployed(transport: str, store: str, directory: Path) -> Iterator[Deployment
             checks += [lambda: all(health and not health.held_bytes for health in cluster.health())]
         elif transport == "local" and store != "memory":
             settings["spark.volley.local.workers"] = str(_WORKERS)
-        # Before what they are connected to ends.
+        # Close connections before the servers end.
         running.callback(close_stores)
         running.callback(close_fleets)
         yield Deployment(settings, lambda: all(check() for check in checks))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark as the oracle for expressions, row by row.
+"""Compares expressions with Spark, row by row.
 
-Under ANSI one bad row fails a whole query and would hide every other row. So Spark evaluates each expression inside
-Catalyst's own TryEval, which turns a failure into NULL, and DataFusion evaluates what was captured from the same
-plan, on ever fewer rows until only those fail that must.
+Under ANSI one bad row fails the whole query and would hide every other row. Spark therefore evaluates each expression
+inside Catalyst's TryEval, which turns a failure into NULL. DataFusion evaluates the expression captured from the same
+plan, on fewer and fewer rows until only the bad rows fail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from volley.testing.session import conf
 
 _SETTINGS = {
     "spark.volley.enabled": "false",
-    # Spark would compute what two expressions share outside of TryEval, and fail.
+    # Otherwise Spark would evaluate common subexpressions outside TryEval, and fail.
     "spark.sql.subexpressionElimination.enabled": "false",
 }
 
@@ -39,9 +39,9 @@ _SETTINGS = {
 class Verdict:
     """How the engines compare on one expression.
 
-    `refusal`: it is not native, and nothing was compared. `alarms`: rows that failed natively and not in Spark, which
-    costs time and never a row. `eager`: the rows failed together and none did alone, so that something was evaluated
-    on rows it is not for. `wrong`: rows with another value, or without the failure that Spark has.
+    `refusal`: it is not native, so nothing was compared. `alarms`: rows that failed natively but not in Spark, which
+    costs time but never a row. `eager`: the rows failed together but not one by one, so something was evaluated on rows
+    that it should not see. `wrong`: rows with a different value, or without the failure that Spark has.
     """
 
     expression: str
@@ -65,7 +65,7 @@ def compare_expressions(
         frame = spark.sql(f"select {columns}, 'value' as name, * from {view}")
         plan = capture(spark.sparkContext._gateway, frame._jdf.queryExecution().executedPlan())
         assert isinstance(plan, Project), f"planned as {plan}"
-        expected = _attempted(spark, frame, len(expressions)).toArrow()
+        expected = _try_columns(spark, frame, len(expressions)).toArrow()
     ids = [column_name(attribute_of(column).id) for column in plan.expressions[len(expressions) + 1 :]]
     native = table.rename_columns(ids)
     return [
@@ -74,16 +74,16 @@ def compare_expressions(
     ]
 
 
-def _attempted(spark: SparkSession, frame: DataFrame, count: int) -> DataFrame:
-    """The first `count` columns, each as a struct of its value, or NULL where evaluating it failed.
+def _try_columns(spark: SparkSession, frame: DataFrame, count: int) -> DataFrame:
+    """The first `count` columns, each as a struct of its value, or NULL if its evaluation failed.
 
-    The next column is the literal 'value', the name of the struct's field: py4j cannot make a Scala literal.
+    The next column is the literal 'value', the name of the struct's field: py4j cannot create a Scala literal.
     """
     jvm = spark._jvm
     assert jvm is not None
     catalyst = jvm.org.apache.spark.sql.catalyst.expressions
     to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-    # Every name that is looked up is a call, too.
+    # Every name lookup is a call too.
     nullable, named_struct, try_eval = catalyst.KnownNullable, catalyst.CreateNamedStruct, catalyst.TryEval
     plan = frame._jdf.queryExecution().optimizedPlan()
     columns = plan.projectList()
@@ -91,7 +91,7 @@ def _attempted(spark: SparkSession, frame: DataFrame, count: int) -> DataFrame:
     wrapped = []
     for i in range(count):
         alias = columns.apply(i)
-        # Nullable, or Arrow refuses a NULL struct around a value that is never NULL.
+        # Nullable: otherwise Arrow rejects a NULL struct around a value that is never NULL.
         struct = named_struct(to_seq([field_name, nullable(alias.child())]))
         wrapped.append(alias.withNewChildren(to_seq([try_eval(struct)])))
     attempted = plan.copy(to_seq(wrapped), plan.child())
@@ -106,7 +106,7 @@ def _compare(text: str, captured: Expression, table: pa.Table, attempts: pa.Chun
     assert used <= set(table.column_names), f"{text} is not computed in one projection"
     struct = attempts.combine_chunks()
     failed = struct.is_null().to_pylist()
-    theirs = _plain(struct.field("value"))
+    theirs = _plain_values(struct.field("value"))
     read = table.select([name for name in table.column_names if name in used])
     ours, together = _evaluate(lower_expression(captured), to_arrow(captured.type), table, read, failed)
     equal = alarms = 0
@@ -130,63 +130,65 @@ FAILED = object()
 def _evaluate(
     expr: Expr, wanted: pa.DataType, table: pa.Table, read: pa.Table, suspects: Sequence[bool]
 ) -> tuple[list[Any], bool]:
-    """The native values, and whether all rows could be computed together.
+    """The native values, and whether all rows could be evaluated together.
 
-    Otherwise those on which Spark failed are computed each alone, once for all that have the same values in the columns
-    that are `read`, and the others together, or in ever smaller parts.
+    If not, rows on which Spark failed are evaluated one by one (once for all rows with the same values in the columns
+    `read`), and the others together or in smaller and smaller parts.
     """
-    together = _computed(expr, wanted, table)
+    together = _compute(expr, wanted, table)
     if together is not None:
         return together, True
     values: list[Any] = [FAILED] * table.num_rows
     others = [row for row, suspect in enumerate(suspects) if not suspect]
-    for row, value in zip(others, _in_parts(expr, wanted, table.take(others)), strict=True):
+    for row, value in zip(others, _compute_in_parts(expr, wanted, table.take(others)), strict=True):
         values[row] = value
     alone: dict[tuple[str, ...], Any] = {}
     keys = list(zip(*(_bits(column) for column in read.columns), strict=True)) or [()] * table.num_rows
     for row, suspect in enumerate(suspects):
         if suspect:
             if keys[row] not in alone:
-                found = _computed(expr, wanted, table.slice(row, 1))
+                found = _compute(expr, wanted, table.slice(row, 1))
                 alone[keys[row]] = found[0] if found else FAILED
             values[row] = alone[keys[row]]
     return values, False
 
 
-def _in_parts(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any]:
-    """The values of rows, in ever smaller parts until only those fail that must."""
-    found = _computed(expr, wanted, table)
+def _compute_in_parts(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any]:
+    """The values of all rows, evaluated in smaller and smaller parts until only bad rows fail."""
+    found = _compute(expr, wanted, table)
     if found is not None:
         return found
     if table.num_rows == 1:
         return [FAILED]
     half = table.num_rows // 2
-    return _in_parts(expr, wanted, table.slice(0, half)) + _in_parts(expr, wanted, table.slice(half))
+    return _compute_in_parts(expr, wanted, table.slice(0, half)) + _compute_in_parts(
+        expr, wanted, table.slice(half)
+    )
 
 
-def _computed(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any] | None:
-    """The values of all rows; None when one of them fails."""
+def _compute(expr: Expr, wanted: pa.DataType, table: pa.Table) -> list[Any] | None:
+    """The values of all rows; None if one of them fails."""
     if not table.num_rows:
         return []
     try:
         frame = SessionContext().from_arrow(table)
         column = frame.select(expr.alias("value")).to_arrow_table().column(0).combine_chunks()
-    except Exception:  # a failure of any kind sends the query to Spark
+    except Exception:  # any failure sends the query to Spark
         return None
     assert column.type == wanted, f"{column.type} in place of {wanted}"
-    return _plain(column)
+    return _plain_values(column)
 
 
 def _bits(column: pa.ChunkedArray) -> list[str]:
-    """Texts that are equal only when the bits of the values are."""
+    """Texts that are equal only if the bits of the values are."""
     values = column.combine_chunks()
     if pa.types.is_floating(values.type):
         values = values.view(pa.int32() if values.type == pa.float32() else pa.int64())
-    return [repr(value) for value in _plain(values)]
+    return [repr(value) for value in _plain_values(values)]
 
 
-def _plain(column: pa.Array) -> list[Any]:
-    """Values that compare exactly: floats by their bits with a single NaN, dates and times as whole numbers."""
+def _plain_values(column: pa.Array) -> list[Any]:
+    """Values that compare exactly: floats by their bits with a single NaN, dates and times as integers."""
     if pa.types.is_floating(column.type):
         bits = pa.int32() if column.type == pa.float32() else pa.int64()
         canonical = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
@@ -202,4 +204,4 @@ def _plain(column: pa.Array) -> list[Any]:
 
 
 def _row(table: pa.Table, row: int) -> list[Any]:
-    return [_plain(column.slice(row, 1).combine_chunks())[0] for column in table.columns]
+    return [_plain_values(column.slice(row, 1).combine_chunks())[0] for column in table.columns]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every file format keeps to (`formats.base.FileFormat`), as a suite to subclass."""
+"""The contract of `formats.base.FileFormat`, as a test suite to subclass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 3000
 
 
 def write_node(file_format: FileFormat) -> WriteFiles:
-    """A write of one file, without partitions."""
+    """A write node for one file, without partitions."""
     tags = (("org.apache.spark.version", "4.0.0"),)
     rows = Range(0, 1, 1, (NARROW,))
     columns = (NARROW, WIDE)
@@ -39,7 +39,7 @@ def write(file_format: FileFormat, directory: Path, *batches: pa.RecordBatch) ->
 
 
 class FileFormatContract:
-    """Subclass it, and give `file_format`. Everything is written by the format itself."""
+    """Subclasses provide the fixture `file_format`. All files are written by the format itself."""
 
     @pytest.fixture
     def file_format(self) -> FileFormat:

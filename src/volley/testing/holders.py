@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker stores as tests need them: behind a Flight server, in this process or in one that can be killed."""
+"""Worker stores for tests: behind a Flight server, in this process or in one that can be killed."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Frame = tuple[pa.RecordBatch, bytes]
 
 
 class BlockServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves one store on loopback. `make_store` is given the place at which it listens.
+    """Serves one store on loopback. `make_store` gets the location at which it listens.
 
-    What it sends passes through `frames`, for tests that want to meddle with it.
+    Tests override `frames` to tamper with what it sends.
     """
 
     def __init__(self, make_store: Callable[[Location], WorkerStore]) -> None:
@@ -52,15 +52,15 @@ def connect(holder: Location) -> flight.FlightClient:
 
 
 def new_store(location: Location, directories: Sequence[Path], **options: Any) -> WorkerStore:
-    """A store with room for everything that a test writes; `options` are those of `WorkerStore` and `ShuffleConfig`."""
+    """A store with room for all that a test writes. `options` are those of `WorkerStore` and `ShuffleConfig`."""
     own: dict[str, Any] = {"memory_limit_bytes": MEMORY_BYTES, "connect": connect}
     own |= {name: options.pop(name) for name in set(own) & set(options)}
     return WorkerStore(location, shuffle_config(**options), spill_directories=directories, **own)
 
 
 @contextmanager
-def serving(directories: Sequence[Path], **options: Any) -> Iterator[WorkerStore]:
-    """A store of this process, served."""
+def serve_store(directories: Sequence[Path], **options: Any) -> Iterator[WorkerStore]:
+    """A store in this process, served over Flight."""
     server = BlockServer(lambda location: new_store(location, directories, **options))
     try:
         yield server.store
@@ -70,7 +70,7 @@ def serving(directories: Sequence[Path], **options: Any) -> Iterator[WorkerStore
 
 
 class Holder:
-    """A store in a process of its own, in which it writes and which serves what it holds."""
+    """A store in another process, which writes to it and serves it."""
 
     def __init__(self, directories: Sequence[Path], **options: Any) -> None:
         processes = multiprocessing.get_context("spawn")
@@ -81,7 +81,7 @@ class Holder:
         self.location = Location.parse(self._pipe.recv())
 
     def renew(self) -> None:
-        """An empty store in the place of the one there."""
+        """Replace the store with an empty one."""
         self.call("renew")
 
     def call(self, verb: str, *arguments: Any) -> Any:
@@ -133,7 +133,7 @@ class _SplitSink:
         self._attempt = attempt
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
-        # Pickled, a batch without columns would lose its number of rows.
+        # Pickling would lose the number of rows of a batch without columns.
         encoded = (batch.schema, batch.serialize().to_pybytes())
         self._holder.call("write", self._attempt, partition, *encoded)
 

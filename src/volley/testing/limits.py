@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planner limits for tests about distribution: their tables are so small that one task would do everything."""
+"""Planner limits for tests of distribution, whose tables are so small that one task would do everything."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from volley.stages.limits import PlannerLimits
 DISTRIBUTED = PlannerLimits(
     single_task_bytes=0, scan_task_bytes=1, replicated_scan_bytes=0, continued_stage_bytes=0
 )
-"""However little a scan reads, all workers share it, and every stage runs on its own."""
+"""All workers share every scan, however small, and every stage runs on its own."""
 
 UNMERGED = replace(DISTRIBUTED, shuffle_task_bytes=1)
-"""The same, and shuffle partitions stay apart: a stage has as many tasks as were planned."""
+"""The same, without merging shuffle partitions: a stage has as many tasks as planned."""
 
 DISTRIBUTED_SETTINGS = {
     "spark.volley.singleTaskSize": "0",
@@ -21,7 +21,7 @@ DISTRIBUTED_SETTINGS = {
     "spark.volley.planner.replicatedScanSize": "0",
     "spark.volley.planner.continuedStageSize": "0",
 }
-"""`DISTRIBUTED`, as a session is told."""
+"""`DISTRIBUTED` as session options."""
 
 UNMERGED_SETTINGS = {**DISTRIBUTED_SETTINGS, "spark.volley.planner.shuffleTaskSize": "1"}
-"""`UNMERGED`, as a session is told."""
+"""`UNMERGED` as session options."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that loses what a server says, at a moment that a test chooses."""
+"""A TCP proxy that drops a server's response at a moment that a test chooses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 
 
 class LossyProxy:
-    """Forwards connections to `port` on loopback. Once `lose_when` says so, what the server sends next is lost with its
-    connection; after that it forwards faithfully."""
+    """Forwards connections to `port` on loopback. When `lose_when` returns True, the server's next data and its
+    connection are dropped, once."""
 
     def __init__(self, port: int, lose_when: Callable[[], bool]) -> None:
         self._target = port

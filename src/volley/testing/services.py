@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shuffle servers as tests need them, in this process."""
+"""Shuffle servers for tests, in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMORY_BYTES = 64 * 2**20
 
 
 class Served:
-    """A keeper behind a Flight server on loopback. Closing it leaves its directories for the next."""
+    """The state of a shuffle server behind a Flight server on loopback. Closing it keeps its directories."""
 
     def __init__(self, directory: Path, port: int = 0, **options: Any) -> None:
         directory.mkdir(exist_ok=True)
@@ -35,7 +35,7 @@ class Served:
 
 
 @contextmanager
-def served(directory: Path, count: int = 1, **options: Any) -> Iterator[list[Served]]:
+def serve_shuffle(directory: Path, count: int = 1, **options: Any) -> Iterator[list[Served]]:
     with ExitStack() as running:
         servers = [Served(directory / f"s{number}", **options) for number in range(count)]
         for server in servers:
@@ -51,7 +51,7 @@ def service_store(
     application: str = "",
     **options: Any,
 ) -> ServiceStore:
-    """A store of this process in which these queries have begun."""
+    """A store in this process in which these queries have begun."""
     config = shuffle_config(servers=tuple(addresses), replicas=replicas, **options)
     store = ServiceStore(config, Security(), memory_limit_bytes=memory_limit_bytes, application=application)
     for query in queries:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions for tests: settings that go back to what they were."""
+"""Sessions for tests, with settings that are restored afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from volley.settings import explicit_settings
 
 @contextmanager
 def conf(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[SparkSession]:
-    """`settings` for the length of a block; None unsets a key. Afterwards each key is as it was before."""
+    """Apply `settings` for the duration of a block (None unsets a key), and restore them afterwards."""
     before = {key: spark.conf.get(key, None) for key in settings if _is_set(spark, key)}
     try:
         for key, value in settings.items():
@@ -33,8 +33,8 @@ def conf(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[Sp
 
 
 @contextmanager
-def restored(spark: SparkSession) -> Iterator[SparkSession]:
-    """Whatever a block sets in the session's configuration is undone after it."""
+def restore_conf(spark: SparkSession) -> Iterator[SparkSession]:
+    """Restore the session's configuration after a block."""
     before = explicit_settings(spark)
     try:
         yield spark
@@ -42,7 +42,7 @@ def restored(spark: SparkSession) -> Iterator[SparkSession]:
         for key, value in explicit_settings(spark).items():
             if before.get(key) == value:
                 continue
-            # What only a start of Spark heeds can be given to a builder again, to no effect, and not be taken back.
+            # Static options can be set again through a builder, without effect, but cannot be unset.
             with suppress(AnalysisException):
                 if key not in before:
                     spark.conf.unset(key)

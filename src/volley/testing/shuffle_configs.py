@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of exchanged data as tests want them: the defaults, with little patience."""
+"""Shuffle options for tests: the defaults, with few and fast retries."""
 
 from __future__ import annotations
 

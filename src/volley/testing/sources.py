@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data source that does what a test tells it to: find numbers, slowly, endlessly, wrongly or not at all.
+"""A data source for tests. Its options make discovery slow, endless, faulty or stuck.
 
-splits        how many splits there are; "endless" for one after the other
-rows         rows of each split; the ids of all splits are 0, 1, 2, ...
-pause        seconds between two splits that are found
-raise_after  discovery fails behind so many splits
-hang_after   discovery waits for ever behind so many splits, until it is closed
+splits       number of splits; "endless" for an unlimited number
+rows         rows per split; the ids over all splits are 0, 1, 2, ...
+pause        seconds between two splits
+raise_after  discovery fails after this many splits
+hang_after   discovery hangs after this many splits, until it is closed
 garbage      what discovery yields instead of a partition: "object"
-tail         splits say sizes of a heavy tail
-follow       discovery goes on when a reader has begun with the split before; needs `calls`
+tail         the declared sizes of splits have a heavy tail
+follow       discovery continues only when a reader has begun the previous split; needs `calls`
 wait_for     readers of the splits from `wait_from` on wait until this file exists
-row_pause    seconds that each split takes to read
-size_pause   seconds that each split takes to read for each byte of the size that it says
-calls        a directory in which discovery leaves a file `found-<n>` for every split, and `closed`
+row_pause    seconds to read each split
+size_pause   seconds to read each split, per byte of its declared size
+calls        a directory in which discovery creates a file `found-<n>` for every split, and `closed`
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Numbers(DataSource):
 class NumbersReader(DataSourceReader):
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        # Made by discovery: Spark pickles readers, and an event cannot be.
+        # Created by discovery: Spark pickles readers, and an event cannot be pickled.
         self._closed: threading.Event | None = None
 
     def _number(self, name: str, default: int) -> int:
@@ -71,13 +71,13 @@ class NumbersReader(DataSourceReader):
         pause = float(self._options.get("pause", 0))
         for split in count() if splits == "endless" else range(int(splits)):
             if split == self._number("raise_after", -1):
-                raise OSError(f"the listing broke off behind {split} splits")
+                raise OSError(f"the listing failed after {split} splits")
             if split == self._number("hang_after", -1):
                 closed.wait()
                 return
             if self._options.get("garbage") == "object":
-                yield object()  # type: ignore[misc]  # what a wrong source would do
-            # Every tenth is ten times as large as the rest, every hundredth a hundred times.
+                yield object()  # type: ignore[misc]  # a faulty source
+            # Every tenth split is ten times as large, every hundredth a hundred times.
             size = (
                 (100 if split % 100 == 0 else 10 if split % 10 == 0 else 1)
                 if "tail" in self._options
@@ -115,7 +115,7 @@ class NumbersReader(DataSourceReader):
         )
 
     def close(self) -> None:
-        """Asked by discovery's owner when no more splits are wanted."""
+        """Called when no more splits are needed."""
         if self._closed is not None:
             self._closed.set()
         self._leave("closed")

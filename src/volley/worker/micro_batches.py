@@ -15,7 +15,7 @@ import pyarrow as pa
 from volley.events import OperatorMetrics
 from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
-from volley.lower.operators import lower, root
+from volley.lower.operators import lower, select_result
 from volley.lower.scope import arrow_schema
 from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import Batches, StreamTable
@@ -80,7 +80,7 @@ class MicroBatches:
             return StreamTable(arrow_schema(self._node.output), parts)
 
         planning = planning_context(self._cores, self._memory)
-        frame = root(lower(self._plan, planning, rows, resources), self._plan)
+        frame = select_result(lower(self._plan, planning, rows, resources), self._plan)
         return Fragment(running_context(self._cores, self._memory), frame.execution_plan(), self.input_errors)
 
     def _add(self, metrics: tuple[OperatorMetrics, ...]) -> None:

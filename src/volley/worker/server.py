@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from volley.batches import slices
+from volley.batches import slice_batch
 from volley.errors import HandshakeRefused, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.loop import LoopThread
@@ -172,7 +172,7 @@ async def _find(slots: Slots, attempt: AttemptId) -> Attempt:
 def _pull_batches(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches of an attempt, on a Flight thread that waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
-        yield from slices(batch, worker.max_message_bytes)
+        yield from slice_batch(batch, worker.max_message_bytes)
 
 
 def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.RecordBatch | None]:

@@ -32,7 +32,7 @@ from volley.ids import AttemptId
 from volley.loop import Work, run_blocking
 from volley.lower.engine_errors import Fault, fault_of
 from volley.lower.memory import OperatorMemory, can_merge
-from volley.lower.operators import lower, root
+from volley.lower.operators import lower, select_result
 from volley.lower.partition import partitioned_plan
 from volley.lower.scope import arrow_schema
 from volley.lower.sessions import hashing_context, planning_context, running_context
@@ -223,13 +223,13 @@ def _plan(
         return _input_table(task.inputs, store, cores, errors, node)
 
     if isinstance(task.plan, WriteFiles):
-        rows = root(lower(task.plan.child, planning, inputs, resources), task.plan.child)
+        rows = select_result(lower(task.plan.child, planning, inputs, resources), task.plan.child)
         return Fragment(running, written_plan(rows, task.plan), errors)
     if output is None and (node := find_filtered_scan(task.plan)) is not None:
         return MicroBatches(task.plan, node, scans, cores, memory, errors)
     frame = lower(task.plan, planning, inputs, resources)
     if output is None:
-        return Fragment(running, _executable(root(frame, task.plan), task), errors)
+        return Fragment(running, _executable(select_result(frame, task.plan), task), errors)
     if not hashed:
         return Fragment(running, _executable(frame, task), errors)
     plan = partitioned_plan(frame, hashing_context(width, memory), output.keys, output.partitions)

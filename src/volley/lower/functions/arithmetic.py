@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on integers and floats; decimals are handed on to `decimals`.
+"""Arithmetic on integers and floats; `decimals` handles decimals.
 
-Integers: ANSI fails on overflow, LEGACY wraps at the operand's width as Java does, TRY gives NULL. Types below
-64 bits are computed in 64 bits, where a cast back checks the range; 64 bits use Arrow's checked kernels.
+Integers: on overflow ANSI fails, LEGACY wraps at the operand's width as Java does, TRY returns NULL. Types below 64
+bits are computed in 64 bits, and the cast back checks the range; 64-bit types use Arrow's checked kernels.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def pmod(call: Call, arguments: list[Expr]) -> Expr:
     arrow_type = to_arrow(call.type)
     value, divisor = arguments[0], _divisor(call, arguments[1])
     if pa.types.is_integer(arrow_type) and arrow_type.bit_width < 32:
-        # Java computes bytes and shorts as ints, so that remainder + divisor does not wrap.
+        # Java computes bytes and shorts as ints, so remainder + divisor does not wrap.
         value, divisor = value.cast(pa.int32()), divisor.cast(pa.int32())
     rest = value % divisor
     zero = constant(0, pa.int32() if arrow_type.bit_width < 32 else arrow_type)
@@ -92,7 +92,7 @@ def pmod(call: Call, arguments: list[Expr]) -> Expr:
 
 
 def _divisor(call: Call, divisor: Expr) -> Expr:
-    """The divisor with Spark's answer to zero: failure under ANSI, NULL otherwise."""
+    """The divisor with Spark's treatment of zero: failure under ANSI, NULL otherwise."""
     data_type = call.arguments[1].type
     if call.mode is not EvalMode.ANSI:
         return null_on_zero(divisor, to_arrow(data_type))
@@ -114,7 +114,7 @@ def unary_minus(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return decimals.negate(call.type, arguments[0])
     if call.type in FRACTIONAL:
-        # 0.0 - x would turn 0.0 into 0.0, and Spark's answer is -0.0.
+        # 0.0 - x would turn 0.0 into 0.0, but Spark returns -0.0.
         return arguments[0] * constant(-1.0, arrow_type)
     if _fails_on_smallest(call):
         return kernel(f"checked_negate_{arrow_type}", pc.negate_checked, arrow_type, arrow_type)(arguments[0])
@@ -134,7 +134,7 @@ def absolute(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("Signum")
 def signum(call: Call, arguments: list[Expr]) -> Expr:
-    # NaN comes first: in Arrow's order it is above zero. It and both zeros are their own answer.
+    # Check NaN first, because Arrow orders it above zero. NaN and both zeros map to themselves.
     value, zero = arguments[0], constant(0.0, pa.float64())
     return (
         f.when(f.isnan(value), value)
@@ -146,7 +146,7 @@ def signum(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("Sqrt")
 def sqrt(call: Call, arguments: list[Expr]) -> Expr:
-    # DataFusion fails on a negative number, where Spark's answer is NaN.
+    # DataFusion fails on a negative number; Spark returns NaN.
     value = arguments[0]
     return f.when(value < constant(0.0, pa.float64()), constant(float("nan"), pa.float64())).otherwise(
         f.sqrt(value)
@@ -185,12 +185,12 @@ def _rounds_double(call: Call) -> bool:
 def round_(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return arguments[0].cast(to_arrow(call.type))
-    # Integers to a scale of at least 0 are themselves.
+    # Integers do not change at a scale of 0 or more.
     return _round_double(call, arguments[0]) if call.type == DOUBLE else arguments[0]
 
 
 def _round_double(call: Call, value: Expr) -> Expr:
-    """Through decimal, as Spark does it, and back with a single rounding. Beyond 2^53 a double has no fraction."""
+    """Round as a decimal, as Spark does, and convert back with a single rounding. Beyond 2^53 there is no fraction."""
     scale = call.arguments[1]
     assert isinstance(scale, Literal)
     assert isinstance(scale.value, int)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitwise operators and shifts, through Arrow's kernels: DataFusion's Python expressions have none."""
+"""Bitwise operators and shifts, with Arrow kernels: DataFusion's Python expressions lack them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _unsigned(values: pa.Array) -> pa.Array:
 
 
 def _left(values: pa.Array, count: pa.Array) -> pa.Array:
-    # Arrow leaves a signed value as it is when the distance reaches the sign bit.
+    # Arrow does not shift a signed value if the distance reaches the sign bit.
     return pc.shift_left(_unsigned(values), _unsigned(_distance(values, count))).view(values.type)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts. ANSI fails where Spark may fail, TRY gives NULL there, LEGACY gives what Java's narrowing gives."""
+"""Casts. ANSI fails where Spark may fail, TRY returns NULL there, LEGACY narrows as Java does."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _is_total(source: DataType, target: DataType) -> bool:
 
 @translates("CheckOverflowInTableInsert")
 def _insert_cast(call: Call, arguments: list[Expr]) -> Expr:
-    # It only words the error of the cast below it, and an error is Spark's to word in any case.
+    # It only rephrases the error of the cast below, and Spark raises all errors itself.
     return arguments[0]
 
 
@@ -125,7 +125,7 @@ def _from_decimal(call: Call, value: Expr, source: DecimalType, target: DataType
     if target not in INTEGRAL:
         return _convert(call.mode, value, arrow_type)
     if call.mode is EvalMode.LEGACY:
-        # Beyond 64 bits Java keeps the low bits; that fails here and is left to Spark.
+        # Beyond 64 bits Java keeps the low bits; that fails here, and Spark runs the query.
         whole = value.cast(pa.int64())
         return whole if target == LONG else _wrap(whole, LONG, target)
     if target != LONG and source.precision > 18 and source.scale > 0:
@@ -136,9 +136,9 @@ def _from_decimal(call: Call, value: Expr, source: DecimalType, target: DataType
 
 
 def _whole_number(mode: EvalMode | None, value: Expr, source: DataType, target: DataType) -> Expr:
-    """A float cut to a whole number: out of range fails, is NULL, or (LEGACY) saturates as in Java."""
+    """A float truncated to an integer. Out of range fails, is NULL, or (LEGACY) saturates as in Java."""
     if mode is not EvalMode.LEGACY:
-        # Spark lets 2^63 itself pass as the largest long and Arrow does not: left to Spark, also in TRY mode.
+        # Spark casts 2^63 to the largest long, Arrow does not: this fails, even in TRY mode, and Spark runs the query.
         return value.cast(to_arrow(target)) if target == LONG else _convert(mode, value, to_arrow(target))
     java = LONG if target == LONG else INTEGER
     arrow_type, floats = to_arrow(java), to_arrow(source)
@@ -168,7 +168,7 @@ def _wrapping(arrow_type: pa.DataType) -> Kernel:
 
 
 def _from_time(value: Expr, source: DataType, target: DataType) -> Expr:
-    """Dates and timestamps, in UTC. What leaves the range of a timestamp fails in Spark in every mode."""
+    """Dates and timestamps, in UTC. Values outside the range of a timestamp fail in Spark in every mode."""
     if source == DATE:
         return value.cast(to_arrow(target))
     micros = value.cast(pa.int64())

@@ -63,7 +63,7 @@ def is_in(call: Call, arguments: list[Expr]) -> Expr:
     value, *candidates = _operands(call, arguments)
     if all(isinstance(candidate, Literal) for candidate in call.arguments[1:]):
         return f.in_list(value, candidates)
-    # DataFusion takes some lists for constant that are not, and answers NULL.
+    # DataFusion mistakes some lists for constants and returns NULL.
     return reduce(or_operator, (value == candidate for candidate in candidates))
 
 
@@ -91,18 +91,18 @@ def not_(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("IsNull")
 def is_null(call: Call, arguments: list[Expr]) -> Expr:
-    return _computed(call, arguments[0], pc.is_null) or arguments[0].is_null()
+    return _as_kernel(call, arguments[0], pc.is_null) or arguments[0].is_null()
 
 
 @translates("IsNotNull")
 def is_not_null(call: Call, arguments: list[Expr]) -> Expr:
-    return _computed(call, arguments[0], pc.is_valid) or arguments[0].is_not_null()
+    return _as_kernel(call, arguments[0], pc.is_valid) or arguments[0].is_not_null()
 
 
-def _computed(call: Call, value: Expr, function: Callable[..., pa.Array]) -> Expr | None:
-    """The test as a kernel where its operand may fail.
+def _as_kernel(call: Call, value: Expr, function: Callable[..., pa.Array]) -> Expr | None:
+    """The test as a kernel if its operand may fail; otherwise None.
 
-    DataFusion answers for an operand that cannot be NULL without computing it, and 1 / 0 IS NULL must fail.
+    DataFusion does not compute an operand that cannot be NULL, but 1 / 0 IS NULL must fail.
     """
     part = call.arguments[0]
     if not may_fail(part):

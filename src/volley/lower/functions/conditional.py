@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CASE and what reads like it, and the wrappers that only matter to Spark's own code generation."""
+"""CASE and similar expressions, and wrappers that only matter to Spark's code generation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dates, and the clock of timestamps in sessions whose time zone is UTC."""
+"""Date functions, and the time fields of timestamps in sessions whose time zone is UTC."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PARTS = {
 
 
 def _part(call: Call, value: Expr, part: str) -> Expr:
-    """A field of a date. The native calendar ends after 262,000 years, where it answers NULL."""
+    """A field of a date. The native calendar ends after 262,000 years and returns NULL beyond."""
     field = f.date_part(part, value).cast(pa.int32())
     return null_only_where(field, value, call.arguments[0].type, call.type)
 
@@ -110,11 +110,11 @@ def last_day(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("TruncDate", fails=always)
 def trunc_date(call: Call, arguments: list[Expr]) -> Expr:
-    """The first day of the year, quarter, month or week, by taking away the days since then."""
-    split = call.arguments[1]
-    assert isinstance(split, Literal)
-    assert isinstance(split.value, str)
-    return _TRUNCATIONS[split.value.lower()](arguments[0])
+    """The first day of the year, quarter, month or week, by subtracting the days since then."""
+    unit = call.arguments[1]
+    assert isinstance(unit, Literal)
+    assert isinstance(unit.value, str)
+    return _TRUNCATIONS[unit.value.lower()](arguments[0])
 
 
 def _whole_day_before(value: Expr, days: Expr) -> Expr:
@@ -140,7 +140,7 @@ def _first_of_week(value: Expr) -> Expr:
 
 
 def _first_of_quarter(value: Expr) -> Expr:
-    # Through nanoseconds, which fails before 1677 and after 2262.
+    # Computed in nanoseconds, which fails before 1677 and after 2262.
     first = f.date_trunc("quarter", value).cast(pa.date32())
     return null_only_where(first, value, DATE, DATE)
 
@@ -155,11 +155,11 @@ _TRUNCATIONS: dict[str, Callable[[Expr], Expr]] = {
 
 @translates("TruncTimestamp", fails=always)
 def trunc_timestamp(call: Call, arguments: list[Expr]) -> Expr:
-    """In UTC every split up to a week is a fixed number of microseconds; months and years go by the date."""
-    split = call.arguments[0]
-    assert isinstance(split, Literal)
-    assert isinstance(split.value, str)
-    name, utc = split.value.lower(), pa.timestamp("us", tz="UTC")
+    """In UTC every unit up to a week is a fixed number of microseconds; months and years use the date."""
+    unit = call.arguments[0]
+    assert isinstance(unit, Literal)
+    assert isinstance(unit.value, str)
+    name, utc = unit.value.lower(), pa.timestamp("us", tz="UTC")
     micros = arguments[1].cast(pa.int64())
     if name in _SECONDS:
         size = _SECONDS[name] * MICROS_A_SECOND

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decimal arithmetic with exactly the precision, scale and rounding that Spark put on the expression.
+"""Decimal arithmetic with exactly the precision, scale and rounding of Spark's expression.
 
-Spark computes exactly, rounds half up to the result's scale, and checks the result's precision. Arrow's 128 bits
-fail on overflow of the bits but not of the precision, so there are three roads:
+Spark computes exactly, rounds half up to the result's scale, and checks the result's precision. Arrow's 128-bit
+arithmetic fails if the bits overflow, but not the precision, so there are three cases:
 
-    the exact result has at most 38 digits       128 bits, nothing to check
-    only the precision was capped at 38          128 bits, then the digits are checked; fails early
-    the scale was cut too, or overflow is NULL   256 bits, then a cast that rounds and checks
+    the exact result has at most 38 digits         128 bits, nothing to check
+    only the precision is capped at 38             128 bits, then check the digits; fails early
+    the scale is reduced too, or overflow is NULL  256 bits, then a cast that rounds and checks
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def _fit(expr: Expr, call: Call) -> Expr:
 
 
 def divide(call: Call, arguments: list[Expr]) -> Expr:
-    """Arrow truncates: divide to one digit more than asked for, and let the cast round half up on it."""
+    """Arrow truncates, so divide to one digit more than needed and let the cast round half up."""
     return _fit(_quotient(call, arguments, decimal_type(call.type).scale + 1), call)
 
 
-# Arrow gives a quotient four digits more than its numerator has.
+# Arrow's quotient has four more digits than its numerator.
 _ARROW_QUOTIENT_DIGITS = 4
 
 
@@ -109,7 +109,7 @@ def remainder(call: Call, arguments: list[Expr]) -> Expr:
 
 
 def _with_exact_sign(expr: Expr, data_type: DecimalType) -> Expr:
-    """Fail on values whose sign Spark does not change exactly: Scala rounds them to 34 digits on the way."""
+    """Fail on values that Spark does not negate exactly: Scala rounds them to 34 digits."""
     if data_type.precision <= _SIGN_DIGITS:
         return expr
     return expr.cast(pa.decimal128(_SIGN_DIGITS, data_type.scale)).cast(to_arrow(data_type))
@@ -125,7 +125,7 @@ def absolute(data_type: DecimalType, value: Expr) -> Expr:
 
 
 def whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:
-    """Floor or ceiling: computed with one digit more, since 9.99 becomes 10."""
+    """Floor or ceiling, computed with one more digit because 9.99 becomes 10."""
     source = decimal_type(call.arguments[0].type)
     if source.scale == 0:
         return value.cast(to_arrow(call.type))
@@ -143,7 +143,7 @@ def check_overflow(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("MakeDecimal", fails=always)
 def make_decimal(call: Call, arguments: list[Expr]) -> Expr:
-    """A decimal from its unscaled digits: a long times the decimal whose only digit is the last one."""
+    """A decimal from its unscaled value: a long times the smallest positive decimal of that scale."""
     result = decimal_type(call.type)
     last_digit = constant(Decimal(1).scaleb(-result.scale), pa.decimal128(max(result.scale, 1), result.scale))
     value = arguments[0].cast(pa.decimal128(19, 0)) * last_digit

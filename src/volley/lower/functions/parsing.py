@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts from text. Only plain forms are read natively; any other text fails the query and is left to Spark.
+"""Casts from strings. Only plain forms are parsed natively; for any other the query fails, and Spark runs it.
 
-Spark's own reading is generous (blanks, signs, exponents, `1.5d`, partial dates) and differs by mode. The plain
-forms below have one meaning in all of it.
+Spark's parser is lenient (spaces, signs, exponents, `1.5d`, partial dates) and differs by mode. The plain forms below
+mean the same in all modes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _WHOLE = r"^-?[0-9]{1,18}$"
 _FRACTION = r"^-?[0-9]{1,18}(\.[0-9]{1,18})?$"
 _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _BOOLEAN = r"^(true|false)$"
-# No reading of a whole number contains a letter, so this is NULL wherever Spark does not fail.
+# No form of an integer contains a letter, so this is NULL wherever Spark does not fail.
 _NO_NUMBER = "[A-Za-z]"
 
 
 def parse(value: Expr, target: DataType, mode: EvalMode | None) -> Expr:
-    """The value that the text stands for. Numbers out of range and impossible dates fail in every mode."""
+    """Parse the text. Numbers out of range and impossible dates fail in every mode."""
     nonsense = _NO_NUMBER if target in INTEGRAL and mode is not EvalMode.ANSI else ""
     name = f"plain_text_{target}_{bool(nonsense)}"
     plain = kernel(name, _plain(_form(target), nonsense), pa.string(), pa.string())
@@ -43,7 +43,7 @@ def _form(target: DataType) -> str:
 
 @cache
 def _plain(form: str, nonsense: str) -> Kernel:
-    """The texts of this form; nonsense becomes NULL, and any other text fails."""
+    """Pass texts of this form; nonsense becomes NULL, and any other text fails."""
 
     def run(values: pa.Array) -> pa.Array:
         readable = pc.match_substring_regex(values, form)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The regular expressions that mean the same in Java and in Rust, for a yes-or-no match."""
+"""Translates regular expressions that Java and Rust match alike."""
 
 from __future__ import annotations
 
 _JAVA_LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
 _ANY = f"[^{_JAVA_LINE_ENDS}]"
-# Java's $ also stands before a line end at the very end of the text.
+# Java's $ also matches before a final line terminator.
 _END = rf"(?:\r\n|[{_JAVA_LINE_ENDS}])?\z"
 
 

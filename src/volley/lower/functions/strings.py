@@ -22,7 +22,7 @@ from volley.support.patterns import translation
 def substring(call: Call, arguments: list[Expr]) -> Expr:
     _, start, size = call.arguments
     if _at_least(start, 1) and _at_least(size, 0):
-        # Without Spark's rules for positions before the text the two agree, and this one is twice as fast.
+        # For positions inside the string this agrees with Spark, and is twice as fast.
         return f.substring(*arguments)
     return f.spark.substring(*arguments)
 
@@ -54,8 +54,8 @@ def upper(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("Lower", fails=always)
 def lower(call: Call, arguments: list[Expr]) -> Expr:
-    # A capital sigma is the one letter whose small form depends on its neighbours; the rules of ICU and Rust for
-    # where a word ends are not known to be the same.
+    # Only the lower case of capital sigma depends on its neighbours, and ICU and Rust may disagree on where a word
+    # ends.
     text = arguments[0]
     only_spark = null_or_fail(text, pa.string(), pa.string())
     return f.when(f.contains(text, constant("Σ", pa.string())), only_spark).otherwise(f.lower(text))
@@ -122,7 +122,7 @@ def rlike(call: Call, arguments: list[Expr]) -> Expr:
 @translates("StringReplace")
 def replace(call: Call, arguments: list[Expr]) -> Expr:
     text, search, replacement = arguments
-    # Spark leaves the text alone when there is nothing to search for; DataFusion puts in between all characters.
+    # For an empty search string Spark returns the input; DataFusion inserts the replacement between all characters.
     nothing_to_find = (search == constant("", pa.string())) & replacement.is_not_null()
     return f.when(nothing_to_find, text).otherwise(f.replace(text, search, replacement))
 
@@ -212,14 +212,12 @@ def translate(call: Call, arguments: list[Expr]) -> Expr:
 @translates("StaticInvoke")
 def static_invoke(call: Call, arguments: list[Expr]) -> Expr:
     return (
-        base64(call, arguments)
-        if len(arguments) == 2 and call.option("functionName") == "encode"
-        else (_read_side_padding(arguments))
+        base64(call, arguments) if call.option("functionName") == "encode" else _read_side_padding(arguments)
     )
 
 
 def _read_side_padding(arguments: list[Expr]) -> Expr:
-    """CHAR(n) columns, padded with blanks as they are read; longer values stay as they are."""
+    """Pads CHAR(n) columns with spaces as they are read; longer values are unchanged."""
     text, size = arguments
     padded = f.rpad(text, size, constant(" ", pa.string()))
     return f.when(f.character_length(text) < size, padded).otherwise(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structs: made, and taken apart."""
+"""Struct creation and field access."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
     nullable = pa.struct([field.with_nullable(True) for field in wanted])
     if wanted == nullable:
         return made.cast(wanted)
-    # DataFusion's structs may hold NULL in every field, and it casts none to one that may not.
+    # All fields of DataFusion's structs are nullable, and it has no cast to fields that are not.
     return kernel(f"without_null_{wanted}", _retype(wanted), wanted, nullable)(made.cast(nullable))
 
 
@@ -44,6 +44,6 @@ def get_struct_field(call: Call, arguments: list[Expr]) -> Expr:
     ordinal = call.option("ordinal")
     assert isinstance(struct, StructType)
     assert isinstance(ordinal, int)
-    # DataFusion gives whatever lies below a NULL struct.
+    # DataFusion returns the stored field value below a NULL struct.
     value = f.get_field(arguments[0], struct.fields[ordinal].name)
     return f.when(arguments[0].is_null(), typed_null(to_arrow(call.type))).otherwise(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arrives at a server is what was sent: every chunk by its checksum, a commit by all that its indexes name."""
+"""Verifies what arrives at a server: each chunk by its checksum, and a commit by the chunks that its indexes list."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from volley.shuffle.chunks import Index, checksum_of
 from volley.shuffle.service.ledger import Attempt, Refusal
 
 
-def pieces(message: PushChunks, payload: pa.Buffer) -> list[tuple[PushedChunk, pa.Buffer]]:
-    """The chunks with their bytes, each of its own memory; refused when one is not what was sent."""
+def split_payload(message: PushChunks, payload: pa.Buffer) -> list[tuple[PushedChunk, pa.Buffer]]:
+    """Split a push into chunks, each with its own buffer. Refuses it if a checksum does not match."""
     found = []
     start = 0
     for chunk in message.chunks:
-        # No further than to the end of what came, where a slice would be an error of its own.
+        # Slicing past the end of the payload would raise.
         data = payload.slice(start, min(chunk.size_bytes, payload.size - start))
         if data.size != chunk.size_bytes or checksum_of(data) != chunk.checksum:
             raise Refusal(
                 DAMAGED_ON_WAY,
-                f"chunk {chunk.sequence} of partition {chunk.partition} of {message.attempt} is not what was sent.",
+                f"chunk {chunk.sequence} of partition {chunk.partition} of {message.attempt} was damaged in transit.",
             )
         found.append((chunk, data if len(message.chunks) == 1 else pa.py_buffer(data.to_pybytes())))
         start += chunk.size_bytes
     if start != payload.size:
-        raise Refusal(DAMAGED_ON_WAY, f"{message.attempt} sent more than it said.")
+        raise Refusal(DAMAGED_ON_WAY, f"{message.attempt} sent more bytes than it announced.")
     return found
 
 
 def check_complete(attempt: Attempt, blocks: dict[int, CommittedBlock]) -> None:
-    """Every chunk that the indexes name is here and is what they say, and no other is."""
+    """Refuse a commit unless exactly the chunks that its indexes list have arrived."""
     named = {
         (partition, number): chunk
         for partition, block in blocks.items()
@@ -45,7 +45,7 @@ def check_complete(attempt: Attempt, blocks: dict[int, CommittedBlock]) -> None:
                 DAMAGED_ON_WAY, f"{attempt.id}: chunk {key[1]} of partition {key[0]} did not arrive."
             )
     if len(named) != len(attempt.chunks):
-        raise Refusal(DAMAGED_ON_WAY, f"{attempt.id}: more chunks arrived than it commits.")
+        raise Refusal(DAMAGED_ON_WAY, f"{attempt.id}: more chunks arrived than its commit lists.")
 
 
 def index_of(attempt: AttemptId, block: CommittedBlock) -> Index:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to shuffle servers: with a deadline, tried again where that can help, and refusals as errors."""
+"""Calls to shuffle servers, with deadlines and retries. Refusals become errors."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from volley.rpc.service import LEASE_EXPIRED, QUERY_OVER
 from volley.security import Security
 from volley.shuffle.config import RetryPolicy
 
-# A server that did not answer is left alone for a while, each time for longer.
-_FIRST_REST_SECONDS = 5.0
-_LAST_REST_SECONDS = 60.0
-# Such words are said to all servers, and one that hangs must not hold up a query for longer.
-_WORD_SECONDS = 5.0
+# A server that did not answer is avoided for a while, each time for longer.
+_FIRST_BACKOFF_SECONDS = 5.0
+_LAST_BACKOFF_SECONDS = 60.0
+# Timeout of calls to all servers: one that hangs must not delay a query for longer.
+_ANNOUNCE_SECONDS = 5.0
 
 
 class ServerLost(QueryError):
-    """A server did not answer, however often it was asked."""
+    """A server did not answer, even after retries."""
 
     code = "SHUFFLE_SERVER_LOST"
 
@@ -48,7 +48,7 @@ class ServerLost(QueryError):
 
 
 class ServiceClient:
-    """The servers of a service as this process sees them. For any thread."""
+    """A client of all servers of a service. May be used from any thread."""
 
     def __init__(self, addresses: Sequence[str], security: Security, retry_policy: RetryPolicy) -> None:
         self.addresses = tuple(addresses)
@@ -56,17 +56,17 @@ class ServiceClient:
         self._retry_policy = retry_policy
         self._lock = threading.Lock()
         self._clients: dict[str, Client] = {}
-        self._resting: dict[str, _Rest] = {}
+        self._backoffs: dict[str, _Backoff] = {}
 
     def live(self) -> list[str]:
-        """The servers that are not known to be away."""
+        """The servers that have not recently failed to answer."""
         now = time.monotonic()
         with self._lock:
-            away = {address for address, rest in self._resting.items() if now < rest.until}
+            away = {address for address, rest in self._backoffs.items() if now < rest.until}
         return [address for address in self.addresses if address not in away]
 
     def connect(self, address: str) -> flight.FlightClient:
-        """For the blocks that a server has."""
+        """A Flight client to read blocks from a server."""
         return self._client(address).flight
 
     def call(
@@ -80,7 +80,7 @@ class ServiceClient:
         timeout_seconds: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Any:
-        """What the server answers. Every call may be made twice: each says what is to be, not what is to be added."""
+        """Call a server and return its answer. All calls are idempotent, so they may be retried."""
         body = message if isinstance(message, bytes) else encode(message)
         failures = 0
         may_be_old = True
@@ -89,32 +89,32 @@ class ServiceClient:
                 answer = self._client(address).call(action, body, expect, timeout_seconds=timeout_seconds)
                 break
             except PeerRefused as refused:
-                self._answered(address)
+                self._mark_alive(address)
                 raise _error(refused) from None
             except (PeerLost, HandshakeRefused) as error:
                 self._disconnect(address)
                 if may_be_old and isinstance(error, PeerUnavailable):
-                    # The connection may be to a process that has gone; what is there now has not been asked yet.
+                    # The connection may be to a process that has since been replaced; ask the new one.
                     may_be_old = False
                     continue
                 failures += 1
                 limit = self._retry_policy.attempts if tries is None else tries - 1
-                # One that does not answer in all that time hangs; asking again would take as long again. Nor does
-                # asking again make a peer trust us.
+                # After a timeout the server hangs, and a retry would take as long again. Nor does a retry make a peer
+                # trust us.
                 hopeless = isinstance(error, PeerTimedOut | HandshakeRefused)
                 if failures > limit or hopeless or stopped():
-                    self._lost(address)
+                    self._mark_lost(address)
                     raise ServerLost(address, error.message) from error
             time.sleep(self._retry_policy.delay(failures))
-        self._answered(address)
+        self._mark_alive(address)
         return answer
 
     def call_all(self, action: str, message: Any, expect: Any = Ack) -> dict[str, Any]:
-        """The answers of those that answer, asked once each and all at once."""
+        """Call all servers in parallel, once each. Returns the answers of those that answer."""
 
         def ask(address: str) -> Any:
             try:
-                return self.call(address, action, message, expect, tries=1, timeout_seconds=_WORD_SECONDS)
+                return self.call(address, action, message, expect, tries=1, timeout_seconds=_ANNOUNCE_SECONDS)
             except (ServerLost, ShuffleRefused, BlockMissing):
                 return None
 
@@ -135,33 +135,33 @@ class ServiceClient:
                 )
             return self._clients[address]
 
-    def _answered(self, address: str) -> None:
+    def _mark_alive(self, address: str) -> None:
         with self._lock:
-            self._resting.pop(address, None)
+            self._backoffs.pop(address, None)
 
-    def _lost(self, address: str) -> None:
+    def _mark_lost(self, address: str) -> None:
         with self._lock:
-            before = self._resting.get(address)
+            before = self._backoffs.get(address)
             if before is not None and time.monotonic() < before.until:
                 return
-            seconds = min(2 * before.seconds, _LAST_REST_SECONDS) if before else _FIRST_REST_SECONDS
-            self._resting[address] = _Rest(seconds, time.monotonic() + seconds)
+            seconds = min(2 * before.seconds, _LAST_BACKOFF_SECONDS) if before else _FIRST_BACKOFF_SECONDS
+            self._backoffs[address] = _Backoff(seconds, time.monotonic() + seconds)
 
     def _disconnect(self, address: str) -> None:
-        # A client that could not connect waits longer and longer before it tries again.
+        # A gRPC client that could not connect backs off longer each time; a new one does not.
         with self._lock:
             self._clients.pop(address, None)
 
 
 @dataclass(frozen=True)
-class _Rest:
+class _Backoff:
     seconds: float
     until: float
 
 
 def _error(refused: PeerRefused) -> QueryError:
     if refused.code == LEASE_EXPIRED:
-        hint = "A driver that was paused for so long has to run the query again."
+        hint = "Run the query again if its driver was paused for that long."
         return LeaseExpired(refused.message, hint=hint)
     if refused.code == QUERY_OVER:
         return BlockMissing(refused.message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened on a shuffle server since its start, for metrics."""
+"""Counters of a shuffle server since its start, for metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 
 
 class Counts:
-    """Readers and writers count on many threads at the same time, outside of every other lock."""
+    """Counters by name. Many threads update them at once, without any other lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

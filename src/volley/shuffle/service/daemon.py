@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley shuffle-service` from its start to its end: find what is there, listen, serve, drain, stop.
+"""The lifecycle of `volley shuffle-service`: recover, listen, serve, drain, stop.
 
-SIGTERM drains it: no new attempts, everything is served until its queries are over or the time for that is up. What was
-committed stays in its directories however it ends, and is served again by the next that starts there.
+SIGTERM drains it: it takes no new attempts, and serves its data until the queries end or the drain times out. However
+it ends, committed data stays in its directories, and the next server that starts there serves it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DRAIN_STEP_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """`advertise` is the host that others reach this one by; without `metrics_port` there are no metrics."""
+    """`advertise` is the host name by which others reach this one; without `metrics_port` there are no metrics."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class ServiceSettings:
 
 
 class ServiceDaemon:
-    """A shuffle server that serves from its construction until `close`."""
+    """A shuffle server, serving from construction until `close`."""
 
     def __init__(self, settings: ServiceSettings, security: Security) -> None:
         self._settings = settings
@@ -89,5 +89,5 @@ class ServiceDaemon:
             late_seconds = time.monotonic() - looked - step_seconds
             looked = time.monotonic()
             if late_seconds > step_seconds:
-                self.server_state.forgive(late_seconds)
+                self.server_state.extend_leases(late_seconds)
             self.server_state.expire()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directories of a server: its own, and their names as safe on disk as what is in them."""
+"""Locks the directories of a server, and makes the names of new files durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volley.errors import ConfigError
 
 
 def lock_directory(directory: Path) -> int:
-    """Nobody else may keep chunks there; the lock goes with the descriptor, or the process."""
+    """Keep other servers out of a directory until the returned descriptor is closed or the process ends."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -22,7 +22,7 @@ def lock_directory(directory: Path) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """Names in it survive, too."""
+    """Make the names of the files in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

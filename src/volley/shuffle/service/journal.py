@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server must not forget: an append-only file of checked records.
+"""The journal of a server: an append-only file of records with checksums.
 
     record    magic, length, xxh3 of the payload, xxh3 of the three (32 bits), payload
 
-A record is on disk when `append` returns. A torn one at the end was never acknowledged. A damaged one is left out and
-the next is searched for: what it said is missing, which readers notice, and nothing else is.
+A record is durable when `append` returns. A torn record at the end was never acknowledged. A damaged record is skipped,
+and reading resumes at the next intact one: only what that record said is lost, and readers notice it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _MAGIC = b"VJ01"
 
 
 class Journal:
-    """Used by one thread at a time."""
+    """One thread at a time uses it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._end = os.fstat(self._descriptor).st_size
         self.damaged = 0
-        """Records that were left out when it was read."""
+        """Damaged records that `read` skipped."""
 
     @property
     def size_bytes(self) -> int:
         return self._end
 
     def read(self) -> Iterator[Any]:
-        """The records, oldest first. What is torn or damaged at the end is cut off."""
+        """Yield the records, oldest first. Truncates what is torn or damaged at the end."""
         data = self._path.read_bytes()
         position = good_end = 0
         while (position := data.find(_MAGIC, position)) >= 0:
@@ -63,7 +63,7 @@ class Journal:
         self._end = good_end
 
     def append(self, record: Any) -> None:
-        """Returns when the record would survive the end of this machine; OSError when it would not."""
+        """Append a record durably: it survives a crash of the machine. OSError if that fails."""
         data = _packed(record)
         try:
             write_at(self._descriptor, data, self._end)
@@ -74,7 +74,7 @@ class Journal:
         self._end += len(data)
 
     def replace(self, records: Iterable[Any]) -> None:
-        """These records instead of all that there are, at once or not at all."""
+        """Replace all records by these, atomically."""
         draft = self._path.with_suffix(".new")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -102,7 +102,7 @@ def _packed(record: Any) -> bytes:
 
 
 def _payload(data: bytes, position: int) -> bytes | None:
-    """Of the record that begins there; None when there is none, or not all of it."""
+    """The payload of the record at `position`; None if there is no complete record."""
     start = position + _HEAD.size + _CHECK.size
     if start > len(data):
         return None
@@ -115,7 +115,7 @@ def _payload(data: bytes, position: int) -> bytes | None:
 
 
 def _is_whole(data: bytes, position: int) -> bool:
-    """Whether what begins there is as long as it says, so that it is damaged rather than torn."""
+    """Whether the record at `position` has its full length, so that it is damaged rather than torn."""
     if len(data) - position < _HEAD.size + _CHECK.size:
         return False
     _, length, _ = _HEAD.unpack_from(data, position)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server knows of queries, attempts and commits, and whom it refuses. Memory only: no chunk, no file, no clock.
+"""The state of queries, attempts and commits on a server, and the rules for refusing calls. No I/O and no clock.
 
     query      begun -> over (released, or its lease expired)             late callers are told which
-    epoch      of a stage only rises; calls of earlier ones are refused
+    epoch      of a stage only rises; calls from earlier epochs are refused
     attempt    open -> committed | gone
 
-Of attempts at the same task that were open at the same time, the first to commit wins, and an attempt never passes one
-with a higher number that has committed. One that began after a commit may still commit: its coordinator knows that
-commit, and has given it up.
+Of attempts at the same task that are open at the same time, the first to commit wins. An attempt cannot commit after
+one with a higher number. An attempt that began after a commit may still commit: its coordinator knew of that commit
+and has discarded it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from volley.rpc.service import (
 )
 from volley.shuffle.service.storage import Stored
 
-# Enough to refuse the late callers of any query that may still have some.
+# Enough to refuse late calls for any query that may still get some.
 _REMEMBERED_QUERIES = 4096
 
 
 class Refusal(QueryError):
-    """What a caller is told, by its code."""
+    """A refused call; `code` tells the caller why."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -42,7 +42,7 @@ class Refusal(QueryError):
 
 @dataclass
 class Attempt:
-    """`begun` and `committed_at` are moments on the ledger's own clock, which counts calls."""
+    """`begun` and `committed_at` are logical times: the ledger counts calls."""
 
     id: AttemptId
     begun: int
@@ -53,7 +53,7 @@ class Attempt:
 
     @property
     def held_bytes(self) -> int:
-        """Kept and promised."""
+        """Bytes stored and reserved."""
         return self.reserved_bytes + sum(stored.size_bytes for stored in self.chunks.values())
 
 
@@ -67,7 +67,7 @@ class Query:
 
 
 class Ledger:
-    """Guarded by whoever has it. Raises `Refusal` and changes nothing when a call is not to be."""
+    """Not thread-safe: its owner locks it. A refused call raises `Refusal` and changes nothing."""
 
     def __init__(self) -> None:
         self.queries: dict[QueryId, Query] = {}
@@ -77,7 +77,7 @@ class Ledger:
     # --------------------------------------------------------------------------------------------- queries
 
     def begin(self, query: QueryId, application: str) -> bool:
-        """Whether the query is new. Refused when it was here and is over."""
+        """Register a query. Returns whether it is new. Refused if it is over."""
         if query in self._over:
             raise self._over_refusal(query)
         if query in self.queries:
@@ -86,7 +86,7 @@ class Ledger:
         return True
 
     def end(self, query: QueryId, code: str) -> Query | None:
-        """The query is over, with what is then to be freed; late callers are told `code`."""
+        """End a query. Returns what must be freed. Late callers are refused with `code`."""
         self._over.add(query, code)
         return self.queries.pop(query, None)
 
@@ -102,7 +102,7 @@ class Ledger:
 
     def _over_refusal(self, query: QueryId) -> Refusal:
         code = self._over[query]
-        why = "its driver did not show that it lives" if code == LEASE_EXPIRED else "it was released"
+        why = "its driver did not renew its lease" if code == LEASE_EXPIRED else "it was released"
         return Refusal(code, f"query {query} is over: {why}.")
 
     # -------------------------------------------------------------------------------------------- attempts
@@ -112,7 +112,7 @@ class Ledger:
         return query is not None and id in query.attempts
 
     def open(self, id: AttemptId) -> Attempt:
-        """An attempt that may write, which begins here with its first call."""
+        """An attempt that may write. It begins with its first call."""
         query = self.query(id.query)
         self._fence(query, id.task.stage)
         attempt = query.attempts.get(id)
@@ -126,14 +126,14 @@ class Ledger:
         return attempt
 
     def committed(self, id: AttemptId) -> Attempt | None:
-        """The attempt, when it has committed and may be read."""
+        """The attempt, if it has committed and may be read."""
         query = self.query(id.query)
         self._fence(query, id.task.stage)
         attempt = query.attempts.get(id)
         return attempt if attempt is not None and attempt.blocks is not None else None
 
     def check_commit(self, attempt: Attempt) -> None:
-        """Refused when another attempt has won. An attempt stays open until `commit`."""
+        """Refuse the attempt if another one has won. It stays open until `commit`."""
         query = self.query(attempt.id.query)
         if query.attempts.get(attempt.id) is not attempt:
             raise Refusal(ATTEMPT_CLOSED, f"{attempt.id} is closed.")
@@ -145,7 +145,7 @@ class Ledger:
         attempt.committed_at = self._clock
 
     def abort(self, id: AttemptId) -> Attempt | None:
-        """What is to be freed. A committed attempt stays."""
+        """Abort an attempt. Returns what must be freed. A committed attempt stays."""
         query = self.query(id.query)
         attempt = query.attempts.get(id)
         if attempt is not None and attempt.blocks is not None:
@@ -156,11 +156,11 @@ class Ledger:
     def _fence(self, query: Query, stage: StageId) -> None:
         newest = query.epochs.get(stage.stage, 0)
         if stage.epoch < newest:
-            raise Refusal(STALE_EPOCH, f"{stage} is in epoch {newest} by now.")
+            raise Refusal(STALE_EPOCH, f"{stage} is now in epoch {newest}.")
         query.epochs[stage.stage] = stage.epoch
 
-    def stale(self, stage: StageId) -> list[Attempt]:
-        """The attempts of earlier epochs of a stage, which nobody may read any more. They are forgotten here."""
+    def forget_stale(self, stage: StageId) -> list[Attempt]:
+        """Remove and return the attempts of earlier epochs of a stage. They may no longer be read."""
         query = self.queries[stage.query]
         old = [
             attempt

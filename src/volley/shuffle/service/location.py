@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which servers have a block: any of them will do."""
+"""The servers that hold a block. It can be read from any of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SCHEME = "service:"
 
 @dataclass(frozen=True)
 class ServiceLocation:
-    """The addresses of the replicas, the one to ask first in front."""
+    """The addresses of the replicas, in order of preference."""
 
     addresses: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> ServiceLocation:
-        """What `str` made; ValueError for anything else."""
+        """Parse the output of `str`. Raises ValueError for anything else."""
         if not text.startswith(_SCHEME):
             raise ValueError(f"{text!r} is not the location of a block in a shuffle service")
         return cls(tuple(text.removeprefix(_SCHEME).split(",")))
@@ -27,7 +27,7 @@ class ServiceLocation:
 
 @dataclass(frozen=True)
 class Replica:
-    """One of them, as a `Fetch` asks it. Whether its process has ended is not to be seen from here."""
+    """One replica as the holder of a `Fetch`. This process cannot tell whether the server has ended."""
 
     address: str
     gone = False

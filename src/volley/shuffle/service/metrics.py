@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a shuffle server counts, as Prometheus reads it: plain text over HTTP, numbers and nothing else."""
+"""The metrics of a shuffle server in the text format of Prometheus. They contain numbers only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from volley.errors import ConfigError
 from volley.shuffle.service.server_state import ShuffleServerState
 
 _COUNTERS = {
-    "chunks_pushed": "Chunks that were taken.",
-    "chunks_repeated": "Chunks that came a second time and were not taken again.",
-    "bytes_pushed": "Bytes of chunks that were taken.",
-    "bytes_read": "Bytes of chunks that were sent to readers.",
-    "blocks_read": "Blocks that were sent to readers.",
-    "commits": "Attempts that were committed.",
-    "refusals": "Calls that were refused.",
-    "reservations_deferred": "Times that somebody had to wait for room.",
-    "leases_expired": "Queries whose drivers were silent for too long.",
+    "chunks_pushed": "Chunks received.",
+    "chunks_repeated": "Chunks received again and discarded.",
+    "bytes_pushed": "Bytes of chunks received.",
+    "bytes_read": "Bytes of chunks sent to readers.",
+    "blocks_read": "Blocks sent to readers.",
+    "commits": "Attempts committed.",
+    "refusals": "Calls refused.",
+    "reservations_deferred": "Reservations that had to wait for room.",
+    "leases_expired": "Queries removed because their lease expired.",
 }
 
 
@@ -31,19 +31,17 @@ def _lines(server_state: ShuffleServerState) -> Iterator[str]:
     for name, meaning in _COUNTERS.items():
         yield from _metric(f"{name}_total", "counter", meaning, server_state.counts[name])
     yield from _metric(
-        "spilled_bytes_total", "counter", "Bytes that left memory for a file.", server_state.spilled_bytes
+        "spilled_bytes_total", "counter", "Bytes moved from memory to files.", server_state.spilled_bytes
     )
     health = server_state.health()
-    yield from _metric(
-        "draining", "gauge", "1 while it takes no new attempts.", int(health.status == "draining")
-    )
-    yield from _metric("applications", "gauge", "Applications with a query here.", health.applications)
+    yield from _metric("draining", "gauge", "1 while the server drains.", int(health.status == "draining"))
+    yield from _metric("applications", "gauge", "Applications that have queries here.", health.applications)
     yield from _metric("queries", "gauge", "Queries that have data here.", health.queries)
-    yield from _metric("held_bytes", "gauge", "Bytes kept and promised.", health.held_bytes)
-    yield from _metric("memory_bytes", "gauge", "Of them in memory.", health.memory_bytes)
-    yield from _metric("memory_limit_bytes", "gauge", "What memory may hold.", health.memory_limit_bytes)
+    yield from _metric("held_bytes", "gauge", "Bytes stored and reserved.", health.held_bytes)
+    yield from _metric("memory_bytes", "gauge", "Bytes stored and reserved in memory.", health.memory_bytes)
+    yield from _metric("memory_limit_bytes", "gauge", "Memory limit.", health.memory_limit_bytes)
     yield from _metric("disk_bytes", "gauge", "Bytes in files.", health.disk_bytes)
-    yield from _metric("uptime_seconds", "gauge", "Since it started.", health.uptime_seconds)
+    yield from _metric("uptime_seconds", "gauge", "Seconds since the server started.", health.uptime_seconds)
 
 
 def _metric(name: str, kind: str, meaning: str, value: float) -> Iterator[str]:
@@ -54,13 +52,13 @@ def _metric(name: str, kind: str, meaning: str, value: float) -> Iterator[str]:
 
 
 class MetricsServer:
-    """Answers `GET /metrics` from its construction until `close`. It reads nothing else of a request."""
+    """Answers `GET /metrics` from construction until `close`. It ignores everything else in a request."""
 
     def __init__(self, host: str, port: int, server_state: ShuffleServerState) -> None:
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(lambda: metrics_text(server_state)))
         except OSError as error:
-            raise ConfigError(f"{host}:{port} cannot be listened on for metrics: {error}.") from error
+            raise ConfigError(f"cannot listen on {host}:{port} for metrics: {error}.") from error
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="volley-metrics", daemon=True)
         self._thread.start()
@@ -87,6 +85,6 @@ def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """A line for each question of a monitor would be noise."""
+            """Do not log: a line per scrape would be noise."""
 
     return Handler

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which servers own a partition: rendezvous hashing.
+"""Assigns partitions to servers by rendezvous hashing.
 
-Everybody who knows the same servers ranks them alike for a partition, and when one goes, only what it owned moves.
+Processes that know the same servers rank them in the same order. When a server goes, only its own partitions move.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import xxhash
 from volley.ids import StageId
 
 
-def ranked(servers: Iterable[str], stage: StageId, partition: int) -> list[str]:
-    """The servers, the first owner of the partition first. Attempts of all tasks of a stage agree."""
+def rank_servers(servers: Iterable[str], stage: StageId, partition: int) -> list[str]:
+    """Rank the servers for a partition, preferred owner first. All tasks and attempts of a stage agree."""
     key = f"{stage}/{partition}"
     return sorted(servers, key=lambda server: (-xxhash.xxh3_64_intdigest(f"{server}|{key}".encode()), server))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server knows as records of its journal, and back.
+"""Converts the state of a server to journal records and back.
 
-records_of    a ledger -> the records that are needed to know it again; what is over has only its end
-recover       records  -> the ledger and the places of chunks, as they were when the last of them was written
+records_of    ledger  -> the records that are needed to restore it; of an ended query only its end
+recover       records -> the ledger and the positions of chunks, as of the last record
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from volley.shuffle.service.storage import Storage
 
 
 def record_of(attempt: Attempt, blocks: Iterable[CommittedBlock]) -> AttemptCommitted:
-    """The commit of an attempt with these blocks."""
+    """The journal record for the commit of an attempt."""
     places: dict[int, list[ChunkPlace]] = {}
     for (partition, _), stored in sorted(attempt.chunks.items(), key=lambda item: item[0]):
         if stored.place is not None:
@@ -45,13 +45,13 @@ def records_of(ledger: Ledger) -> Iterator[Any]:
 
 
 def recover(records: Iterable[Any], ledger: Ledger, storage: Storage) -> None:
-    """Fill an empty ledger and storage; files that no record names are removed."""
+    """Fill an empty ledger and storage. Removes files that no record names."""
     for record in records:
         match record:
             case QueryBegan(query, application):
                 ledger.begin(query, application)
             case QueryEnded(query, code):
-                # What was committed before, and was found again by its records, went with the query.
+                # Earlier records restored its commits; the end of the query removes them.
                 if known := ledger.end(query, code):
                     _forget(query, known, storage)
             case AttemptCommitted(id, blocks) if id.query in ledger.queries:
@@ -68,13 +68,13 @@ def _forget(query: QueryId, known: Query, storage: Storage) -> None:
 def _recover_attempt(id: AttemptId, blocks: Sequence[PlacedBlock], ledger: Ledger, storage: Storage) -> None:
     indexes = {placed.block.partition: index_of(id, placed.block) for placed in blocks}
     if any(len(placed.places) != len(indexes[placed.block.partition].chunks) for placed in blocks):
-        # It was in memory alone. Whoever wants it is told that it is missing.
+        # It was only in memory. Readers are told that it is missing.
         return
     attempt = ledger.open(id)
     for placed in blocks:
         partition = placed.block.partition
         for number, chunk in enumerate(indexes[partition].chunks):
-            attempt.chunks[partition, number] = storage.found(
+            attempt.chunks[partition, number] = storage.restore(
                 id.task.stage, partition, placed.places[number], chunk.size_bytes, chunk.checksum
             )
     ledger.commit(attempt, {placed.block.partition: placed.block for placed in blocks})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Flight face of a shuffle server: actions for everything that is said, `do_get` for blocks."""
+"""The Flight endpoint of a shuffle server: actions for control and pushes, `do_get` for blocks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LENGTH = struct.Struct("<I")
 
 
 def push_body(message: PushChunks, data: list[pa.Buffer]) -> bytes:
-    """A push as it is sent: the length of the message, the message, and the bytes of its chunks."""
+    """Encode a push: the length of the message, the message, and the bytes of its chunks."""
     header = encode(message)
     return b"".join((_LENGTH.pack(len(header)), header, *data))
 
 
 class ShuffleServer(Server):
-    """Answers from `serve` on."""
+    """Answers calls once `serve` was called."""
 
     role = "shuffle server"
 
@@ -37,7 +37,7 @@ class ShuffleServer(Server):
         self.open()
 
     def answer(self, action: str, body: pa.Buffer) -> Any:
-        return _answered(self._server_state, action, body)
+        return _answer(self._server_state, action, body)
 
     def stream(self, ticket: bytes) -> Rows:
         return SCHEMA, self._server_state.frames(decode(ticket, BlockRequest))
@@ -46,9 +46,9 @@ class ShuffleServer(Server):
         self._server_state.counts.add("refusals")
 
 
-def _answered(server_state: ShuffleServerState, action: str, body: pa.Buffer) -> Any:
+def _answer(server_state: ShuffleServerState, action: str, body: pa.Buffer) -> Any:
     if action == "push":
-        return _pushed(server_state, body)
+        return _push(server_state, body)
     message = decode(body.to_pybytes())
     match action, message:
         case "keep", KeepAlive():
@@ -66,19 +66,17 @@ def _answered(server_state: ShuffleServerState, action: str, body: pa.Buffer) ->
         case "health", AskHealth():
             return server_state.health()
         case _:
-            raise QueryError(
-                f"{action!r} with {type(message).__name__} is nothing that a shuffle server does."
-            )
+            raise QueryError(f"a shuffle server has no action {action!r} with {type(message).__name__}.")
     return Ack()
 
 
-def _pushed(server_state: ShuffleServerState, body: pa.Buffer) -> Ack:
+def _push(server_state: ShuffleServerState, body: pa.Buffer) -> Ack:
     if body.size < _LENGTH.size:
-        raise QueryError("that was no push.")
+        raise QueryError("the message is not a push.")
     (length,) = _LENGTH.unpack_from(body)
     start = _LENGTH.size + length
     if start > body.size:
-        raise QueryError("that was no push.")
+        raise QueryError("the message is not a push.")
     message = decode(body.slice(_LENGTH.size, length).to_pybytes(), PushChunks)
     server_state.push(message, body.slice(start))
     return Ack()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server's part of the service: the ledger, the chunks and the journal together, for callers on any thread.
+"""The state of one shuffle server: ledger, chunks and journal. May be used from any thread.
 
-    reserve -> push, push ...      room first, then chunks; each is counted once however often it comes
-    commit                         chunks to files, files to disk, a record into the journal, and only then yes
-    frames                         committed blocks, for readers who verify them
+    reserve -> push, push ...      reserve room, then push chunks; a repeated chunk is counted once
+    commit                         write chunks to files, sync them, append to the journal, then acknowledge
+    frames                         send committed blocks; readers verify them
 
-A server that starts where another was killed reads the journal and has every commit that was ever acknowledged.
+A server that starts in the directories of a killed one restores every acknowledged commit from the journal.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from volley.rpc.service import (
 )
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import checksum_of
-from volley.shuffle.frames import Header, Kind, frame, parts
-from volley.shuffle.service.arrivals import check_complete, pieces
+from volley.shuffle.frames import Header, Kind, frame, split_chunk
+from volley.shuffle.service.arrivals import check_complete, split_payload
 from volley.shuffle.service.counts import Counts
 from volley.shuffle.service.directories import lock_directory
 from volley.shuffle.service.journal import Journal
@@ -56,13 +56,13 @@ _log = logging.getLogger(__name__)
 LEASE_SECONDS = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _MESSAGE_BYTES = 64 * 2**20
-# A journal below this is not worth writing anew.
+# A journal below this size is not worth compacting.
 _COMPACT_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class ShuffleServerSettings:
-    """`quota_bytes` is for each application, 0 for none."""
+    """`quota_bytes` is the limit per application; 0 for none."""
 
     directories: tuple[Path, ...]
     memory_bytes: int
@@ -91,7 +91,7 @@ class ShuffleServerState:
         self.counts = Counts()
         recover(self._journal.read(), self._ledger, self._storage)
         if self._journal.damaged:
-            _log.error("%d damaged records in the journal; what they said is lost", self._journal.damaged)
+            _log.error("the journal has %d damaged records; their contents are lost", self._journal.damaged)
         for query in self._ledger.queries.values():
             self._used[query.application] += sum(a.held_bytes for a in query.attempts.values())
             self._deadlines[query.id] = time.monotonic() + settings.lease_seconds
@@ -103,9 +103,9 @@ class ShuffleServerState:
         expired = []
         with self._lock:
             for query in message.queries:
-                # It names a directory.
+                # The name becomes a directory.
                 if not _NAME.fullmatch(query.value):
-                    raise Refusal(UNKNOWN_QUERY, f"{query.value!r} is no name of a query.")
+                    raise Refusal(UNKNOWN_QUERY, f"{query.value!r} is not a valid query id.")
                 try:
                     if self._ledger.begin(query, message.application):
                         self._journal.append(QueryBegan(query, message.application))
@@ -120,17 +120,17 @@ class ShuffleServerState:
         self._end(query, QUERY_OVER)
 
     def expire(self) -> None:
-        """End the queries whose drivers have been silent for too long."""
+        """End the queries whose lease has expired."""
         now = time.monotonic()
         with self._lock:
             late = [query for query, deadline in self._deadlines.items() if deadline < now]
         for query in late:
-            _log.warning("query %s: its driver has been silent for too long; all of it is removed", query)
+            _log.warning("query %s: its driver did not renew its lease; its data is removed", query)
             self._end(query, LEASE_EXPIRED)
             self.counts.add("leases_expired")
 
-    def forgive(self, seconds: float) -> None:
-        """This process did not run for so long: what drivers said meanwhile could not be heard."""
+    def extend_leases(self, seconds: float) -> None:
+        """Extend all leases after this process was paused: it could not receive renewals meanwhile."""
         with self._lock:
             self._deadlines = {query: deadline + seconds for query, deadline in self._deadlines.items()}
 
@@ -140,12 +140,12 @@ class ShuffleServerState:
             self._deadlines.pop(query, None)
             if known is None:
                 return
-            # First the word, then the deed: a server that is killed in between must not serve half of it.
+            # Journal first, then remove: a server killed in between must not serve half of the query.
             try:
                 self._journal.append(QueryEnded(query, code))
             except OSError as error:
-                # Also a full disk must be freed. After a restart the query is there without its files, and expires.
-                _log.error("the end of query %s could not be written down: %s", query, error)
+                # Free the files even if the disk is full. After a restart the query has no files, and expires.
+                _log.error("the end of query %s could not be written to the journal: %s", query, error)
             self._forget(query, known)
             self._compact()
 
@@ -155,22 +155,22 @@ class ShuffleServerState:
         self._storage.drop_query(query)
 
     def _compact(self) -> None:
-        """Write the journal anew when most of it is no longer needed; the longer it is, the more seldom."""
+        """Compact the journal when most of it is obsolete; the longer it is, the less often."""
         if self._journal.size_bytes > max(_COMPACT_BYTES, 2 * self._compacted_bytes):
             try:
                 self._journal.replace(records_of(self._ledger))
             except OSError as error:
-                _log.warning("the journal could not be written anew: %s", error)
+                _log.warning("the journal could not be compacted: %s", error)
             self._compacted_bytes = self._journal.size_bytes
 
     # --------------------------------------------------------------------------------------------- writing
 
     def reserve(self, id: AttemptId, size_bytes: int) -> int:
-        """How much may be sent; 0 when there is no room now."""
+        """Reserve room for an attempt. Returns the bytes that it may send; 0 if there is no room now."""
         with self._lock:
             if self._draining and not self._ledger.knows(id):
                 raise Refusal(DRAINING, f"{self.name} takes no new attempts.")
-            attempt = self._opened(id)
+            attempt = self._open(id)
             application = self._ledger.query(id.query).application
             quota = self._settings.quota_bytes
             if quota and self._used[application] + size_bytes > quota:
@@ -187,10 +187,10 @@ class ShuffleServerState:
             return size_bytes
 
     def push(self, message: PushChunks, payload: pa.Buffer) -> None:
-        """Take chunks. Those that are here already are not taken again."""
-        chunks = pieces(message, payload)
+        """Store chunks. Chunks that have already arrived are ignored."""
+        chunks = split_payload(message, payload)
         with self._lock:
-            attempt = self._opened(message.attempt)
+            attempt = self._open(message.attempt)
             for chunk, data in chunks:
                 known = attempt.chunks.get((chunk.partition, chunk.sequence))
                 if known is not None:
@@ -210,13 +210,13 @@ class ShuffleServerState:
                 self.counts.add("bytes_pushed", chunk.size_bytes)
 
     def commit(self, message: CommitAttempt) -> None:
-        """Publish all that is here of an attempt. The same again says the same; anything else is refused."""
+        """Publish an attempt. Repeating the same commit is allowed; a different one is refused."""
         blocks = {block.partition: block for block in message.blocks}
         with self._lock:
             done = self._ledger.committed(message.attempt)
             if done is not None and done.blocks == blocks:
                 return
-            attempt = self._opened(message.attempt)
+            attempt = self._open(message.attempt)
             self._ledger.check_commit(attempt)
             check_complete(attempt, blocks)
         try:
@@ -224,7 +224,7 @@ class ShuffleServerState:
         except (NoRoom, OSError) as error:
             raise Refusal(FULL, f"{self.name} cannot keep {message.attempt}: {error}.") from error
         with self._lock:
-            # Meanwhile another attempt may have won, or the query may be over.
+            # Another attempt may have won meanwhile, or the query may be over.
             self._ledger.check_commit(attempt)
             self._unreserve(attempt)
             try:
@@ -241,11 +241,11 @@ class ShuffleServerState:
             if attempt is not None:
                 self._free(attempt, application)
 
-    def _opened(self, id: AttemptId) -> Attempt:
+    def _open(self, id: AttemptId) -> Attempt:
         attempt = self._ledger.open(id)
         if id.task.stage.epoch:
             application = self._ledger.query(id.query).application
-            for stale in self._ledger.stale(id.task.stage):
+            for stale in self._ledger.forget_stale(id.task.stage):
                 self._free(stale, application)
         return attempt
 
@@ -265,7 +265,7 @@ class ShuffleServerState:
     # --------------------------------------------------------------------------------------------- reading
 
     def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        """The blocks, one after the other, made as they are taken, so that a slow reader costs nothing."""
+        """Yield the frames of the blocks. They are made on demand, so a slow reader costs no memory."""
         for number, block in enumerate(request.blocks):
             try:
                 index, chunks = self._find(block)
@@ -280,7 +280,7 @@ class ShuffleServerState:
                     yield _problem(Kind.MISSING, number, f"{block}: chunk {chunk}: {error}.")
                     return
                 self.counts.add("bytes_read", data.size)
-                yield from parts(number, chunk, data, request.codec, _MESSAGE_BYTES)
+                yield from split_chunk(number, chunk, data, request.codec, _MESSAGE_BYTES)
         self.counts.add("blocks_read", len(request.blocks))
 
     def _find(self, block: Block) -> tuple[bytes, list[Stored]]:
@@ -290,14 +290,14 @@ class ShuffleServerState:
             if attempt is None or found is None:
                 raise Refusal("SHUFFLE_BLOCK_MISSING", f"{block} is not on {self.name}.")
             if checksum_of(found.index) != block.checksum:
-                raise Refusal("SHUFFLE_BLOCK_MISSING", f"{block} on {self.name} is not the one of that name.")
+                raise Refusal("SHUFFLE_BLOCK_MISSING", f"{block} on {self.name} has different contents.")
             count = sum(partition == block.partition for partition, _ in attempt.chunks)
             return found.index, [attempt.chunks[block.partition, number] for number in range(count)]
 
     # ---------------------------------------------------------------------------------------------- health
 
     def drain(self) -> None:
-        """Take no new attempts; what has begun may finish, and everything is served."""
+        """Refuse new attempts. Those that have begun may finish, and reads continue."""
         self._draining = True
 
     @property
@@ -328,7 +328,7 @@ class ShuffleServerState:
         return self._storage.spilled_bytes
 
     def close(self) -> None:
-        """Everything that was committed is found again by the next who starts in these directories."""
+        """Close the files. The next server that starts in these directories restores all commits."""
         with self._lock:
             self._journal.close()
             for descriptor in self._locked:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of one attempt on its way to the servers that own its partitions.
+"""Sends the output of one attempt to the servers that own its partitions.
 
     write   ->  chunks, each for the owners of its partition  ->  outboxes  ->  reserve, push
-    commit  ->  every server in the same order: all of what it has of the attempt
+    commit  ->  one server after the other, in the same order for all attempts
 
-A server that fails is left out. What it had is sent to the next owner as long as this process still has it, and is
-otherwise left to the other replicas; when there are none, the attempt has failed, and the next one goes elsewhere.
+A failed server is dropped. Its chunks are sent to the next owner if this process still has them; otherwise the other
+replicas must do. If a partition has no complete replica left, the attempt fails, and the next one uses other servers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from volley.shuffle.chunked_sink import ChunkedSink
 from volley.shuffle.chunks import Chunk, seal
 from volley.shuffle.service.client import ServerLost, ServiceClient
 from volley.shuffle.service.location import ServiceLocation
-from volley.shuffle.service.placement import ranked
+from volley.shuffle.service.placement import rank_servers
 from volley.shuffle.service.server import push_body
 
-# Chunks for one server wait until there is this much to send at once.
+# Chunks for a server are collected until there is this much to push.
 _PUSH_BYTES = 4 * 2**20
-# Another server is a better answer than more patience with this one.
+# Switching to another server is better than more retries.
 _TRIES = 2
-# A server that has no room for so long is taken for full.
+# A server without room for this long is considered full.
 _ROOM_SECONDS = 60.0
 _FIRST_WAIT_SECONDS = 0.01
 _LAST_WAIT_SECONDS = 0.5
@@ -53,7 +53,7 @@ _LAST_WAIT_SECONDS = 0.5
 
 @dataclass
 class _Partition:
-    """`kept` are its chunks while this process has all of them, None afterwards."""
+    """`kept` holds its chunks as long as this process has all of them, and is None afterwards."""
 
     holders: list[str]
     kept: list[pa.Buffer] | None = field(default_factory=list)
@@ -62,11 +62,11 @@ class _Partition:
 
 @dataclass
 class _Outbox:
-    """What one server is still to be sent, and the push to it that is under way."""
+    """Chunks still to be pushed to a server, and the pending push to it."""
 
     chunks: list[tuple[PushedChunk, pa.Buffer]] = field(default_factory=list)
     size_bytes: int = 0
-    under_way: Future[None] | None = None
+    pending: Future[None] | None = None
 
 
 class ServiceSink(ChunkedSink):
@@ -95,20 +95,20 @@ class ServiceSink(ChunkedSink):
         self._failed: dict[str, QueryError] = {}
         self._committed_on: set[str] = set()
 
-    # ------------------------------------------------------------------------------------- as the writer sees it
+    # ---------------------------------------------------------------------------------------------- for the writer
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         with self._lock:
             self._check_open()
-            self._send(self._gathering.add(partition, batch))
+            self._send(self._builder.add(partition, batch))
 
     def commit(self) -> tuple[Block, ...]:
         with self._lock:
             self._check_open()
-            self._send(self._gathering.rest())
+            self._send(self._builder.flush())
             self._flush()
             packed = [self._index(number) for number in range(len(self._partitions))]
-            # All writers go to the servers in one order, so of two that race the same one is first everywhere.
+            # All attempts commit on the servers in the same order, so of two rivals the same one is first everywhere.
             while waiting := sorted(self._holders() - self._committed_on):
                 self._commit_on(waiting[0], packed)
             self._is_committed = True
@@ -124,19 +124,19 @@ class ServiceSink(ChunkedSink):
             )
 
     def abort(self) -> None:
-        # Whoever waits for room lets go.
+        # Wakes a writer that waits for room.
         self._closed.set()
         with self._lock:
             if self._is_committed:
                 return
             self._stop()
             for address in self._outboxes:
-                # Best effort: the end of the query frees the rest.
+                # Best effort: releasing the query frees the rest.
                 with suppress(QueryError):
                     self._client.call(address, "abort", self._attempt, tries=1)
 
     def stop(self) -> None:
-        """Its query is over: whoever still writes is refused."""
+        """Close the sink because its query is over. Later writes are refused."""
         self._closed.set()
         with self._lock:
             self._stop()
@@ -164,31 +164,31 @@ class ServiceSink(ChunkedSink):
             self._start(address)
 
     def _start(self, address: str) -> None:
-        """Push what waits for a server, after the push before it."""
+        """Start pushing the collected chunks to a server, after the previous push."""
         if not self._finish(address):
             return
         outbox = self._outboxes[address]
         if not outbox.chunks:
             return
         chunks, outbox.chunks, outbox.size_bytes = outbox.chunks, [], 0
-        outbox.under_way = self._pool.submit(self._push, address, chunks)
+        outbox.pending = self._pool.submit(self._push, address, chunks)
 
     def _finish(self, address: str) -> bool:
-        """Wait for the push that is under way; False when the server failed and was replaced."""
+        """Wait for the pending push. Returns False if the server failed and was replaced."""
         outbox = self._outboxes[address]
-        under_way, outbox.under_way = outbox.under_way, None
-        if under_way is None:
+        pending, outbox.pending = outbox.pending, None
+        if pending is None:
             return address not in self._failed
         try:
-            under_way.result()
+            pending.result()
         except QueryError as error:
             self._replace(address, error)
             return False
         return True
 
     def _flush(self) -> None:
-        """Until nothing waits and nothing is under way, on any server, also on those that stepped in meanwhile."""
-        while busy := [a for a, box in self._outboxes.items() if box.chunks or box.under_way]:
+        """Push everything and wait for it, including pushes to servers that replaced others meanwhile."""
+        while busy := [a for a, box in self._outboxes.items() if box.chunks or box.pending]:
             for address in busy:
                 self._start(address)
             for address in busy:
@@ -203,12 +203,12 @@ class ServiceSink(ChunkedSink):
                 self._client.call(address, "push", body, tries=_TRIES, stopped=self._closed.is_set)
                 return
             except ShuffleRefused as error:
-                # Sent once more: what was damaged on its way may arrive the next time.
+                # Retry once: the damage may have happened in transit.
                 if error.code != DAMAGED_ON_WAY or last:
                     raise
 
     def _reserve(self, address: str, size_bytes: int) -> None:
-        """Wait for room, so that no server has to take what it cannot hold."""
+        """Wait for room, so that no server gets more than it can hold."""
         deadline = time.monotonic() + _ROOM_SECONDS
         wait_seconds = _FIRST_WAIT_SECONDS
         while True:
@@ -226,14 +226,14 @@ class ServiceSink(ChunkedSink):
     # ------------------------------------------------------------------------------------------------- replicas
 
     def _owners(self, partition: int, servers: Iterable[str]) -> list[str]:
-        return ranked(servers, self._attempt.task.stage, partition)[: self._replicas]
+        return rank_servers(servers, self._attempt.task.stage, partition)[: self._replicas]
 
     def _holders(self) -> set[str]:
         return {address for partition in self._partitions for address in partition.holders}
 
     def _replace(self, address: str, error: QueryError) -> None:
-        """Go on without a server. Raises `error` when that is not about the server, or nothing is left."""
-        # A server on which the lease has expired may have been paused itself: others still have the query.
+        """Continue without a server. Raises `error` if it is not the server's fault, or no replica is left."""
+        # If the lease has expired on one server, that server may have been paused: others still have the query.
         elsewhere = isinstance(error, ServerLost | LeaseExpired)
         if not elsewhere and not (isinstance(error, ShuffleRefused) and error.code in ELSEWHERE):
             raise error
@@ -261,7 +261,7 @@ class ServiceSink(ChunkedSink):
             if not partition.holders:
                 raise ShuffleRefused(
                     UNAVAILABLE,
-                    f"{self._attempt}: no server has all of partition {number}. {error.message}",
+                    f"{self._attempt}: no server has a complete partition {number}. {error.message}",
                 ) from error
 
     def _keep(self, partition: _Partition, data: pa.Buffer) -> None:
@@ -306,13 +306,13 @@ class ServiceSink(ChunkedSink):
     def _stop(self) -> None:
         for outbox in self._outboxes.values():
             outbox.chunks = []
-            if outbox.under_way is not None:
+            if outbox.pending is not None:
                 with suppress(QueryError):
-                    outbox.under_way.result()
-                outbox.under_way = None
+                    outbox.pending.result()
+                outbox.pending = None
         self._free()
 
     def _free(self) -> None:
-        self._gathering.clear()
+        self._builder.clear()
         for partition in self._partitions:
             self._forget(partition)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server keeps chunks: in memory first, in files past the watermark and at a commit.
+"""Stores the chunks of a server: in memory first, in files above the watermark and on commit.
 
     <directory>/<query>/s<stage>e<epoch>p<partition>.log       the chunks of all map tasks for one reader, merged
 
-A chunk in memory may also be in a file; then its memory can be taken back at any time. Files have names, so that a
-server that was killed finds them again; which bytes of them count is what the journal says.
+A chunk in memory may also be in a file; its memory can then be freed at any time. Files have names, so that a server
+finds them after a crash. The journal says which of their bytes are valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NoRoom(Exception):
 
 @dataclass(eq=False)
 class Stored:
-    """One chunk. `log` is whose chunks lie together with it."""
+    """One chunk. `log` identifies the file that it belongs to."""
 
     log: tuple[StageId, int]
     size_bytes: int
@@ -59,9 +59,9 @@ class _OfQuery:
 
 
 class Storage:
-    """For any thread. `watermark` is the share of the memory from which chunks are moved to files.
+    """May be used from any thread. Chunks are moved to files when more than the share `watermark` of memory is used.
 
-    With `in_memory_commits` a commit leaves in memory what is there; it is then lost with the process.
+    With `in_memory_commits` a commit does not write chunks to files; they are lost with the process.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Storage:
         self._in_memory_commits = in_memory_commits
         self._lock = threading.RLock()
         self._queries: dict[QueryId, _OfQuery] = {}
-        # In the order in which they came; those that are in a file as well can be dropped without writing.
+        # In order of arrival. Chunks that are also in a file can be dropped without writing.
         self._in_memory: OrderedDict[Stored, None] = OrderedDict()
         self._memory_bytes = 0
         self._reserved_bytes = 0
@@ -86,17 +86,17 @@ class Storage:
 
     @property
     def memory_bytes(self) -> int:
-        """In use and promised."""
+        """Bytes in use and reserved."""
         return self._memory_bytes + self._reserved_bytes
 
     # ------------------------------------------------------------------------------------------------ room
 
     def reserve(self, size_bytes: int) -> bool:
-        """Promise room. False: there is none now. NoRoom: there will be none, because files cannot grow."""
+        """Reserve room. False if there is none now; NoRoom if there will be none because files cannot grow."""
         with self._lock:
             if self.memory_bytes + size_bytes > self._watermark_bytes:
                 self._make_room(max(0, self._watermark_bytes - size_bytes))
-            # What is larger than all the memory passes alone.
+            # A chunk larger than the whole memory passes alone.
             if self._reserved_bytes and self.memory_bytes + size_bytes > self.memory_limit_bytes:
                 return False
             self._reserved_bytes += size_bytes
@@ -107,7 +107,7 @@ class Storage:
             self._reserved_bytes -= size_bytes
 
     def _make_room(self, target_bytes: int) -> None:
-        """Take memory back until no more than `target_bytes` is in use, or nothing is left to take."""
+        """Free memory until at most `target_bytes` are in use, or nothing is left to free."""
         while self._in_memory and self.memory_bytes > target_bytes:
             stored = next(iter(self._in_memory))
             if stored.place is None:
@@ -118,7 +118,7 @@ class Storage:
     # ---------------------------------------------------------------------------------------------- chunks
 
     def put(self, stage: StageId, partition: int, data: pa.Buffer, checksum: int) -> Stored:
-        """Keep a chunk, for which room was reserved, in memory."""
+        """Store a chunk in memory. Its room was reserved."""
         stored = Stored((stage, partition), data.size, checksum, data)
         with self._lock:
             self._reserved_bytes -= data.size
@@ -127,7 +127,7 @@ class Storage:
         return stored
 
     def read(self, stored: Stored) -> pa.Buffer:
-        """Its bytes; OSError when they cannot be read any more. Readers verify them."""
+        """The bytes of a chunk; OSError if they can no longer be read. Readers verify them."""
         with self._lock:
             data, place = stored.data, stored.place
         if data is not None:
@@ -139,7 +139,7 @@ class Storage:
             return file.read_buffer(stored.size_bytes)
 
     def keep(self, chunks: Iterable[Stored]) -> None:
-        """Make chunks survive the end of this process and of this machine, unless commits stay in memory."""
+        """Make chunks survive a crash of the process or the machine, unless commits stay in memory."""
         if self._in_memory_commits:
             return
         with self._lock:
@@ -148,9 +148,9 @@ class Storage:
                 if stored.place is None and stored.data is not None:
                     self._write(stored)
             paths = {Path(stored.place.file) for stored in wanted if stored.place}
-        # Others go on while the disk works. A file that has gone meanwhile belongs to a query that is over.
+        # Without the lock, so that other calls proceed. A file that is gone belongs to a query that is over.
         with suppress(FileNotFoundError):
-            # Together: a file system writes its own journal once for all who wait for it.
+            # In parallel: a file system commits its own journal once for all waiting syncs.
             with ThreadPoolExecutor(_SYNCS, thread_name_prefix="volley-sync") as threads:
                 list(threads.map(_sync, paths))
             for directory in {path.parent for path in paths}:
@@ -159,7 +159,7 @@ class Storage:
                 sync_directory(directory)
 
     def drop(self, chunks: Iterable[Stored]) -> None:
-        """Forget chunks; a file goes when none of its chunks is left."""
+        """Drop chunks. A file is removed with its last chunk."""
         with self._lock:
             for stored in chunks:
                 self._forget_memory(stored)
@@ -174,10 +174,10 @@ class Storage:
 
     # -------------------------------------------------------------------------------------------- recovery
 
-    def found(
+    def restore(
         self, stage: StageId, partition: int, place: ChunkPlace, size_bytes: int, checksum: int
     ) -> Stored:
-        """A chunk that the journal says is in a file. What of the file no record names is overwritten."""
+        """Register a chunk that is in a file according to the journal. Unregistered bytes are overwritten."""
         stored = Stored((stage, partition), size_bytes, checksum, None, place)
         path = Path(place.file)
         with self._lock:
@@ -191,7 +191,7 @@ class Storage:
         return stored
 
     def remove_unknown(self) -> None:
-        """Remove the files of queries that nothing is known of, after all that is known was `found`."""
+        """Remove the files of unknown queries, after all known chunks were restored."""
         with self._lock:
             for directory in self._directories:
                 for path in directory.iterdir():
@@ -263,7 +263,7 @@ def _append(log: _Log, data: pa.Buffer) -> None:
     try:
         write_at(descriptor, data, log.size_bytes)
     except OSError:
-        # Room that nobody can use is given back.
+        # Free the space of the partial write.
         os.ftruncate(descriptor, log.size_bytes)
         raise
     finally:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shuffle service as the processes that use it see it.
+"""The client side of the shuffle service, as a store.
 
-driver    begin(query), and word to every server again and again that it lives; release(query)
-worker    sink(attempt): to the owners of each partition;  read: from any replica, going on at the next where one fails
+driver    begin(query), renew its lease on every server, release(query)
+worker    sink(attempt): push to the owners of each partition;  read: from any replica, resuming at the next on failure
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from volley.ids import AttemptId, QueryId
 from volley.rpc.control import AskHealth
 from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.security import Security
+from volley.shuffle.active_queries import ActiveQueries
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.config import ShuffleConfig
@@ -28,11 +29,10 @@ from volley.shuffle.fetch import Fetch
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
 from volley.shuffle.service.sink import ServiceSink
-from volley.shuffle.under_way import UnderWay
 
 _log = logging.getLogger(__name__)
 
-# Pushes at a time, over all attempts of this process.
+# Concurrent pushes, over all attempts of this process.
 _PUSHES = 16
 _FIRST_LEASE_SECONDS = 15.0
 
@@ -55,7 +55,7 @@ class ServiceStore:
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._application = application or f"application {secrets.token_hex(4)}"
         self._pool = ThreadPoolExecutor(_PUSHES, thread_name_prefix="volley-push")
-        self._under_way: UnderWay[ServiceSink, Replica] = UnderWay()
+        self._active: ActiveQueries[ServiceSink, Replica] = ActiveQueries()
         self._lock = threading.Lock()
         self._mine: set[QueryId] = set()
         self._lease_seconds = _FIRST_LEASE_SECONDS
@@ -66,7 +66,7 @@ class ServiceStore:
     def begin(self, query: QueryId) -> None:
         with self._lock:
             self._mine.add(query)
-        if not self._tell():
+        if not self.renew_leases():
             with self._lock:
                 self._mine.discard(query)
             raise ShuffleRefused(
@@ -79,7 +79,7 @@ class ServiceStore:
                 self._renewal = _Renewal(self)
 
     def leave(self, query: QueryId) -> None:
-        for sink in self._under_way.end(query):
+        for sink in self._active.end(query):
             sink.stop()
 
     def release(self, query: QueryId) -> None:
@@ -91,7 +91,7 @@ class ServiceStore:
                 renewal, self._renewal = self._renewal, None
         if renewal is not None:
             renewal.stop()
-        # A server that does not hear it now removes the query when its lease ends.
+        # A server that does not get this call removes the query when its lease expires.
         self._client.call_all("release", query)
 
     def close(self) -> None:
@@ -99,26 +99,26 @@ class ServiceStore:
             mine = set(self._mine)
         for query in mine:
             self.release(query)
-        for query in self._under_way.queries - mine:
+        for query in self._active.queries - mine:
             self.leave(query)
         self._pool.shutdown(cancel_futures=True)
 
     @property
     def held_bytes(self) -> int:
-        """What the servers that answer hold, of all applications."""
+        """Bytes on the servers that answer, of all applications."""
         found = self._client.call_all("health", AskHealth(), ServiceHealth).values()
         return sum(health.held_bytes for health in found if isinstance(health, ServiceHealth))
 
-    def _tell(self) -> bool:
-        """Show every server that this driver lives; whether one of them heard it."""
+    def renew_leases(self) -> bool:
+        """Renew the leases of this driver on every server. Returns whether any server answered."""
         with self._lock:
             message = KeepAlive(self._application, tuple(self._mine))
         kept: list[Kept] = list(self._client.call_all("keep", message, Kept).values())
         if kept:
             self._lease_seconds = min(answer.lease_seconds for answer in kept)
-        # Where all agree it was this driver that was silent; one alone may have been paused itself.
+        # If all servers agree, this driver was silent. A single server may have been paused itself.
         for query in set.intersection(*(set(answer.expired) for answer in kept)) if kept else ():
-            _log.warning("query %s was removed: this driver has been silent for too long", query)
+            _log.warning("query %s was removed: this driver did not renew its lease in time", query)
             with self._lock:
                 self._mine.discard(query)
         return bool(kept)
@@ -126,7 +126,7 @@ class ServiceStore:
     # --------------------------------------------------------------------------------------------------- writing
 
     def sink(self, attempt: AttemptId, partitions: int) -> ServiceSink:
-        return self._under_way.open_sink(
+        return self._active.open_sink(
             attempt,
             lambda: ServiceSink(
                 attempt,
@@ -145,8 +145,8 @@ class ServiceStore:
         return self.read_many((block,))
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-        """One stream for all blocks that the same servers have: those of a partition are merged there."""
-        return self._under_way.read(blocks, self._holders, self._fetch, _nowhere)
+        """Like the protocol's; blocks of a partition are merged on a server, so one stream reads them all."""
+        return self._active.read(blocks, self._holders, self._fetch, _refuse_unplaced)
 
     def _fetch(self, holders: Sequence[Replica], blocks: Sequence[Block]) -> Fetch[Replica]:
         return Fetch(
@@ -164,16 +164,16 @@ class ServiceStore:
         except ValueError as error:
             raise BlockMissing(f"{block}: {error}.", attempt=block.attempt) from error
         live = self._client.live()
-        # Those that are away are asked last.
+        # Servers that recently failed are asked last.
         return [Replica(address) for address in sorted(location.addresses, key=lambda a: a not in live)]
 
 
-def _nowhere(block: Block) -> NoReturn:
+def _refuse_unplaced(block: Block) -> NoReturn:
     raise BlockMissing(f"{block} names no server.", attempt=block.attempt)
 
 
 class _Renewal:
-    """The thread that tells the servers that this driver lives."""
+    """The thread that renews the leases of this driver."""
 
     def __init__(self, store: ServiceStore) -> None:
         self._store = store
@@ -183,7 +183,7 @@ class _Renewal:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._store._lease_seconds / 3):
-            self._store._tell()
+            self._store.renew_leases()
 
     def stop(self) -> None:
         self._stopped.set()

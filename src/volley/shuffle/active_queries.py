@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store has under way for its queries: sinks that write, fetches that read. All of a query's end together."""
+"""The open sinks and fetches of a store, by query. Those of a query end together."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from volley.shuffle.fetch import Fetch, Place
 Sink = TypeVar("Sink", bound=ShuffleSink)
 
 
-class UnderWay(Generic[Sink, Place]):
-    """For any thread."""
+class ActiveQueries(Generic[Sink, Place]):
+    """May be used from any thread."""
 
     def __init__(self) -> None:
-        # An abandoned reader may be cleaned up on any thread, in the middle of anything.
+        # Reentrant: garbage collection can close an abandoned reader on any thread, even one that holds the lock.
         self._lock = threading.RLock()
         self._sinks: dict[AttemptId, Sink] = {}
         self._fetches: dict[Fetch[Place], frozenset[QueryId]] = {}
         self._ended = EndedQueries()
 
     def open_sink(self, attempt: AttemptId, make: Callable[[], Sink]) -> Sink:
-        """The one sink of an attempt; ValueError when it has one, BlockMissing when its query is over."""
+        """Create the sink of an attempt. ValueError if it has one, BlockMissing if its query is over."""
         with self._lock:
             if attempt.query in self._ended:
                 raise BlockMissing(f"{attempt}: its query is over.")
             if attempt in self._sinks:
-                raise ValueError(f"{attempt} has begun its output already")
+                raise ValueError(f"{attempt} already has a sink")
             sink = self._sinks[attempt] = make()
             return sink
 
@@ -45,7 +45,7 @@ class UnderWay(Generic[Sink, Place]):
             return self._sinks.get(attempt)
 
     def sinks(self, query: QueryId | None = None) -> list[Sink]:
-        """Those of a query, or all."""
+        """The sinks of a query, or all sinks."""
         with self._lock:
             return [sink for attempt, sink in self._sinks.items() if query in (None, attempt.query)]
 
@@ -59,12 +59,12 @@ class UnderWay(Generic[Sink, Place]):
 
     @property
     def queries(self) -> set[QueryId]:
-        """Those that have something under way."""
+        """Queries that have open sinks or fetches."""
         with self._lock:
             return {attempt.query for attempt in self._sinks}.union(*self._fetches.values())
 
     def end(self, query: QueryId) -> list[Sink]:
-        """Refuse what comes of a query and end its fetches. Gives its sinks, for the store to close."""
+        """Refuse further work of a query and end its fetches. Returns its sinks, for the store to close."""
         with self._lock:
             self._ended.add(query)
             mine = [attempt for attempt in self._sinks if attempt.query == query]
@@ -79,11 +79,11 @@ class UnderWay(Generic[Sink, Place]):
         blocks: Sequence[Block],
         holders: Callable[[Block], Sequence[Place]],
         fetch: Callable[[Sequence[Place], Sequence[Block]], Fetch[Place]],
-        read_near: Callable[[Block], Iterator[pa.RecordBatch]],
+        read_local: Callable[[Block], Iterator[pa.RecordBatch]],
     ) -> Iterator[pa.RecordBatch]:
-        """The batches of the blocks, in their order: one `fetch` for all that have the same location.
+        """Yield the batches of the blocks in order, with one `fetch` for all blocks that have the same location.
 
-        `holders` are the processes to ask for a block; when there are none, it is read by `read_near`.
+        `holders` returns the processes to fetch a block from; if there are none, `read_local` reads it.
         """
         wanted: dict[str, list[Block]] = {}
         for block in blocks:
@@ -100,7 +100,7 @@ class UnderWay(Generic[Sink, Place]):
                     yield from fetches[block.location].batches(taken[block.location])
                     taken[block.location] += 1
                 else:
-                    yield from read_near(block)
+                    yield from read_local(block)
 
     @contextmanager
     def _fetching(self, start: Callable[[], Fetch[Place]], blocks: Sequence[Block]) -> Iterator[Fetch[Place]]:

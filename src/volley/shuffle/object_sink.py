@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of one attempt on its way into an object store: one object, and then its marker."""
+"""Writes the output of one attempt to an object store: one data object, then its commit marker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMITTED = "committed"
 
 
 class ObjectSink(ChunkedSink):
-    """A `ShuffleSink` whose chunks go into one object as they are sealed."""
+    """A `ShuffleSink` that appends chunks to one object as they are sealed."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ObjectSink(ChunkedSink):
     ) -> None:
         super().__init__(attempt, partitions, budget)
         self._folder = folder
-        self._path = folder.path(*parts_of(attempt))
+        self._path = folder.path(*folders_of(attempt))
         self._name = secrets.token_hex(8)
         self._codec = codec
         self._check = check
@@ -47,26 +47,26 @@ class ObjectSink(ChunkedSink):
 
     @property
     def held_bytes(self) -> int:
-        return self._written_bytes + self._gathering.waiting_bytes
+        return self._written_bytes + self._builder.waiting_bytes
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
-        with self._lock, self._writing():
+        with self._lock, self._report_errors():
             self._check_open()
-            for number, ready in self._gathering.add(partition, batch):
+            for number, ready in self._builder.add(partition, batch):
                 self._append(number, ready)
 
     def commit(self) -> tuple[Block, ...]:
-        with self._lock, self._writing():
+        with self._lock, self._report_errors():
             self._check_open()
-            for number, ready in self._gathering.rest():
+            for number, ready in self._builder.flush():
                 self._append(number, ready)
             if self._stream is not None:
                 self._stream.close()
-            # Its query may have ended on other machines, where all that it had was removed.
+            # The driver may have ended the query and removed its data.
             self._check()
             packed = [self._index(number) for number in range(len(self._chunks))]
             try:
-                # The name in front tells this marker from that of a rival that wrote the same rows.
+                # The name at its start distinguishes this marker from that of a rival that wrote the same rows.
                 marker = b"".join((self._name.encode(), *packed))
                 self._folder.write_once(f"{self._path}/{COMMITTED}", marker)
             except AlreadyThere:
@@ -82,18 +82,18 @@ class ObjectSink(ChunkedSink):
                 return
             self._free()
             if self._stream is not None:
-                # Best effort: the end of the query removes what is left.
+                # Best effort: releasing the query removes the rest.
                 with suppress(OSError):
                     self._folder.files.delete_file(f"{self._path}/{self._name}.data")
             self._written_bytes = 0
 
     def stop(self) -> None:
-        """Its query is over: whoever still writes is refused, and who has committed need not know."""
+        """Close the sink because its query is over. Later writes are refused; committed data stays."""
         with self._lock:
             self._free()
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _report_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -104,7 +104,7 @@ class ObjectSink(ChunkedSink):
 
     def _append(self, partition: int, batch: pa.RecordBatch) -> None:
         if self._stream is None:
-            # Its query may have ended since; a folder without a lease would stay behind.
+            # The query may have ended; writing would leave a folder without a lease.
             self._check()
             path = f"{self._path}/{self._name}.data"
             self._folder.make_parent(path)
@@ -124,22 +124,22 @@ class ObjectSink(ChunkedSink):
 
     def _free(self) -> None:
         self._closed.set()
-        self._gathering.clear()
+        self._builder.clear()
         if self._stream is not None:
             with suppress(OSError, pa.ArrowException):
                 self._stream.close()
 
 
-def parts_of(attempt: AttemptId) -> tuple[str, ...]:
-    """The folders in which an attempt lies, from the root down."""
+def folders_of(attempt: AttemptId) -> tuple[str, ...]:
+    """The path of an attempt below the root, folder by folder."""
     stage = attempt.task.stage
     return stage.query.value, f"s{stage.stage}e{stage.epoch}", f"t{attempt.task.task}", f"a{attempt.attempt}"
 
 
-# Beside the folders themselves, which some file systems have: data, the marker, and a draft of it.
+# The folders, which some file systems list, and in them the data, the marker and its temporary file.
 _OBJECT = re.compile(r"s\d+e\d+(/t\d+(/a\d+(/([0-9a-f]{16}\.data|committed(\.[0-9a-f]+)?))?)?)?", re.ASCII)
 
 
 def is_object(path: str) -> bool:
-    """Whether a path below the folder of a query is one that a sink makes."""
+    """Whether a sink creates this path below the folder of a query."""
     return _OBJECT.fullmatch(path) is not None

@@ -18,7 +18,7 @@ from volley.plan.nodes import DataFile, FeedInput, FileScan, Filter, Node, walk
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.graph import Stage
 from volley.stages.limits import DEFAULT_LIMITS as LIMITS
-from volley.stages.scans import cost_bytes, dealt
+from volley.stages.scans import assign_files, cost_bytes
 from volley.testing.limits import DISTRIBUTED
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
@@ -33,7 +33,7 @@ def scan(*sizes: int) -> FileScan:
 @given(st.lists(st.integers(0, 100 * LIMITS.open_file_bytes), max_size=40), st.integers(1, 8))
 def test_every_file_goes_to_one_task_and_none_has_much_more(sizes: list[int], tasks: int) -> None:
     whole = scan(*sizes)
-    shares = dealt(whole, tasks, LIMITS)
+    shares = assign_files(whole, tasks, LIMITS)
     if shares is None:
         assert tasks > 1
         return
@@ -55,7 +55,7 @@ def test_every_file_goes_to_one_task_and_none_has_much_more(sizes: list[int], ta
 )
 def test_what_is_even(sizes: list[int], even: bool) -> None:
     tasks = 3
-    assert (dealt(scan(*sizes), tasks, LIMITS) is not None) == even
+    assert (assign_files(scan(*sizes), tasks, LIMITS) is not None) == even
 
 
 def found(log: EventLog) -> FeedStatus:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanged data in an object store, or in any other file system that all workers reach.
 
-    <root>/<query>/lease                                      its driver lives          leases.py
+    <root>/<query>/lease                                      renewed by the driver (leases.py)
     <root>/<query>/s<stage>e<epoch>/t<task>/a<attempt>/
         <random>.data                                         chunks, in the order in which they were sealed
-        committed                                             the same <random>, and the index of every block:
-                                                              written last, and once                  once.py
+        committed                                             the same <random> and the index of every block:
+                                                              written last, and once (conditional_put.py)
 
-A block's name says where its index lies in `committed`; the checksum in the name covers the index, and the index every
-chunk. An attempt without `committed` can be read by nobody.
+The name of a block says where its index is in `committed`. The checksum in the name covers the index, and the index
+covers every chunk. An attempt without `committed` cannot be read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import pyarrow as pa
 
 from volley.errors import BlockDamaged, BlockMissing
 from volley.ids import AttemptId, QueryId
+from volley.shuffle.active_queries import ActiveQueries
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunks import Chunk, Index, Unsealer, check_totals
 from volley.shuffle.config import RetryPolicy, ShuffleConfig
 from volley.shuffle.fetch import Holder
 from volley.shuffle.leases import Leases
+from volley.shuffle.object_sink import COMMITTED, ObjectSink, folders_of, is_object
 from volley.shuffle.objects import Folder
-from volley.shuffle.objectsink import COMMITTED, ObjectSink, is_object, parts_of
-from volley.shuffle.prefetch import ahead
-from volley.shuffle.under_way import UnderWay
+from volley.shuffle.prefetch import prefetch
 
 Value = TypeVar("Value")
 
@@ -55,7 +55,7 @@ class ObjectStore:
         self._folder = Folder.open(config.store)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._leases = Leases(self._folder, lease_seconds, is_object)
-        self._under_way: UnderWay[ObjectSink, Holder] = UnderWay()
+        self._active: ActiveQueries[ObjectSink, Holder] = ActiveQueries()
 
     # --------------------------------------------------------------------------------------------------- queries
 
@@ -63,7 +63,7 @@ class ObjectStore:
         self._leases.begin(query)
 
     def leave(self, query: QueryId) -> None:
-        for sink in self._under_way.end(query):
+        for sink in self._active.end(query):
             sink.stop()
 
     def release(self, query: QueryId) -> None:
@@ -72,20 +72,20 @@ class ObjectStore:
         self._folder.remove(self._folder.path(query.value))
 
     def close(self) -> None:
-        for query in self._under_way.queries:
+        for query in self._active.queries:
             self.leave(query)
         for query in self._leases.queries:
             self.release(query)
 
     @property
     def held_bytes(self) -> int:
-        """What this process has written."""
-        return sum(sink.held_bytes for sink in self._under_way.sinks())
+        """Bytes that this process has written."""
+        return sum(sink.held_bytes for sink in self._active.sinks())
 
     # --------------------------------------------------------------------------------------------------- writing
 
     def sink(self, attempt: AttemptId, partitions: int) -> ObjectSink:
-        sink = self._under_way.open_sink(
+        sink = self._active.open_sink(
             attempt,
             lambda: ObjectSink(
                 attempt,
@@ -99,7 +99,7 @@ class ObjectStore:
         try:
             self._leases.check(attempt.query)
         except BaseException:
-            self._under_way.forget_sink(attempt)
+            self._active.forget_sink(attempt)
             raise
         return sink
 
@@ -111,17 +111,17 @@ class ObjectStore:
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
         pool = ThreadPoolExecutor(_READERS, thread_name_prefix="volley-objects")
         try:
-            works = (partial(self._opened, block) for block in blocks)
-            for block, index, first in ahead(pool, works, _BLOCKS_AHEAD):
+            works = (partial(self._open_block, block) for block in blocks)
+            for block, index, first in prefetch(pool, works, _BLOCKS_AHEAD):
                 rest = (partial(self._chunk, block, chunk) for chunk in index.chunks[len(first) :])
                 unsealer = Unsealer(block, index)
-                for number, data in enumerate(chain(first, ahead(pool, rest, _CHUNKS_AHEAD))):
+                for number, data in enumerate(chain(first, prefetch(pool, rest, _CHUNKS_AHEAD))):
                     yield unsealer.unseal(number, data)
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _opened(self, block: Block) -> tuple[Block, Index, list[pa.Buffer]]:
-        """A block's index and, when there is but one, its chunk."""
+    def _open_block(self, block: Block) -> tuple[Block, Index, list[pa.Buffer]]:
+        """Read the index of a block and, if there is only one, its chunk."""
         attempt, _, start, size_bytes = self._place(block)
         packed = self._read(block, f"{attempt}/{COMMITTED}", start, size_bytes)
         index = Index.unpack(packed, block)
@@ -137,18 +137,18 @@ class ObjectStore:
         return f"{attempt}/{name}.data"
 
     def _place(self, block: Block) -> tuple[str, str, int, int]:
-        """The attempt's folder, the name of its data, and where its index lies."""
+        """The attempt's folder, the name of its data object, and the position and size of the index."""
         name, _, rest = block.handle.partition(":")
         start, _, size_bytes = rest.partition(":")
         if block.location != self._folder.uri or not size_bytes.isdecimal():
             raise BlockMissing(f"{block} is not in {self._folder.uri}.", attempt=block.attempt)
-        if self._under_way.is_over(block.attempt.query):
+        if self._active.is_over(block.attempt.query):
             raise BlockMissing(f"{block}: its query is over.", attempt=block.attempt)
-        return self._folder.path(*parts_of(block.attempt)), name, int(start), int(size_bytes)
+        return self._folder.path(*folders_of(block.attempt)), name, int(start), int(size_bytes)
 
     def _read(self, block: Block, path: str, start: int, size_bytes: int) -> pa.Buffer:
         try:
-            data = patiently(self._config.retry, partial(self._folder.read, path, start, size_bytes))
+            data = retry(self._config.retry, partial(self._folder.read, path, start, size_bytes))
         except OSError as error:
             raise BlockMissing(
                 f"{block} cannot be read from {self._folder.uri}: {error}.", attempt=block.attempt
@@ -158,8 +158,8 @@ class ObjectStore:
         return data
 
 
-def patiently(retry_policy: RetryPolicy, work: Callable[[], Value]) -> Value:
-    """Try again what failed on the way; what is not there stays away."""
+def retry(retry_policy: RetryPolicy, work: Callable[[], Value]) -> Value:
+    """Retry on I/O errors, but not if the object does not exist."""
     failures = 0
     while True:
         try:

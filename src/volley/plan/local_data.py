@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that a program gave to `createDataFrame`: an RDD in Spark's plan, local rows in ours.
+
+    createDataFrame(rows)   Spark pickles the rows to the driver's JVM and makes an RDD of them; `remember` marks it
+    capture                 `read_rows` reads a marked RDD on the driver, without a job (`LocalData.java`), once
+
+Marks are kept in the JVM, in a map with weak keys: they end with the RDD, and no RDD of another SparkContext is taken
+for it. An RDD that the program made itself has no mark, since only Spark can run its functions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import OrderedDict
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+
+from volley.errors import CaptureError
+from volley.plan.decode_nodes import Operator, unknown
+from volley.plan.expressions import Attribute
+from volley.plan.jvm import Java
+from volley.plan.local_rows import holds_unexpected_nulls, to_ipc
+from volley.plan.nodes import LocalRows, Node
+from volley.plan.reader import describe_error, instantiate
+from volley.plan.types import is_carried
+
+# More than this crosses between the JVM and Python more slowly than Spark's tasks would read it.
+MAX_ROWS_BYTES = 64 << 20
+MAX_CACHED_BYTES = 128 << 20
+
+_ENTRY_BYTES = 200
+
+_COMPILE_SECONDS = 120.0
+
+
+@dataclass
+class _Jvm:
+    """What one JVM has for local data: the marks of RDDs, and the compiled reader."""
+
+    marks: Java
+    reader: Future[Java]
+
+
+_lock = threading.Lock()
+_jvms: weakref.WeakKeyDictionary[Any, _Jvm] = weakref.WeakKeyDictionary()
+_marks = itertools.count(1)
+
+
+class _Cache:
+    """Rows that were read, or why they were not, by mark; what was not used for longest is dropped."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._found: OrderedDict[int, bytes | str] = OrderedDict()
+
+    def get(self, mark: int) -> bytes | str | None:
+        with self._lock:
+            if mark not in self._found:
+                return None
+            self._found.move_to_end(mark)
+            return self._found[mark]
+
+    def add(self, mark: int, found: bytes | str) -> None:
+        with self._lock:
+            if mark in self._found:
+                return
+            self._found[mark] = found
+            self._bytes += len(found) + _ENTRY_BYTES
+            while self._bytes > self._max_bytes:
+                _, dropped = self._found.popitem(last=False)
+                self._bytes -= len(dropped) + _ENTRY_BYTES
+
+
+_cache = _Cache(MAX_CACHED_BYTES)
+
+
+def remember(gateway: Java, frame: Java) -> None:
+    """Mark the RDD of a frame that `createDataFrame` has just made of local data. Spark reads what has no mark."""
+    with suppress(Py4JError):
+        plan = frame.queryExecution().analyzed()
+        if str(plan.getClass().getSimpleName()) == "LogicalRDD":
+            _jvm(gateway).marks.put(plan.rdd(), next(_marks))
+
+
+def read_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
+    """A scan of an RDD: local rows if they were given to `createDataFrame`."""
+    with _lock:
+        jvm = _jvms.get(gateway)
+    mark = jvm.marks.get(scan.rdd()) if jvm else None
+    if jvm is None or mark is None:
+        return unknown(operator, "The rows come from an RDD.")
+    output: tuple[Attribute, ...] = operator.all("output")
+    if not all(is_carried(attribute.type) for attribute in output):
+        return unknown(operator, "rows of a type that Volley does not carry")
+    found = _cache.get(mark)
+    if found is None:
+        found = _read(jvm.reader, scan, output)
+        _cache.add(mark, found)
+    return unknown(operator, found) if isinstance(found, str) else LocalRows(output, found)
+
+
+def _read(reader: Future[Java], scan: Java, output: tuple[Attribute, ...]) -> bytes | str:
+    """The rows as an Arrow IPC stream, or why Spark has to read them."""
+    try:
+        stream = _finished(reader).read(scan)
+    except (CaptureError, Py4JError) as error:
+        # Such as a value that does not fit its type: when Spark reads it, the program sees Spark's own error.
+        return f"local data that could not be read: {describe_error(error)}"
+    if stream is None:
+        return f"local data of more than {MAX_ROWS_BYTES >> 20} MiB"
+    batches = list(pa.ipc.open_stream(bytes(stream)))
+    if any(
+        holds_unexpected_nulls(column, attribute.type, attribute.nullable)
+        for batch in batches
+        for column, attribute in zip(batch.columns, output, strict=True)
+    ):
+        # verifySchema=False lets them pass. What Spark makes of them depends on how it runs the query.
+        return "local data with NULL in a column that has none by its schema"
+    return to_ipc(batches, output)
+
+
+def _jvm(gateway: Java) -> _Jvm:
+    """The first local data of a JVM starts the compiler, so that its first query need not wait long."""
+    with _lock:
+        if gateway not in _jvms:
+            util = gateway.jvm.java.util
+            jvm = _Jvm(util.Collections.synchronizedMap(util.WeakHashMap()), Future())
+            threading.Thread(
+                target=_compile, args=(jvm.reader, gateway), name="volley-local-data", daemon=True
+            ).start()
+            _jvms[gateway] = jvm
+        return _jvms[gateway]
+
+
+def _compile(made: Future[Java], gateway: Java) -> None:
+    try:
+        source = (files("volley.plan") / "LocalData.java").read_text("utf-8")
+        made.set_result(instantiate(gateway, source, MAX_ROWS_BYTES))
+    except BaseException as error:  # whatever it is, somebody waits for it
+        made.set_exception(
+            CaptureError(f"the reader of local data could not be compiled: {describe_error(error)}.")
+        )
+
+
+def _finished(reader: Future[Java]) -> Java:
+    try:
+        return reader.result(_COMPILE_SECONDS)
+    except TimeoutError as error:
+        raise CaptureError(
+            f"the reader of local data was not compiled within {_COMPILE_SECONDS:.0f} seconds."
+        ) from error
