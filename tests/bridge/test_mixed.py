@@ -46,7 +46,7 @@ def rdd_below_a_join(spark: SparkSession) -> DataFrame:
 
 
 def unsupported_below_a_join(spark: SparkSession) -> DataFrame:
-    tagged = spark.table("orders").select("o_custkey", F.md5(F.col("o_comment").cast("binary")).alias("tag"))
+    tagged = spark.table("orders").select("o_custkey", F.hash("o_comment").alias("tag"))
     joined = tagged.join(spark.table("customer"), F.col("o_custkey") == F.col("c_custkey"), "left")
     return joined.groupBy("c_nationkey").agg(F.min("tag"), F.countDistinct("tag"))
 
@@ -102,9 +102,7 @@ def two_islands(spark: SparkSession) -> DataFrame:
     """A join on what only Spark computes, of two aggregates."""
     by_customer = spark.table("orders").groupBy("o_custkey").agg(F.count("*").alias("orders"))
     by_nation = spark.table("customer").groupBy("c_nationkey").agg(F.avg("c_acctbal").alias("balance"))
-    same = F.md5(F.col("o_custkey").cast("string").cast("binary")) == F.md5(
-        F.col("c_nationkey").cast("string").cast("binary")
-    )
+    same = F.hash(F.col("o_custkey").cast("string")) == F.hash(F.col("c_nationkey").cast("string"))
     return by_customer.join(by_nation, same)
 
 

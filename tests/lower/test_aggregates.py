@@ -30,6 +30,8 @@ CALLS = (
     "sum(cast(l as decimal(38, 10))), avg(cast(m as decimal(38, 18)))",
     "sum(if(b, 1, 0)), sum(m) / count(m), max(id) - min(id), 7",
     "try_sum(l), try_avg(m)",
+    "bit_and(l), bit_or(l), bit_xor(l), bit_and(cast(id as tinyint)), bit_xor(k) filter (where k > 1)",
+    "bit_xor(distinct k), bit_or(distinct id), bit_and(k + 1), count(distinct s)",
 )
 QUERIES = (
     "select f, count(*) from t group by f",

@@ -34,6 +34,7 @@ from volley.plan.types import (
     ArrayType,
     DataType,
     StructType,
+    contains_any,
     to_arrow,
 )
 
@@ -105,7 +106,7 @@ class ParquetFooter:
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
-        if self.legacy_calendar and _has_dates(data_type):
+        if self.legacy_calendar and contains_any(data_type, _TIMES):
             raise DataError(f"{self.path}: column {column.name} has dates in the legacy calendar of Spark 2.")
         return column
 
@@ -185,14 +186,7 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
             return found in _READABLE.get(wanted, (to_arrow(wanted),))
 
 
-def _has_dates(data_type: DataType) -> bool:
-    match data_type:
-        case StructType(fields):
-            return any(_has_dates(field.type) for field in fields)
-        case ArrayType(element, _):
-            return _has_dates(element)
-        case _:
-            return data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+_TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
 
 
 # --------------------------------------------------------------------------------------------- writing

@@ -36,6 +36,9 @@ class Total(StrEnum):
     MAX_RANK = "max rank"
     FIRST = "first"
     LAST = "last"
+    BIT_AND = "bit_and"
+    BIT_OR = "bit_or"
+    BIT_XOR = "bit_xor"
     STDDEV_SAMP = "stddev_samp"
     STDDEV_POP = "stddev_pop"
     VAR_SAMP = "var_samp"
@@ -109,6 +112,12 @@ class Accumulator:
                 return f.first_value(value, filter=where, null_treatment=NullTreatment.IGNORE_NULLS)
             case Total.LAST:
                 return f.last_value(value, filter=where, null_treatment=NullTreatment.IGNORE_NULLS)
+            case Total.BIT_AND:
+                return f.bit_and(value, filter=where)
+            case Total.BIT_OR:
+                return f.bit_or(value, filter=where)
+            case Total.BIT_XOR:
+                return f.bit_xor(value, distinct=self.distinct, filter=where)
             case Total.STDDEV_SAMP:
                 return f.stddev(value, filter=where)
             case Total.STDDEV_POP:

@@ -149,6 +149,25 @@ class Extreme:
         ]
 
 
+class Bits:
+    """AND, OR and XOR of all values: their order does not matter, and no value gives NULL."""
+
+    def __init__(self, total: Total) -> None:
+        self._total = total
+
+    def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
+        return [Accumulator(self._total, call.arguments, where=where, distinct=distinct)]
+
+    def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
+        return [Accumulator(self._total, state)]
+
+    def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
+        return totals
+
+    def value(self, call: Call, totals: list[Expr]) -> Expr:
+        return totals[0]
+
+
 class FirstOrLast:
     """The first or last value that is not NULL. Only used where all values are the same."""
 
@@ -213,6 +232,9 @@ AGGREGATES: dict[str, AggregateFunction] = {
     "Max": Extreme(Total.MAX),
     "First": FirstOrLast(Total.FIRST),
     "Last": FirstOrLast(Total.LAST),
+    "BitAndAgg": Bits(Total.BIT_AND),
+    "BitOrAgg": Bits(Total.BIT_OR),
+    "BitXorAgg": Bits(Total.BIT_XOR),
     "StddevSamp": Moment(Total.STDDEV_SAMP),
     "StddevPop": Moment(Total.STDDEV_POP),
     "VarianceSamp": Moment(Total.VAR_SAMP),

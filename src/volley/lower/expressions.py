@@ -7,12 +7,14 @@ from datafusion import Expr, col
 
 from volley.lower.functions import (  # noqa: F401  (each registers its translations)
     arithmetic,
+    arrays,
     bits,
     casts,
     comparison,
     conditional,
     dates,
     decimals,
+    digests,
     strings,
     structs,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from datafusion import Expr, ScalarUDF, udf
 from datafusion import functions as f
 from datafusion import literal as df_literal
 
-from volley.plan.expressions import Expression, Literal, Scalar
+from volley.plan.expressions import Expression, Literal
 from volley.plan.types import FRACTIONAL, DataType, DecimalType, to_arrow
 
 Kernel = Callable[..., pa.Array]
@@ -27,8 +28,11 @@ class ExactnessError(ValueError):
     """Data for which the native engine cannot guarantee Spark's result."""
 
 
-def constant(value: Scalar, arrow_type: pa.DataType) -> Expr:
+def constant(value: Any, arrow_type: pa.DataType) -> Expr:
     """A literal of exactly this type: DataFusion would give an untyped one a wider type than Spark."""
+    if value is None and pa.types.is_list(arrow_type):
+        # DataFusion cannot build a literal of a NULL list.
+        return df_literal(pa.scalar(None, pa.null())).cast(arrow_type)
     return df_literal(pa.scalar(value, type=arrow_type))
 
 

@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.HexFormat;
 import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
@@ -22,6 +23,7 @@ import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NumericEvalContext;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
+import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.execution.FileSourceScanExec;
 import org.apache.spark.sql.execution.InSubqueryExec;
 import org.apache.spark.sql.execution.RangeExec;
@@ -31,6 +33,7 @@ import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
@@ -274,8 +277,7 @@ public final class PlanReader {
             if (part instanceof Literal) {
                 Literal literal = (Literal) part;
                 begin(part, literal.dataType());
-                value(literal.value(), entries.next());
-                return ended(1, 1);
+                return ended(value(literal.value(), literal.dataType(), entries.next()), 1);
             }
             if (part instanceof Alias) {
                 Alias alias = (Alias) part;
@@ -291,7 +293,7 @@ public final class PlanReader {
                 entries.next().number(child).next().open('[');
                 scala.collection.Iterator each = set.hset().iterator();
                 while (each.hasNext()) {
-                    value(each.next(), entries.next());
+                    value(each.next(), set.child().dataType(), entries.next());
                 }
                 entries.close(']');
                 return ended(sizes[child] + set.hset().size() + 1, depths[child] + 1);
@@ -465,8 +467,13 @@ public final class PlanReader {
             return out.string(type instanceof UserDefinedType ? "udt" : type.typeName());
         }
 
-        /** A value in Catalyst's internal form, as text; null for NULL, false where text would not be exact. */
-        private static void value(Object value, Text out) {
+        /**
+         * A value in Catalyst's internal form: text, in hexadecimal digits for binary, or a list of the parts of an array
+         * or a struct; null for NULL, false where text would not be exact.
+         * Returns of how many parts it consists.
+         */
+        private static int value(Object value, DataType type, Text out) {
+            int size = 1;
             if (value == null) {
                 out.raw("null");
             } else if (value instanceof UTF8String && ((UTF8String) value).isValid()
@@ -474,9 +481,29 @@ public final class PlanReader {
                     || value instanceof Short || value instanceof Byte || value instanceof Float
                     || value instanceof Double || value instanceof Decimal) {
                 out.string(value.toString());
+            } else if (value instanceof byte[]) {
+                out.string(HexFormat.of().formatHex((byte[]) value));
+            } else if (value instanceof ArrayData && type instanceof ArrayType) {
+                ArrayData array = (ArrayData) value;
+                DataType element = ((ArrayType) type).elementType();
+                out.open('[');
+                for (int i = 0; i < array.numElements(); i++) {
+                    size += value(array.isNullAt(i) ? null : array.get(i, element), element, out.next());
+                }
+                out.close(']');
+            } else if (value instanceof InternalRow && type instanceof StructType) {
+                InternalRow row = (InternalRow) value;
+                StructField[] fields = ((StructType) type).fields();
+                out.open('[');
+                for (int i = 0; i < fields.length; i++) {
+                    DataType field = fields[i].dataType();
+                    size += value(row.isNullAt(i) ? null : row.get(i, field), field, out.next());
+                }
+                out.close(']');
             } else {
                 out.raw("false");
             }
+            return size;
         }
 
         private static boolean isScalar(Object value) {
@@ -566,6 +593,7 @@ public final class PlanReader {
             out.key("format").string(shortName(relation.fileFormat()));
             out.key("bucketed").bool(scan.bucketedScan());
             out.key("metadata_columns").bool(!scan.fileConstantMetadataColumns().isEmpty());
+            out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.requiredSchema()));
             out.key("partition_names").open('[');
             for (int i = 0; i < fields.length; i++) {
                 out.next().string(fields[i].name());
@@ -610,7 +638,8 @@ public final class PlanReader {
                 InternalRow row = (InternalRow) rows.get(i);
                 out.next().open('[');
                 for (int j = 0; j < fields.length; j++) {
-                    value(row.isNullAt(j) ? null : row.get(j, fields[j].dataType()), out.next());
+                    DataType type = fields[j].dataType();
+                    value(row.isNullAt(j) ? null : row.get(j, type), type, out.next());
                 }
                 out.close(']');
             }

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 from volley.errors import CaptureError
 from volley.plan.expressions import (
@@ -31,6 +32,7 @@ from volley.plan.expressions import (
     WindowCall,
 )
 from volley.plan.types import (
+    BINARY,
     BOOLEAN,
     DATE,
     FRACTIONAL,
@@ -40,8 +42,10 @@ from volley.plan.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    ArrayType,
     DataType,
     DecimalType,
+    StructType,
     parse_type,
 )
 
@@ -88,7 +92,8 @@ _simple_type = lru_cache(maxsize=256)(parse_type)
 
 
 def scalar(text: str | bool | None, data_type: DataType) -> Scalar:
-    """Parse a value of Catalyst's internal form: dates are days, timestamps microseconds. None is NULL.
+    """Parse a value of Catalyst's internal form: dates are days, timestamps microseconds, binary is hexadecimal. None
+    is NULL.
 
     Raises CaptureError for a value without an exact text and for types without literals in Volley.
     """
@@ -98,6 +103,8 @@ def scalar(text: str | bool | None, data_type: DataType) -> Scalar:
         raise CaptureError(f"a value of type {data_type} is not readable.")
     if data_type == STRING:
         return text
+    if data_type == BINARY:
+        return bytes.fromhex(text)
     if data_type == BOOLEAN:
         return text == "true"
     if data_type in INTEGRAL or data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
@@ -126,15 +133,39 @@ def _literal(entry: Entry, built: list[Any], types: list[DataType]) -> Expressio
     if data_type == NULL:
         return Literal(None, data_type)
     try:
-        return Literal(scalar(text, data_type), data_type)
+        return _constant(text, data_type)
     except CaptureError:
-        # Arrays, structs, binaries, intervals: kept as a call that is in no support table, so explain can name it.
+        # Maps, intervals: kept as a call that is in no support table, so explain can name it.
         return Call("Literal", (), data_type)
+
+
+def _constant(value: Any, data_type: DataType) -> Expression:
+    """A literal. One of an array or a struct becomes the call that makes it, so that constants stay simple values."""
+    if not isinstance(value, list):
+        return Literal(scalar(value, data_type), data_type)
+    match data_type:
+        case ArrayType(element, _):
+            return Call("CreateArray", tuple([_constant(part, element) for part in value]), data_type)
+        case StructType(fields) if len(fields) == len(value):
+            parts = zip(fields, value, strict=True)
+            named = [(Literal(f.name, STRING), _constant(part, f.type)) for f, part in parts]
+            return Call("CreateNamedStruct", tuple(chain.from_iterable(named)), data_type)
+        case _:
+            raise CaptureError(f"a value of type {data_type} is not readable.")
 
 
 def _alias(entry: Entry, built: list[Any], types: list[DataType]) -> Alias:
     _, _, child, id_, name = entry
     return Alias(id_, name, built[child])
+
+
+def _collate(entry: Entry, built: list[Any], types: list[DataType]) -> Expression:
+    """`text COLLATE UTF8_BINARY` is the text: other collations are types of their own."""
+    name, type_, children, fields = entry
+    text, collation = (built[child] for child in children)
+    if types[type_] == text.type == STRING:
+        return cast("Expression", text)
+    return Call(name, (text, collation), types[type_], None, tuple(fields.items()))
 
 
 def _in_set(entry: Entry, built: list[Any], types: list[DataType]) -> Expression:
@@ -223,6 +254,7 @@ _DECODERS: dict[str, _Decoder] = {
     "AttributeReference": _attribute,
     "Literal": _literal,
     "Alias": _alias,
+    "Collate": _collate,
     "InSet": _in_set,
     "ScalarSubquery": _scalar_subquery,
     "InSubqueryExec": _in_subquery,

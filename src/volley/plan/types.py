@@ -108,6 +108,8 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 def parse_type(value: Any) -> DataType:
     """Parse a type from Spark's JSON form, already decoded."""
     if isinstance(value, str):
+        if value == "string collate UTF8_BINARY":
+            return STRING
         if value == "decimal":
             return DecimalType(10, 0)
         if match := _DECIMAL.fullmatch(value):
@@ -139,10 +141,22 @@ def is_carried(data_type: DataType) -> bool:
             return 0 <= scale <= precision <= 38
         case StructType(fields):
             return bool(fields) and all(is_carried(field.type) for field in fields)
-        case ArrayType(element, _):
-            return is_carried(element)
+        case ArrayType(element, contains_null):
+            # `array()` has elements of no type that are never NULL, which Arrow refuses.
+            return is_carried(element) and (contains_null or element != NULL)
         case SimpleType():
             return True
+
+
+def contains_any(data_type: DataType, wanted: frozenset[DataType]) -> bool:
+    """Whether the type, or one inside it, is among `wanted`."""
+    match data_type:
+        case StructType(fields):
+            return any(contains_any(field.type, wanted) for field in fields)
+        case ArrayType(element, _):
+            return contains_any(element, wanted)
+        case _:
+            return data_type in wanted
 
 
 def to_arrow(data_type: DataType) -> pa.DataType:

@@ -15,7 +15,7 @@ from volley.plan.expressions import (
     attribute_of,
 )
 from volley.plan.nodes import Aggregate, Exchange, Expand, Node, walk
-from volley.plan.types import NULL, DataType, DecimalType, SimpleType, is_number
+from volley.plan.types import INTEGRAL, NULL, DataType, DecimalType, SimpleType, is_number
 from volley.support.operators import AGGREGATES, UNSPLITTABLE
 from volley.support.reasons import Reason, Unsupported
 
@@ -44,6 +44,8 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
     match call.function:
         case "Sum" | "Average":
             allowed = is_number(call.arguments[0].type)
+        case "BitAndAgg" | "BitOrAgg" | "BitXorAgg":
+            allowed = call.arguments[0].type in INTEGRAL
         case "Min" | "Max":
             allowed = is_ordered(call.arguments[0].type)
         case _:

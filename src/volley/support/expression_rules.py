@@ -7,18 +7,23 @@ from volley.plan.expressions import Call
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
+    BYTE,
     DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
     LONG,
+    SHORT,
     STRING,
     TIMESTAMP,
+    ArrayType,
+    DataType,
     DecimalType,
     StructType,
+    is_carried,
 )
 from volley.support import casts
-from volley.support.patterns import is_portable_like, is_portable_regex
+from volley.support.patterns import day_of_week, is_portable_like, is_portable_regex, overlaps_itself
 from volley.support.reasons import Reason, Unsupported
 from volley.support.signatures import (
     Check,
@@ -26,6 +31,7 @@ from volley.support.signatures import (
     all_of,
     any_type,
     arguments,
+    array,
     constant_text,
     decimal,
     fractional,
@@ -49,6 +55,8 @@ _CAST = "Cast"
 _STRING = "Strings"
 _DATE = "Dates and times"
 _STRUCT = "Structs"
+_ARRAY = "Arrays"
+_DIGEST = "Digests and encodings"
 
 _compared = same(ordered)
 _boolean = one_of(BOOLEAN)
@@ -142,7 +150,46 @@ def _locate(call: Call) -> Unsupported | None:
     return arguments(_string, _string, _int)(call)
 
 
+def _is_base64(call: Call) -> bool:
+    if call.option("staticObject") != "org.apache.spark.sql.catalyst.expressions.Base64":
+        return False
+    return call.option("functionName") == "encode" and isinstance(literal_value(call.arguments[1]), bool)
+
+
+def _translate(call: Call) -> Unsupported | None:
+    matching, replacing = map(literal_value, call.arguments[1:])
+    if not isinstance(matching, str) or not isinstance(replacing, str):
+        return refuse(call, "characters that are not constants", Reason.ARGUMENT_VALUE)
+    if set(matching) & set(replacing) or len(matching) > 64 or "\0" in matching + replacing:
+        return refuse(call, "characters that are replaced and put in", Reason.ARGUMENT_VALUE)
+    return same(_string)(call)
+
+
+def _substring_index(call: Call) -> Unsupported | None:
+    delimiter = literal_value(call.arguments[1])
+    if not isinstance(delimiter, str) or not delimiter or overlaps_itself(delimiter):
+        return refuse(call, "a delimiter that is not a plain constant", Reason.ARGUMENT_VALUE)
+    return arguments(_string, _string, _int)(call)
+
+
+def _next_day(call: Call) -> Unsupported | None:
+    name = literal_value(call.arguments[1])
+    if not isinstance(name, str) or day_of_week(name) is None:
+        return refuse(call, "a day that is not a constant name", Reason.ARGUMENT_VALUE)
+    return arguments(_date, _string)(call)
+
+
+def _hashed(call: Call) -> Unsupported | None:
+    if call.option("seed") != 42:
+        return refuse(call, f"seed {call.option('seed')!r}", Reason.ARGUMENT_VALUE)
+    return same(one_of(BOOLEAN, BYTE, SHORT, INTEGER, LONG, STRING, BINARY, DATE, TIMESTAMP), alike=False)(
+        call
+    )
+
+
 def _static_invoke(call: Call) -> Unsupported | None:
+    if _is_base64(call):
+        return arguments(one_of(BINARY), _boolean)(call)
     if call.option("functionName") != "readSidePadding":
         return Unsupported(Reason.EXPRESSION, f"StaticInvoke {call.option('functionName')!s}")
     return arguments(_string, _int)(call)
@@ -186,12 +233,73 @@ def _named_struct(call: Call) -> Unsupported | None:
     return None
 
 
+def _element_type(call: Call, position: int = 0) -> DataType | None:
+    array = call.arguments[position].type
+    return array.element if isinstance(array, ArrayType) else None
+
+
+def _create_array(call: Call) -> Unsupported | None:
+    if not isinstance(call.type, ArrayType) or any(a.type != call.type.element for a in call.arguments):
+        return refuse(call, "elements of different types")
+    if not call.arguments and not is_carried(call.type):
+        return refuse(call, str(call.type))
+    return None
+
+
+def _array_item(call: Call) -> Unsupported | None:
+    if _element_type(call) != call.type or call.option("defaultValueOutOfBound") is not None:
+        return refuse(call, str(call.arguments[0].type))
+    if not _may_be_null(call):
+        return refuse(
+            call, "Spark takes the element of an array without NULL for not NULL where the position is"
+        )
+    return all_of(arguments(array, integral), option_in("failOnError", True, False))(call)
+
+
+def _may_be_null(call: Call) -> bool:
+    """Whether Spark tests the array and the position for NULL, or neither can be NULL."""
+    whole, position = call.arguments
+    known = isinstance(literal_value(position), int)
+    if isinstance(whole.type, ArrayType) and whole.type.contains_null:
+        return True
+    if known:
+        return isinstance(whole, Call) and whole.function == "CreateArray"
+    return call.option("failOnError") is False
+
+
+def _array_search(call: Call) -> Unsupported | None:
+    element = _element_type(call)
+    if element is None or not ordered(element) or element != call.arguments[1].type:
+        return refuse(call, ", ".join(str(argument.type) for argument in call.arguments))
+    return None
+
+
+def _concat(call: Call) -> Unsupported | None:
+    if not isinstance(call.type, ArrayType):
+        return same(_string)(call)
+    if any(_element_type(call, position) != call.type.element for position in range(len(call.arguments))):
+        return refuse(call, "arrays of different types")
+    return None
+
+
+def _flatten(call: Call) -> Unsupported | None:
+    inner = _element_type(call)
+    if (
+        not isinstance(inner, ArrayType)
+        or not isinstance(call.type, ArrayType)
+        or inner.element != call.type.element
+    ):
+        return refuse(call, str(call.arguments[0].type))
+    return None
+
+
 def _rules(family: str, rows: dict[str, tuple[Check, str]]) -> dict[str, ExpressionRule]:
     return {name: ExpressionRule(family, note, check) for name, (check, note) in rows.items()}
 
 
 _ANY_ORDERED = "Any type except structs and arrays. NaN equals itself and is the largest; -0.0 equals 0.0."
 _PART = arguments(_date)
+_INSTANT = arguments(one_of(TIMESTAMP))
 _CLOCK = all_of(arguments(one_of(TIMESTAMP)), casts.check_utc)
 
 EXPRESSIONS: dict[str, ExpressionRule] = {
@@ -252,6 +360,10 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "Sqrt": (arguments(one_of(DOUBLE)), "NaN for negative numbers."),
             "Floor": (arguments(number), "Numbers."),
             "Ceil": (arguments(number), "Numbers."),
+            "Rint": (arguments(one_of(DOUBLE)), ""),
+            "Factorial": (arguments(_int), ""),
+            "ToDegrees": (arguments(one_of(DOUBLE)), ""),
+            "ToRadians": (arguments(one_of(DOUBLE)), ""),
             "Round": (_round, "Numbers except float, to a constant scale of 0 or more."),
         },
     ),
@@ -312,7 +424,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "OctetLength": (arguments(one_of(STRING, BINARY)), "Strings and binary."),
             "Upper": (arguments(_string), ""),
             "Lower": (arguments(_string), "If a value contains a capital sigma, Spark runs the query."),
-            "Concat": (same(_string), "Strings."),
+            "Concat": (_concat, "Strings and arrays."),
             "ConcatWs": (_concat_ws, "Strings with a constant separator."),
             "StringTrim": (same(_string), "Spaces, or the given characters."),
             "StringTrimLeft": (same(_string), "Spaces, or the given characters."),
@@ -327,10 +439,31 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "StringRPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),
             "StringInstr": (arguments(_string, _string), ""),
             "StringLocate": (_locate, "From the start of the string."),
-            "Reverse": (arguments(_string), "Strings."),
+            "Reverse": (arguments(lambda t: t == STRING or array(t)), "Strings and arrays."),
             "StringRepeat": (arguments(_string, _int), ""),
             "Ascii": (arguments(_string), ""),
-            "StaticInvoke": (_static_invoke, "Padding of CHAR columns."),
+            "Chr": (arguments(one_of(LONG)), ""),
+            "SoundEx": (arguments(_string), ""),
+            "StringSpace": (arguments(_int), ""),
+            "BitLength": (arguments(one_of(STRING, BINARY)), "Strings and binary."),
+            "FindInSet": (arguments(_string, _string), ""),
+            "SubstringIndex": (_substring_index, "A constant delimiter that does not overlap itself."),
+            "StringTranslate": (_translate, "Constants; no character is both replaced and put in."),
+            "StaticInvoke": (_static_invoke, "Padding of CHAR columns, and base64."),
+        },
+    ),
+    **_rules(
+        _DIGEST,
+        {
+            "Md5": (arguments(one_of(BINARY)), ""),
+            "Sha1": (arguments(one_of(BINARY)), ""),
+            "Sha2": (arguments(one_of(BINARY), _int), ""),
+            "Crc32": (arguments(one_of(BINARY)), ""),
+            "XxHash64": (_hashed, "Not on floats, decimals and nested types."),
+            "Hex": (arguments(one_of(LONG, STRING, BINARY)), ""),
+            "Unhex": (all_of(arguments(_string), option_in("failOnError", False)), ""),
+            "Bin": (arguments(one_of(LONG)), ""),
+            "BitwiseCount": (arguments(lambda t: integral(t) or t == BOOLEAN), ""),
         },
     ),
     **_rules(
@@ -354,6 +487,19 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "DateFromUnixDate": (arguments(_int), ""),
             "AddMonths": (arguments(_date, _int), ""),
             "LastDay": (arguments(_date), ""),
+            "DayName": (_PART, "Dates."),
+            "MonthName": (_PART, "Dates."),
+            "NextDay": (_next_day, "A constant day."),
+            "MakeDate": (
+                all_of(arguments(_int, _int, _int), option_in("failOnError", True, False)),
+                "Years up to a million.",
+            ),
+            "UnixMicros": (_INSTANT, ""),
+            "UnixMillis": (_INSTANT, ""),
+            "UnixSeconds": (_INSTANT, ""),
+            "MicrosToTimestamp": (arguments(integral), "Integers."),
+            "MillisToTimestamp": (arguments(integral), "Integers."),
+            "SecondsToTimestamp": (arguments(integral), "Integers."),
             "TruncTimestamp": (
                 _trunc_timestamp,
                 "A constant unit from year to second; session time zone UTC.",
@@ -366,6 +512,19 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
         {
             "CreateNamedStruct": (_named_struct, "Distinct field names."),
             "GetStructField": (_struct_field, ""),
+        },
+    ),
+    **_rules(
+        _ARRAY,
+        {
+            "CreateArray": (_create_array, "Elements of one type."),
+            "GetArrayItem": (_array_item, ""),
+            "ElementAt": (_array_item, "Arrays."),
+            "Size": (all_of(arguments(array), option_in("legacySizeOfNull", True, False)), "Arrays."),
+            "Slice": (arguments(array, _int, _int), ""),
+            "ArrayContains": (_array_search, "Any element type but structs and arrays."),
+            "ArrayPosition": (_array_search, "Any element type but structs and arrays."),
+            "Flatten": (_flatten, ""),
         },
     ),
 }

@@ -27,3 +27,26 @@ def is_portable_regex(pattern: str) -> bool:
     if len(pattern) > 200 or not _PORTABLE.fullmatch(pattern):
         return False
     return all(low <= high for low, high in _RANGE.findall(pattern))
+
+
+def translation(matching: str, replacing: str) -> dict[str, str]:
+    """What `translate` puts in place of each character: nothing where `replacing` is shorter. The first one counts."""
+    pairs: dict[str, str] = {}
+    for place, letter in enumerate(matching):
+        pairs.setdefault(letter, replacing[place : place + 1])
+    return pairs
+
+
+def overlaps_itself(text: str) -> bool:
+    """Whether two places where the text is found can overlap, as in `aa` or `aba`."""
+    return any(text.startswith(text[start:]) for start in range(1, len(text)))
+
+
+_DAYS = ("THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY", "MONDAY", "TUESDAY", "WEDNESDAY")
+
+
+def day_of_week(name: str) -> int | None:
+    """The number by which Spark knows a day, from 0 for Thursday; None for a name that it does not know."""
+    upper = name.upper()
+    found = (number for number, day in enumerate(_DAYS) if upper in (day, day[:3], day[:2]))
+    return next(found, None)

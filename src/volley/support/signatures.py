@@ -18,6 +18,7 @@ from volley.plan.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    ArrayType,
     DataType,
     DecimalType,
 )
@@ -69,6 +70,10 @@ def number(data_type: DataType) -> bool:
 
 def ordered(data_type: DataType) -> bool:
     return data_type in ORDERED or decimal(data_type)
+
+
+def array(data_type: DataType) -> bool:
+    return isinstance(data_type, ArrayType)
 
 
 def one_of(*types: DataType) -> TypeTest:

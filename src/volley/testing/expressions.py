@@ -197,6 +197,9 @@ def _plain_values(column: pa.Array) -> list[Any]:
         column = column.view(pa.int32())
     elif pa.types.is_timestamp(column.type):
         column = column.view(pa.int64())
+    elif pa.types.is_nested(column.type):
+        # As texts, in which NaN is itself and zeros have signs.
+        return [None if value is None else repr(value) for value in column.to_pylist()]
     return list(column.to_pylist())
 
 

@@ -197,3 +197,22 @@ def _round_double(call: Call, value: Expr) -> Expr:
     whole = f.isnan(value) | (f.abs(value) >= constant(2.0**53, pa.float64()))
     rounded = decimal_of_float(value, DecimalType(38, scale.value), null_on_overflow=False)
     return f.when(whole, value).otherwise(rounded.cast(pa.string()).cast(pa.float64()))
+
+
+@translates("Rint")
+def rint(call: Call, arguments: list[Expr]) -> Expr:
+    return f.spark.rint(arguments[0])
+
+
+@translates("Factorial")
+def factorial(call: Call, arguments: list[Expr]) -> Expr:
+    return f.spark.factorial(arguments[0])
+
+
+# Java multiplies by these.
+_ANGLES = {"ToRadians": 0.017453292519943295, "ToDegrees": 57.29577951308232}
+
+
+@translates(*_ANGLES)
+def angle(call: Call, arguments: list[Expr]) -> Expr:
+    return arguments[0] * constant(_ANGLES[call.function], pa.float64())

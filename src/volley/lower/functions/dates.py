@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
@@ -13,14 +17,18 @@ from volley.lower.registry import always, translates
 from volley.lower.semantics import (
     MICROS_A_DAY,
     MICROS_A_SECOND,
+    ExactnessError,
+    Kernel,
     constant,
     floor_divide,
     floor_to,
+    kernel,
     null_only_where,
     typed_null,
 )
 from volley.plan.expressions import Call, Literal
-from volley.plan.types import DATE
+from volley.plan.types import DATE, INTEGER
+from volley.support.patterns import day_of_week
 
 _PARTS = {
     "Year": "year",
@@ -47,7 +55,7 @@ def field(call: Call, arguments: list[Expr]) -> Expr:
 
 
 @translates("DayOfWeek", fails=always)
-def day_of_week(call: Call, arguments: list[Expr]) -> Expr:
+def day_of_week_(call: Call, arguments: list[Expr]) -> Expr:
     # Spark counts from 1, Sunday; DataFusion's dow from 0.
     return _part(call, arguments[0], "dow") + constant(1, pa.int32())
 
@@ -161,3 +169,109 @@ def trunc_timestamp(call: Call, arguments: list[Expr]) -> Expr:
 
 
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "dd": 86_400}
+
+
+_DAY_NAMES = pa.array(["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"])
+_MONTH_NAMES = pa.array(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"])
+
+
+@translates("DayName", fails=always)
+def day_name(call: Call, arguments: list[Expr]) -> Expr:
+    names = kernel("day_names", _DAY_NAMES.take, pa.string(), pa.int32())
+    return names(_known(_number("dow", arguments[0]), arguments[0]))
+
+
+@translates("MonthName", fails=always)
+def month_name(call: Call, arguments: list[Expr]) -> Expr:
+    names = kernel("month_names", _MONTH_NAMES.take, pa.string(), pa.int32())
+    return names(_known(_number("month", arguments[0]), arguments[0]) - constant(1, pa.int32()))
+
+
+def _known(number: Expr, date: Expr) -> Expr:
+    return null_only_where(number, date, DATE, INTEGER)
+
+
+@translates("NextDay", fails=always)
+def next_day(call: Call, arguments: list[Expr]) -> Expr:
+    day = call.arguments[1]
+    assert isinstance(day, Literal)
+    number = day_of_week(str(day.value))
+    assert number is not None
+    days = kernel(f"next_{number}", _next(number), pa.int32(), pa.int32())
+    return days(_days(arguments[0])).cast(pa.date32())
+
+
+@cache
+def _next(day: int) -> Kernel:
+    def run(days: pa.Array) -> pa.Array:
+        numbers = days.fill_null(0).to_numpy().astype(np.int64)
+        # At the ends Java's int wraps.
+        if np.any(np.abs(numbers) > 2**31 - 16):
+            raise ExactnessError("a date at the end of the calendar")
+        # The epoch was a Thursday, from which Spark counts.
+        found = numbers + 1 + (day - 1 - numbers) % 7
+        return pa.array(found.astype(np.int32), mask=_nulls(days))
+
+    return run
+
+
+def _nulls(*columns: pa.Array) -> Any:
+    return np.logical_or.reduce([column.is_null().to_numpy(zero_copy_only=False) for column in columns])
+
+
+@translates("MakeDate", fails=always)
+def make_date(call: Call, arguments: list[Expr]) -> Expr:
+    strict = call.option("failOnError") is True
+    run = _make_date_strict if strict else _make_date
+    days = kernel(f"make_date_{strict}", run, pa.int32(), pa.int32(), pa.int32(), pa.int32())
+    return days(*arguments).cast(pa.date32())
+
+
+def _make_date_strict(*parts: pa.Array) -> pa.Array:
+    made = _make_date(*parts)
+    if made.null_count != int(_nulls(*parts).sum()):
+        raise ExactnessError("a day that no calendar has")
+    return made
+
+
+_MONTH_DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+
+
+def _make_date(*parts: pa.Array) -> pa.Array:
+    """Days since the epoch in the proleptic Gregorian calendar; NULL for a day that does not exist."""
+    nulls = _nulls(*parts)
+    years, months, days = (part.fill_null(1).to_numpy().astype(np.int64) for part in parts)
+    if np.any(np.abs(years) > 1_000_000):
+        raise ExactnessError("a year at the end of the calendar")
+    leap = (years % 4 == 0) & ((years % 100 != 0) | (years % 400 == 0))
+    known = (months >= 1) & (months <= 12)
+    months = np.where(known, months, 1)
+    last = _MONTH_DAYS[months - 1] + (leap & (months == 2))
+    known &= (days >= 1) & (days <= last)
+    # Years are counted from March, so that a leap day is the last of its year.
+    year = np.where(months <= 2, years - 1, years)
+    day_of_year = (153 * ((months + 9) % 12) + 2) // 5 + days - 1
+    since = 365 * year + year // 4 - year // 100 + year // 400 + day_of_year - 719_468
+    return pa.array(np.where(known, since, 0).astype(np.int32), mask=nulls | ~known)
+
+
+# ------------------------------------------------------------------------------- instants and numbers
+
+_MICROS = {"UnixMicros": 1, "UnixMillis": 1_000, "UnixSeconds": MICROS_A_SECOND}
+
+
+@translates(*_MICROS)
+def unix_time(call: Call, arguments: list[Expr]) -> Expr:
+    micros = arguments[0].cast(pa.int64())
+    size = _MICROS[call.function]
+    return micros if size == 1 else floor_divide(micros, size)
+
+
+_SIZES = {"MicrosToTimestamp": 1, "MillisToTimestamp": 1_000, "SecondsToTimestamp": MICROS_A_SECOND}
+
+
+@translates(*_SIZES, fails=always)
+def timestamp_of(call: Call, arguments: list[Expr]) -> Expr:
+    multiply = kernel("checked_multiply", pc.multiply_checked, pa.int64(), pa.int64(), pa.int64())
+    micros = multiply(arguments[0].cast(pa.int64()), constant(_SIZES[call.function], pa.int64()))
+    return micros.cast(pa.timestamp("us", tz="UTC"))

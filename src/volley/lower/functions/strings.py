@@ -8,11 +8,14 @@ import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
+from volley.lower.functions.arrays import concat_arrays, reverse_array
+from volley.lower.functions.digests import base64
 from volley.lower.functions.patterns import rust_regex
 from volley.lower.registry import always, translates
 from volley.lower.semantics import constant, kernel, null_or_fail
 from volley.plan.expressions import Call, Expression, Literal
-from volley.plan.types import BINARY, to_arrow
+from volley.plan.types import BINARY, ArrayType, to_arrow
+from volley.support.patterns import translation
 
 
 @translates("Substring")
@@ -60,6 +63,8 @@ def lower(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("Concat")
 def concat(call: Call, arguments: list[Expr]) -> Expr:
+    if isinstance(call.type, ArrayType):
+        return concat_arrays(call, arguments)
     return f.spark.concat(*arguments)
 
 
@@ -145,6 +150,8 @@ def locate(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("Reverse")
 def reverse(call: Call, arguments: list[Expr]) -> Expr:
+    if isinstance(call.type, ArrayType):
+        return reverse_array(call, arguments)
     return f.reverse(arguments[0])
 
 
@@ -159,8 +166,57 @@ def ascii_(call: Call, arguments: list[Expr]) -> Expr:
     return f.ascii(arguments[0]).cast(to_arrow(call.type))
 
 
+@translates("Chr")
+def chr_(call: Call, arguments: list[Expr]) -> Expr:
+    return f.spark.char(arguments[0]).cast(pa.string())
+
+
+@translates("SoundEx")
+def soundex(call: Call, arguments: list[Expr]) -> Expr:
+    return f.spark.soundex(arguments[0]).cast(pa.string())
+
+
+@translates("StringSpace")
+def space(call: Call, arguments: list[Expr]) -> Expr:
+    return f.spark.space(arguments[0]).cast(pa.string())
+
+
+@translates("BitLength")
+def bit_length(call: Call, arguments: list[Expr]) -> Expr:
+    return octet_length(call, arguments) * constant(8, pa.int32())
+
+
+@translates("FindInSet")
+def find_in_set(call: Call, arguments: list[Expr]) -> Expr:
+    return f.find_in_set(*arguments).cast(pa.int32())
+
+
+@translates("SubstringIndex")
+def substring_index(call: Call, arguments: list[Expr]) -> Expr:
+    text, delimiter, count = arguments
+    return f.substring_index(text, delimiter, count.cast(pa.int64())).cast(pa.string())
+
+
+@translates("StringTranslate")
+def translate(call: Call, arguments: list[Expr]) -> Expr:
+    """One character after the other: the rule lets none of them be put in that is replaced later."""
+    _, matching, replacing = call.arguments
+    assert isinstance(matching, Literal)
+    assert isinstance(replacing, Literal)
+    text = arguments[0]
+    for old, new in translation(str(matching.value), str(replacing.value)).items():
+        text = f.replace(text, constant(old, pa.string()), constant(new, pa.string()))
+    return text.cast(pa.string())
+
+
 @translates("StaticInvoke")
-def read_side_padding(call: Call, arguments: list[Expr]) -> Expr:
+def static_invoke(call: Call, arguments: list[Expr]) -> Expr:
+    return (
+        base64(call, arguments) if call.option("functionName") == "encode" else _read_side_padding(arguments)
+    )
+
+
+def _read_side_padding(arguments: list[Expr]) -> Expr:
     """Pads CHAR(n) columns with spaces as they are read; longer values are unchanged."""
     text, size = arguments
     padded = f.rpad(text, size, constant(" ", pa.string()))

@@ -9,14 +9,17 @@ import pyarrow as pa
 from datafusion import Expr
 from datafusion import functions as f
 
+from volley.lower.functions.constants import constant_value, is_constant
 from volley.lower.registry import translates
-from volley.lower.semantics import Kernel, kernel, typed_null
+from volley.lower.semantics import Kernel, constant, kernel, typed_null
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import StructType, to_arrow
 
 
 @translates("CreateNamedStruct")
 def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
+    if is_constant(call):
+        return constant(constant_value(call), to_arrow(call.type))
     names = [str(name.value) for name in call.arguments[::2] if isinstance(name, Literal)]
     made = f.named_struct(list(zip(names, arguments[1::2], strict=True)))
     wanted = to_arrow(call.type)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays and structs of nothing but constants: a folded literal is read as the call that makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volley.plan.expressions import Call, Expression, Literal
+
+
+def is_constant(expression: Expression) -> bool:
+    match expression:
+        case Literal():
+            return True
+        case Call("CreateArray" | "CreateNamedStruct", parts):
+            return all(map(is_constant, parts))
+        case _:
+            return False
+
+
+def constant_value(expression: Expression) -> Any:
+    """The value of what `is_constant` holds of, as Arrow takes it: arrays are lists, structs are mappings."""
+    match expression:
+        case Literal(value, _):
+            return value
+        case Call("CreateArray", parts):
+            return [constant_value(part) for part in parts]
+        case Call("CreateNamedStruct", parts):
+            values = [constant_value(part) for part in parts]
+            return dict(zip(values[::2], values[1::2], strict=True))
+        case _:
+            raise TypeError(f"{type(expression).__name__} is not a constant")
