@@ -30,6 +30,7 @@ from volley.plan.nodes import (
     JoinKind,
     LocalRows,
     Partitioning,
+    Union,
 )
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.cut import make_stages
@@ -59,7 +60,7 @@ def joined(
 
 def skewed(directory: Path, kind: JoinKind, condition: Expression | None) -> Join:
     """A join of which most rows of the large side have one key, and every producer has as many of them as any other:
-    that side comes in batches which are dealt in turn."""
+    that side comes in batches, which are distributed in turn."""
     plan = joined(directory, kind, condition, hot=0.8)
     assert isinstance(plan.left, Exchange)
     assert isinstance(plan.left.child, FileScan)
@@ -68,14 +69,17 @@ def skewed(directory: Path, kind: JoinKind, condition: Expression | None) -> Joi
         for file in plan.left.child.files
         for batch in pq.read_table(file.path).to_batches()
     ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    rows = LocalRows((K, V), sink.getvalue().to_pybytes())
+    rows = Union((K, V), tuple(LocalRows((K, V), _ipc(batch)) for batch in batches))
     positive = Call("GreaterThanOrEqual", (V, Literal(0, LONG)), BOOLEAN)
     dealt = Filter(positive, Exchange(Partitioning.ROUND_ROBIN, WORKERS, (), (), rows))
     return replace(plan, left=by(K, dealt))
+
+
+def _ipc(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def last_stage(log: EventLog) -> StageReport:
