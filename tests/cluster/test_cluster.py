@@ -58,7 +58,7 @@ def test_members_are_processes_that_end_with_the_block_in_any_state() -> None:
 
 def test_a_worker_that_cannot_start_is_an_error_with_what_it_said() -> None:
     cluster = LocalCluster(1, memory="256m", arguments=["--dir", "/nowhere/at/all"])
-    with pytest.raises(ClusterError, match="/nowhere/at/all is not a directory"):
+    with pytest.raises(ClusterError, match="/nowhere/at/all is not a writable directory"):
         cluster.start()
     assert not cluster.token_file.parent.exists()
 
