@@ -96,7 +96,7 @@ def test_data_of_several_times_the_budget_is_spilled_and_reported(spark: SparkSe
     rows = "select id, id * 7 % 1000003 as k, id % 1000 as g from range(3000000)"
     ranked = f"select g, k, row_number() over (partition by g order by k, id) as n from ({rows})"
     query = f"select count(*), sum(n * k % 1009), sum(g * n) from ({ranked})"
-    with LocalCluster(2, cores=1, memory="64m") as small, conf(spark, small.settings):
+    with LocalCluster(2, cores=1, memory="64m") as small, conf(spark, small.settings | DISTRIBUTED_SETTINGS):
         # A frame, so that Spark generates code for it, which is worth while for so many rows.
         assert_same_rows(spark, spark.sql(query))
         close_fleets()

@@ -175,7 +175,7 @@ def test_a_task_that_runs_alone_has_the_memory_of_all(tmp_path: Path) -> None:
 
 def test_tasks_that_run_together_share_one_limit(tmp_path: Path) -> None:
     """A hash table fits, and two do not: the second task sorts and merges while the first holds its own."""
-    shared = OperatorMemory(50 << 20, (tmp_path,), tasks=2)
+    shared = OperatorMemory(58 << 20, (tmp_path,), tasks=2)
     join = joined(JoinKind.INNER)
     alone, done = stored(join, shared)
     assert "HashJoinExec" in operators(done)
