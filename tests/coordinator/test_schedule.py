@@ -524,3 +524,15 @@ def test_a_lost_output_is_held_against_its_worker_and_a_damaged_one_is_not(damag
     failure = TaskFailure(reader, Failure.LOST_INPUT, "MISSING", "", task_of(0, 1), damaged)
     cluster.perform(cluster.schedule.fail(failure, "w1", set(WORKERS)))
     assert {attempt.task.task for attempt in cluster.running} == ({1} if damaged else {0, 1, 2})
+
+
+def test_an_output_may_name_the_copy_of_an_attempt_that_wrote_it() -> None:
+    """Spark runs copies of an attempt: blocks carry the copy's number, and the attempt that was launched has ended."""
+    schedule = Schedule(QUERY, 3)
+    begun = schedule.begin(spec(0, 1))
+    assert [action.attempt for action in begun if isinstance(action, Launch)] == [task_of(0, 0)]
+    copy = TaskDone(task_of(0, 0, 103), (), TaskMetrics(1, 8, 0.0))
+    schedule.finish(copy, "w0")
+    assert not schedule.has_all_outputs(0)
+    schedule.finish(copy, "w0", task_of(0, 0))
+    assert schedule.has_all_outputs(0)

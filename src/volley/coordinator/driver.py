@@ -202,10 +202,10 @@ class Driver:
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
         if isinstance(ended.outcome, TaskDone):
             feeding.commit(task)
-            self._perform(self._schedule.finish(ended.outcome, ended.worker))
+            self._perform(self._schedule.finish(ended.outcome, ended.worker, attempt))
         else:
             present = self._launcher.holders()
-            self._perform(self._schedule.fail(ended.outcome, ended.worker, present))
+            self._perform(self._schedule.fail(ended.outcome, ended.worker, present, attempt))
 
     async def _finish(self, completed: Completed) -> None:
         """Stop what still runs for a complete stage, then begin the stages that waited for it."""

@@ -135,16 +135,25 @@ class Schedule:
             self._stages[number].add_task()
         return self._react()
 
-    def finish(self, done: TaskDone, worker: str) -> list[Action]:
-        """An attempt committed its output, which `worker` holds."""
-        stage = self._running(done.attempt)
+    def finish(self, done: TaskDone, worker: str, launched: AttemptId | None = None) -> list[Action]:
+        """An attempt committed its output, which `worker` holds.
+
+        `launched` is the attempt that was launched, if the output names another one: Spark may run copies of an
+        attempt, and the blocks carry the copy that wrote them.
+        """
+        stage = self._running(launched or done.attempt)
         if stage is not None:
             stage.commit(done, worker)
         return self._react()
 
-    def fail(self, failure: TaskFailure, worker: str, present: Set[str]) -> list[Action]:
-        """An attempt on `worker` ended without output. `present` are the workers whose blocks can be read."""
-        stage = self._running(failure.attempt)
+    def fail(
+        self, failure: TaskFailure, worker: str, present: Set[str], launched: AttemptId | None = None
+    ) -> list[Action]:
+        """An attempt on `worker` ended without output. `present` are the workers whose blocks can be read.
+
+        `launched` as in `finish`.
+        """
+        stage = self._running(launched or failure.attempt)
         if stage is None:
             return self._react()
         attempt = stage.end(failure.attempt)
