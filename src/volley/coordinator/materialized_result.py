@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Manifest
-from volley.coordinator.result import GRACE_SECONDS, ResultQueue
+from volley.coordinator.result import GRACE_SECONDS, ResultQueue, wait_until_stopped
 from volley.errors import DeadlineExceeded, QueryError
 from volley.events import Event, EventLog
 from volley.ids import QueryId
@@ -70,12 +70,7 @@ class MaterializedResult:
     def close(self) -> None:
         """Free the blocks and wait until that is done. Idempotent."""
         self._token.finish()
-        try:
-            self._run.result(timeout=GRACE_SECONDS)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"query {self.query} did not stop within {GRACE_SECONDS:g} s of being closed."
-            ) from None
+        wait_until_stopped(self._run, self.query)
 
     @property
     def events(self) -> tuple[Event, ...]:

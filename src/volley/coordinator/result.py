@@ -123,12 +123,7 @@ class ResultStream(Iterator[pa.RecordBatch]):
         self._over = True
         self._token.finish()
         if threading.current_thread().name != "volley-loop":
-            try:
-                self._run.result(timeout=GRACE_SECONDS)
-            except TimeoutError:
-                raise DeadlineExceeded(
-                    f"query {self.query} did not stop within {GRACE_SECONDS:g} s of being closed."
-                ) from None
+            wait_until_stopped(self._run, self.query)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -142,3 +137,13 @@ class ResultStream(Iterator[pa.RecordBatch]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def wait_until_stopped(run: Future[None], query: QueryId) -> None:
+    """Wait until a closed query has released everything."""
+    try:
+        run.result(timeout=GRACE_SECONDS)
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"query {query} did not stop within {GRACE_SECONDS:g} s of being closed."
+        ) from None
