@@ -56,13 +56,11 @@ _log = logging.getLogger(__name__)
 LEASE_SECONDS = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _MESSAGE_BYTES = 64 * 2**20
-# A journal below this size is not worth compacting.
-_COMPACT_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class ShuffleServerSettings:
-    """`quota_bytes` is the limit per application; 0 for none."""
+    """`quota_bytes` is the limit per application; 0 for none. A journal of up to `compact_bytes` is not compacted."""
 
     directories: tuple[Path, ...]
     memory_bytes: int
@@ -70,6 +68,7 @@ class ShuffleServerSettings:
     quota_bytes: int = 0
     lease_seconds: float = LEASE_SECONDS
     in_memory_commits: bool = False
+    compact_bytes: int = 2**20
 
 
 class ShuffleServerState:
@@ -156,7 +155,7 @@ class ShuffleServerState:
 
     def _compact(self) -> None:
         """Compact the journal when most of it is obsolete; the longer it is, the less often."""
-        if self._journal.size_bytes > max(_COMPACT_BYTES, 2 * self._compacted_bytes):
+        if self._journal.size_bytes > max(self._settings.compact_bytes, 2 * self._compacted_bytes):
             try:
                 self._journal.replace(records_of(self._ledger))
             except OSError as error:

@@ -41,12 +41,13 @@ from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.placement import rank_servers
 from volley.shuffle.service.server import push_body
 
+ROOM_SECONDS = 60.0
+"""A server without room for this long is considered full."""
+
 # Chunks for a server are collected until there is this much to push.
 _PUSH_BYTES = 4 * 2**20
 # Switching to another server is better than more retries.
 _TRIES = 2
-# A server without room for this long is considered full.
-_ROOM_SECONDS = 60.0
 _FIRST_WAIT_SECONDS = 0.01
 _LAST_WAIT_SECONDS = 0.5
 
@@ -82,6 +83,7 @@ class ServiceSink(ChunkedSink):
         budget: MemoryBudget,
         codec: str,
         pool: ThreadPoolExecutor,
+        room_seconds: float = ROOM_SECONDS,
     ) -> None:
         super().__init__(attempt, partitions, budget)
         self._client = client
@@ -89,6 +91,7 @@ class ServiceSink(ChunkedSink):
         self._budget = budget
         self._codec = codec
         self._pool = pool
+        self._room_seconds = room_seconds
         live = client.live() or list(client.addresses)
         self._partitions = [_Partition(self._owners(number, live)) for number in range(partitions)]
         self._outboxes: dict[str, _Outbox] = {}
@@ -209,7 +212,7 @@ class ServiceSink(ChunkedSink):
 
     def _reserve(self, address: str, size_bytes: int) -> None:
         """Wait for room, so that no server gets more than it can hold."""
-        deadline = time.monotonic() + _ROOM_SECONDS
+        deadline = time.monotonic() + self._room_seconds
         wait_seconds = _FIRST_WAIT_SECONDS
         while True:
             message = ReserveBytes(self._attempt, size_bytes)
@@ -218,7 +221,7 @@ class ServiceSink(ChunkedSink):
             ).size_bytes:
                 return
             if time.monotonic() > deadline:
-                raise ShuffleRefused(FULL, f"{address} had no room for {_ROOM_SECONDS:g} s.")
+                raise ShuffleRefused(FULL, f"{address} had no room for {self._room_seconds:g} s.")
             if self._closed.wait(wait_seconds):
                 raise BlockMissing(f"{self._attempt}: its output is closed.")
             wait_seconds = min(2 * wait_seconds, _LAST_WAIT_SECONDS)

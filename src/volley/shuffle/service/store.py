@@ -28,7 +28,7 @@ from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.fetch import Fetch
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
-from volley.shuffle.service.sink import ServiceSink
+from volley.shuffle.service.sink import ROOM_SECONDS, ServiceSink
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,13 @@ class ServiceStore:
     is_blocking = True
 
     def __init__(
-        self, config: ShuffleConfig, security: Security, *, memory_limit_bytes: int, application: str = ""
+        self,
+        config: ShuffleConfig,
+        security: Security,
+        *,
+        memory_limit_bytes: int,
+        application: str = "",
+        room_seconds: float = ROOM_SECONDS,
     ) -> None:
         if not config.servers:
             raise ConfigError(
@@ -51,6 +57,7 @@ class ServiceStore:
                 hint="Start servers with `volley shuffle-service`, or try `volley cluster --services 3`.",
             )
         self._config = config
+        self._room_seconds = room_seconds
         self._client = ServiceClient(config.servers, security, config.retry)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._application = application or f"application {secrets.token_hex(4)}"
@@ -136,6 +143,7 @@ class ServiceStore:
                 budget=self._budget,
                 codec=self._config.codec,
                 pool=self._pool,
+                room_seconds=self._room_seconds,
             ),
         )
 
