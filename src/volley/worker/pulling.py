@@ -34,9 +34,7 @@ _THREADS = 256
 class Pulls:
     """Pulls splits for the attempts of the worker called `name`. Lives on one event loop."""
 
-    def __init__(
-        self, name: str, security: Security, silence_seconds: float = SILENCE_SECONDS
-    ) -> None:
+    def __init__(self, name: str, security: Security, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._name = name
         self._security = security
         self._silence_seconds = silence_seconds

@@ -118,11 +118,11 @@ class ShuffleServerState:
     def release(self, query: QueryId) -> None:
         self._end(query, QUERY_OVER)
 
-    def expire(self) -> None:
-        """End the queries whose lease has expired."""
-        now = time.monotonic()
+    def expire(self, now: float | None = None) -> None:
+        """End the queries whose lease has expired by `now`, a time of the monotonic clock."""
+        by = time.monotonic() if now is None else now
         with self._lock:
-            late = [query for query, deadline in self._deadlines.items() if deadline < now]
+            late = [query for query, deadline in self._deadlines.items() if deadline < by]
         for query in late:
             _log.warning("query %s: its driver did not renew its lease; its data is removed", query)
             self._end(query, LEASE_EXPIRED)

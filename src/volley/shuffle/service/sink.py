@@ -105,11 +105,16 @@ class ServiceSink(ChunkedSink):
             self._check_open()
             self._send(self._builder.add(partition, batch))
 
+    def flush(self) -> None:
+        """Push everything that was written, and wait until the servers have it."""
+        with self._lock:
+            self._check_open()
+            self._push_all()
+
     def commit(self) -> tuple[Block, ...]:
         with self._lock:
             self._check_open()
-            self._send(self._builder.flush())
-            self._flush()
+            self._push_all()
             packed = [self._index(number) for number in range(len(self._partitions))]
             # All attempts commit on the servers in the same order, so of two rivals the same one is first everywhere.
             while waiting := sorted(self._holders() - self._committed_on):
@@ -189,7 +194,11 @@ class ServiceSink(ChunkedSink):
             return False
         return True
 
-    def _flush(self) -> None:
+    def _push_all(self) -> None:
+        self._send(self._builder.flush())
+        self._empty_outboxes()
+
+    def _empty_outboxes(self) -> None:
         """Push everything and wait for it, including pushes to servers that replaced others meanwhile."""
         while busy := [a for a, box in self._outboxes.items() if box.chunks or box.pending]:
             for address in busy:
@@ -299,7 +308,7 @@ class ServiceSink(ChunkedSink):
             )
         except QueryError as error:
             self._replace(address, error)
-            self._flush()
+            self._empty_outboxes()
         else:
             self._outboxes.setdefault(address, _Outbox())
             self._committed_on.add(address)

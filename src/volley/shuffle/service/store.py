@@ -102,8 +102,7 @@ class ServiceStore:
         self._client.call_all("release", query)
 
     def close(self) -> None:
-        with self._lock:
-            mine = set(self._mine)
+        mine = self.leased_queries
         for query in mine:
             self.release(query)
         for query in self._active.queries - mine:
@@ -115,6 +114,12 @@ class ServiceStore:
         """Bytes on the servers that answer, of all applications."""
         found = self._client.call_all("health", AskHealth(), ServiceHealth).values()
         return sum(health.held_bytes for health in found if isinstance(health, ServiceHealth))
+
+    @property
+    def leased_queries(self) -> frozenset[QueryId]:
+        """The queries whose leases this store renews."""
+        with self._lock:
+            return frozenset(self._mine)
 
     def renew_leases(self) -> bool:
         """Renew the leases of this driver on every server. Returns whether any server answered."""
