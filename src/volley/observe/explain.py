@@ -21,6 +21,7 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
+    Generate,
     Join,
     Limit,
     LocalRows,
@@ -180,6 +181,8 @@ def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
             return f"{type(node).__name__} [{_names(output)}]"
         case Project() | Window() | Expand():
             return f"{type(node).__name__} [{_names(node.output)}]"
+        case Generate():
+            return f"Generate {node.function}{' outer' if node.outer else ''} [{_names(node.output)}]"
         case Filter():
             return "Filter"
         case Aggregate(grouping, calls, _, _, _):
