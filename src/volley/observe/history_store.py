@@ -94,8 +94,8 @@ class HistoryStore:
             if excess > 0:
                 excess += int(self._limits.size_bytes * (1 - _KEPT_SHARE))
                 deleted += self._delete_oldest(excess)
-        # It frees a page at each step, so take all.
-        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+        # It frees a page at each step, and `execute` makes one step.
+        self._connection.executescript("PRAGMA incremental_vacuum")
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return deleted
 
