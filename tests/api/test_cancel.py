@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -51,52 +47,6 @@ def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
     assert "volley.cancel" in str(raised[0])
     eventually(is_idle)
     assert_usable(spark)
-
-
-PROGRAM = f"""
-import signal, threading, time
-import volley
-from volley import history
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-volley.enable(spark)
-
-def tell():
-    while not history.running(spark):
-        time.sleep(0.01)
-    print("started", flush=True)
-
-try:
-    threading.Thread(target=tell).start()
-    spark.sql("{ENDLESS}").collect()
-except KeyboardInterrupt:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    report = volley.last_query(spark)
-    print("interrupted", report.outcome, report.error.code)
-    print(volley.cancel(spark), spark.range(5).count(), flush=True)
-spark.stop()
-"""
-
-
-def test_ctrl_c_ends_the_query(spark: SparkSession) -> None:
-    """In a process of its own, whose main thread gets the signal as a user's program does."""
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
-    assert program.stdout is not None
-    try:
-        assert program.stdout.readline() == "started\n"
-        # Python may lose the exception when the signal falls into a finalizer; so, until it is done.
-        while program.poll() is None:
-            program.send_signal(signal.SIGINT)
-            if select.select([program.stdout], [], [], 5)[0]:
-                break
-        assert program.stdout.readline() == "interrupted cancelled KeyboardInterrupt\n"
-        # No query was left running, and the session still answers.
-        assert program.stdout.readline() == "0 5\n"
-        assert program.wait(60) == 0
-    finally:
-        program.kill()
-        program.wait()
 
 
 def assert_usable(spark: SparkSession) -> None:
