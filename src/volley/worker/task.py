@@ -98,6 +98,7 @@ async def _run_once(
         running = await run_blocking(Work.PLAN, _plan, task, store, cores, memory, resources, scans, errors)
         on_running(running)
         try:
+            await scans.admit()
             if isinstance(task.plan, WriteFiles):
                 return await _write(task, task.plan, running, give, started)
             if task.output is None:
