@@ -22,7 +22,7 @@ from volley.config import OPTIONS
 from volley.support.expressions import EXPRESSIONS
 from volley.support.operators import AGGREGATES, GENERATORS, JOINS, OPERATORS, WINDOWS, Rule
 from volley.support.reasons import MEANINGS
-from volley.support.sql_names import SQL_NAMES
+from volley.support.sql_names import sql_name
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -137,7 +137,7 @@ def _section(title: str, heading: str, rules: Mapping[str, Rule]) -> str:
 
 
 def _expression(name: str) -> str:
-    return f"`{SQL_NAMES[name]}` (`{name}`)" if name in SQL_NAMES else f"`{name}`"
+    return f"`{sql}` (`{name}`)" if (sql := sql_name(name)) else f"`{name}`"
 
 
 def _reasons() -> str:
