@@ -238,9 +238,9 @@ class Query:
         """From here on the history knows of the query."""
         self._history = history_writer(config)
         if self._history is not None:
-            self._recorder = QueryRecorder(
-                self.id, origin_of(self.spark, self._session, self.action), decision
-            )
+            origin = origin_of(self.spark, self._session, self.action)
+            started = time.time() - (time.perf_counter() - self._started)
+            self._recorder = QueryRecorder(self.id, origin, decision, started)
             self._history.put(self._recorder)
 
     def _report_failure(self, error: BaseException) -> None:
