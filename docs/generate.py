@@ -20,7 +20,7 @@ from typing import Any
 
 from volley.config import OPTIONS
 from volley.support.expressions import EXPRESSIONS
-from volley.support.operators import AGGREGATES, JOINS, OPERATORS, WINDOWS, Rule
+from volley.support.operators import AGGREGATES, GENERATORS, JOINS, OPERATORS, WINDOWS, Rule
 from volley.support.reasons import MEANINGS
 from volley.support.sql_names import sql_name
 
@@ -52,6 +52,7 @@ def supported() -> str:
         "A query can mix both: see [Mixed queries](mixed.md).\n\n",
         _section("Operators", "operator", OPERATORS),
         _section("Joins", "kind", {kind.value: rule for kind, rule in JOINS.items()}),
+        _section("Generators", "function", GENERATORS),
         _section("Aggregate functions", "function", AGGREGATES),
         _section("Window functions", "function", WINDOWS),
         "## Expressions\n\nSQL names, with the Catalyst class in parentheses; otherwise the class alone.\n\n",

@@ -57,8 +57,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("spark")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of the embedded mode itself are left out when another deployment was asked for."""
+    """Tests of the embedded mode itself are left out when another deployment was asked for.
+
+    Files that need Java come first. They take longest, and a long file at the end would leave the other processes idle.
+    """
+    long = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: item.path not in long)
     if (config.getoption("--transport"), config.getoption("--store")) == (TRANSPORTS[0], STORES[0]):
         return
     config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("embedded")])

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 # By default the allocator of Arrow and DataFusion returns freed memory to the system at once. Getting it back, page by
 # page and zeroed, took a fifth of a query's CPU time. The allocator reads this variable when it is loaded, below.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
-# A stream of a scan that is fed holds a thread of DataFusion while it waits. With one thread a core, as many streams as
-# cores leave none to open the files that they wait for, and the query never ends. Threads that wait cost nothing.
-os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(32, 8 * (os.cpu_count() or 1))))
+# Streams of fed scans hold threads of DataFusion while they wait (worker/engine_threads.py), so there must be more than
+# one a core. The others sleep: on two cores, TPC-H took the same CPU time with 2, 8 and 32 threads.
+os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(8, 4 * (os.cpu_count() or 1))))
 
 # gRPC prints its own lines about connections that fail, above the error that says what to do.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

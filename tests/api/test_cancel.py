@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -102,52 +98,6 @@ def test_what_stops_spark_jobs_stops_native_queries(spark: SparkSession) -> None
             assert len(stopped) == 1
     assert spark.interruptAll() == []
     assert_usable(spark)
-
-
-PROGRAM = f"""
-import signal, threading, time
-import volley
-from volley import session_state
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-volley.enable(spark)
-
-def tell():
-    while not session_state.running(spark):
-        time.sleep(0.01)
-    print("started", flush=True)
-
-try:
-    threading.Thread(target=tell).start()
-    spark.sql("{ENDLESS}").collect()
-except KeyboardInterrupt:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    report = volley.last_query(spark)
-    print("interrupted", report.outcome, report.error.code)
-    print(volley.cancel(spark), spark.range(5).count(), flush=True)
-spark.stop()
-"""
-
-
-def test_ctrl_c_ends_the_query(spark: SparkSession) -> None:
-    """In a process of its own, whose main thread gets the signal as a user's program does."""
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
-    assert program.stdout is not None
-    try:
-        assert program.stdout.readline() == "started\n"
-        # Python may lose the exception when the signal falls into a finalizer; so, until it is done.
-        while program.poll() is None:
-            program.send_signal(signal.SIGINT)
-            if select.select([program.stdout], [], [], 5)[0]:
-                break
-        assert program.stdout.readline() == "interrupted cancelled KeyboardInterrupt\n"
-        # No query was left running, and the session still answers.
-        assert program.stdout.readline() == "0 5\n"
-        assert program.wait(60) == 0
-    finally:
-        program.kill()
-        program.wait()
 
 
 def assert_usable(spark: SparkSession) -> None:

@@ -23,11 +23,11 @@ from pyspark.sql import functions as F
 
 import volley
 from volley import session_state
-from volley.bridge import pushing, reading
+from volley.bridge import reading
 from volley.bridge.boundary import EngineBoundary, Rows
 from volley.bridge.native_to_spark import SparkPart
 from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
-from volley.bridge.pushing import pusher
+from volley.bridge.pushing import ingest_address, pusher
 from volley.bridge.reading import Access
 from volley.bridge.served import Served
 from volley.bridge.source import divided
@@ -546,9 +546,9 @@ def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
         os.kill(gone.pid, signal.SIGKILL)
         gone.process.wait()
         ingest_endpoint = IngestEndpoint(tuple(member.address for member in cluster.members), "")
-        assert pushing._address(cluster.security, ingest_endpoint, 0) == cluster.members[1].address
+        assert ingest_address(cluster.security, ingest_endpoint, 0) == cluster.members[1].address
         with pytest.raises(CrossingError, match="answers"):
-            pushing._address(cluster.security, IngestEndpoint((gone.address,), ""), 0)
+            ingest_address(cluster.security, IngestEndpoint((gone.address,), ""), 0)
 
 
 @pytest.mark.slow

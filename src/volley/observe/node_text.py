@@ -13,6 +13,7 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
+    Generate,
     Join,
     Limit,
     LocalRows,
@@ -86,6 +87,8 @@ def _summary(node: Node, workers: int, limits: PlannerLimits, name_of: Callable[
             return f"{type(node).__name__} [{names(output)}]"
         case Project() | Window() | Expand():
             return f"{type(node).__name__} [{names(node.output)}]"
+        case Generate():
+            return f"Generate {node.function}{' outer' if node.outer else ''} [{names(node.output)}]"
         case Filter():
             return "Filter"
         case Aggregate(grouping, calls, _, _, _):

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-from datafusion import ExecutionPlan, SessionContext
+from datafusion import ExecutionPlan, RecordBatchStream, SessionContext
 
 from volley.events import OperatorMetrics
+from volley.loop import Work, run_blocking
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 """Receives a batch of one output stream; waits while the receiver is full."""
@@ -61,7 +62,8 @@ class Fragment:
         """Poll all streams concurrently. If one fails, all end."""
         if self._plan is None:
             return
-        streams = [self._context.execute(self._plan, i) for i in range(self._plan.partition_count)]
+        # Not on the event loop: it waits for a DataFusion thread, and those may wait for what the loop delivers.
+        streams = await run_blocking(Work.PLAN, _start, self._context, self._plan)
 
         async def drain(output: int) -> None:
             async for batch in streams[output]:
@@ -100,6 +102,10 @@ class Fragment:
 
     def drop(self) -> None:
         self._plan = None
+
+
+def _start(context: SessionContext, plan: ExecutionPlan) -> list[RecordBatchStream]:
+    return [context.execute(plan, number) for number in range(plan.partition_count)]
 
 
 _SCANS = "DataSourceExec"

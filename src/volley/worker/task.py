@@ -102,6 +102,7 @@ async def _run_once(
         )
         on_running(running)
         try:
+            await scans.admit()
             if isinstance(task.plan, WriteFiles):
                 done = await _write(task, task.plan, running, give, started)
             elif task.output is None:
