@@ -36,6 +36,7 @@ from volley.errors import (
 from volley.ids import QueryId
 from volley.interrupts import job_tag, labels_of
 from volley.native_run import NativeRun
+from volley.observe.driver_metrics import driver_metrics
 from volley.observe.history_writer import HistoryWriter, history_writer
 from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
@@ -283,6 +284,9 @@ class Query:
             error=error,
         )
         self._reported = True
+        metrics = driver_metrics(self._config) if self._config is not None else None
+        if metrics is not None:
+            metrics.observe(report)
         if is_last:
             session_state.keep(self._session, report)
         if self._recorder is not None and self._history is not None:

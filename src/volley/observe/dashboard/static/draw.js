@@ -97,19 +97,21 @@ export function timeline(stages, end, open) {
     rows[row] = bar.end;
     bar.row = row;
   }
-  const left = 170, width = 1100, high = 18, top = 26;
+  const left = 150, width = 940, high = 18, top = 26;
   let y = top;
   const starts = new Map();
   for (const [worker, rows] of [...lanes].sort()) {
     starts.set(worker, y);
     y += rows.length * high + 8;
   }
-  const span = Math.max(end, 1e-6), scale = (value) => left + (value / span) * width;
+  // From the first task on: planning has its place above.
+  const begin = bars.length ? bars[0].start : 0, span = Math.max(end - begin, 1e-6);
+  const scale = (value) => left + ((value - begin) / span) * width;
   const drawing = shape("svg", { width: left + width + 20, height: y + 6, role: "img", "aria-label": "Tasks by worker over time", class: "timeline" });
   for (let tick = 0; tick <= 8; tick++) {
-    const x = scale((span * tick) / 8);
+    const at = begin + (span * tick) / 8, x = scale(at);
     drawing.append(shape("line", { class: "grid", x1: x, x2: x, y1: top - 6, y2: y }),
-      shape("text", { class: "dim", x, y: 14, "text-anchor": "middle" }, seconds((span * tick) / 8)));
+      shape("text", { class: "dim", x, y: 14, "text-anchor": "middle" }, seconds(at)));
   }
   for (const [worker, at] of starts) drawing.append(shape("text", { x: 8, y: at + 13 }, clip(worker, 24)));
   for (const bar of bars) {
