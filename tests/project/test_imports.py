@@ -33,6 +33,7 @@ ORDER = [
     "batches",
     "foreground",
     "plan",
+    "jvm",
     "formats",
     "support",
     "stages",

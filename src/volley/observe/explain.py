@@ -33,12 +33,15 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.plan.traits import traits_of
 from volley.settings import is_active, settings
 from volley.splits.files import FileSource
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.stages.scans import scan_tasks
 from volley.support.check import NodeVerdict
+from volley.support.jvm_expressions import delegated
 from volley.support.reasons import Reason, Unsupported
+from volley.support.sql_names import display_name
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,10 @@ class Explanation:
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
             + "".join(f"<i>{escape(text)}</i><br>" for text in self._boundary(position))
             + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers, self.limits))}"
-            + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
+            + "".join(
+                f"<br><small>{escape(str(text))}</small>"
+                for text in (*_jvm_expressions(verdict), *verdict.reasons)
+            )
             + "</div>"
             for position, verdict in enumerate(self.nodes)
         )
@@ -116,6 +122,7 @@ class Explanation:
             indent = "  " * verdict.depth
             yield from (indent + text for text in self._boundary(position))
             yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers, self.limits)}"
+            yield from (f"{indent}    {text}" for text in _jvm_expressions(verdict))
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
         yield from map(str, self._other_reasons())
@@ -141,7 +148,7 @@ def _explain(frame: DataFrame) -> Explanation:
     spark = frame.sparkSession
     config = Config.read(settings(spark))
     deployment = choose_deployment(spark, config)
-    decider = Decider(spark, deployment, mixed=config.mixed, what="plan", started=time.perf_counter())
+    decider = Decider(spark, deployment, config, what="plan", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())
     enabled = is_active(spark)
     off = () if enabled else (Unsupported(Reason.DISABLED, "session", "volley.enable(spark) turns it on"),)
@@ -165,6 +172,13 @@ def _explain(frame: DataFrame) -> Explanation:
 
 def _describe(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:
     return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers), limits)
+
+
+def _jvm_expressions(verdict: NodeVerdict) -> list[str]:
+    """A line about what the JVM evaluates for an operator, if anything."""
+    calls = [call for expression in traits_of(verdict.node).evaluates for call in delegated(expression)]
+    names = dict.fromkeys(display_name(str(call.option("name"))) for call in calls)
+    return [f"by Spark's own code in the JVM: {', '.join(names)}"] if names else []
 
 
 def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
