@@ -32,9 +32,10 @@ from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.splits.datasource import NotPortable, make_plan_portable
-from volley.support.check import NodeVerdict, check
+from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
 from volley.support.reasons import Engine, Reason, Unsupported
+from volley.support.split import OF_EXPRESSIONS
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Decider:
         self._mixed = config.mixed
         # Workers in other processes have no JVM.
         self._jvm = config.jvm_expressions == "auto" and not deployment.is_remote
+        self._no_jvm = config.jvm_expressions == "auto" and deployment.is_remote
         self._what = what
         self._started = started
 
@@ -151,7 +153,7 @@ class Decider:
         verdict = check(plan)
         if verdict.native:
             return Decision("native", plan=plan, nodes=verdict.nodes)
-        on_spark = Decision("spark", verdict.reasons, nodes=verdict.nodes)
+        on_spark = Decision("spark", self._reasons(verdict), nodes=verdict.nodes)
         if not self._mixed:
             return on_spark
         subplans = subplans and self._deployment.serves_spark
@@ -162,7 +164,14 @@ class Decider:
         if isinstance(part, SparkPart):
             return replace(on_spark, engine="mixed", plan=part)
         refusals = dict.fromkeys(reason for reason in (inputs, part) if reason is not None)
-        return replace(on_spark, reasons=(*verdict.reasons, *refusals))
+        return replace(on_spark, reasons=(*on_spark.reasons, *refusals))
+
+    def _reasons(self, verdict: Verdict) -> tuple[Unsupported, ...]:
+        expressions = [reason.what for reason in verdict.reasons if reason.reason in OF_EXPRESSIONS]
+        if not self._no_jvm or not expressions:
+            return verdict.reasons
+        hint = "spark.volley.transport=local evaluates them in the driver's JVM"
+        return (*verdict.reasons, Unsupported(Reason.NO_JVM, ", ".join(dict.fromkeys(expressions)), hint))
 
     def _decide_rows(self, command: Java, reason: Unsupported) -> Decision:
         """The decision on the rows that Spark's writer writes."""

@@ -66,6 +66,11 @@ class Explanation:
     limits: PlannerLimits = DEFAULT_LIMITS
     """How finely scans are divided."""
 
+    @property
+    def jvm_expressions(self) -> tuple[str, ...]:
+        """The Catalyst classes of what Spark's own code evaluates in the JVM, inside the native plan."""
+        return tuple(dict.fromkeys(name for verdict in self.nodes for name in _delegated(verdict)))
+
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._lines()])
 
@@ -176,9 +181,13 @@ def _describe(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:
 
 def _jvm_expressions(verdict: NodeVerdict) -> list[str]:
     """A line about what the JVM evaluates for an operator, if anything."""
+    names = ", ".join(map(display_name, _delegated(verdict)))
+    return [f"by Spark's own code in the JVM: {names}"] if names else []
+
+
+def _delegated(verdict: NodeVerdict) -> list[str]:
     calls = [call for expression in traits_of(verdict.node).evaluates for call in delegated(expression)]
-    names = dict.fromkeys(display_name(str(call.option("name"))) for call in calls)
-    return [f"by Spark's own code in the JVM: {', '.join(names)}"] if names else []
+    return list(dict.fromkeys(str(call.option("name")) for call in calls))
 
 
 def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
