@@ -75,15 +75,15 @@ public final class ExpressionServer {
         thread.start();
     }
 
-    /** The programs of one query, which are evaluated with these settings. */
-    public Programs programs(SQLConf conf) {
+    /** The programs of one query, which are evaluated with these settings, and find the classes of users in `classes`. */
+    public Programs programs(SQLConf conf, ClassLoader classes) {
         Iterator each = programs.values().iterator();
         while (each.hasNext()) {
             if (((WeakReference) each.next()).get() == null) {
                 each.remove();
             }
         }
-        return new Programs(this, conf);
+        return new Programs(this, conf, classes);
     }
 
     Program find(int number) {
@@ -100,11 +100,13 @@ public final class ExpressionServer {
     public static final class Programs {
         private final ExpressionServer server;
         private final SQLConf conf;
+        private final ClassLoader classes;
         private final List prepared = new ArrayList();
 
-        Programs(ExpressionServer server, SQLConf conf) {
+        Programs(ExpressionServer server, SQLConf conf, ClassLoader classes) {
             this.server = server;
             this.conf = conf;
+            this.classes = classes;
         }
 
         /**
@@ -144,7 +146,7 @@ public final class ExpressionServer {
             } catch (Exception error) {
                 return "it cannot be serialized";
             }
-            Program program = new Program(number, whole, bytes, input, conf);
+            Program program = new Program(number, whole, bytes, input, conf, classes);
             prepared.add(program);
             server.programs.put(Integer.valueOf(number), new WeakReference(program));
             return null;
@@ -211,18 +213,22 @@ public final class ExpressionServer {
         final byte[] bytes;
         final StructType input;
         final SQLConf conf;
+        final ClassLoader classes;
         private final ConcurrentLinkedQueue idle = new ConcurrentLinkedQueue();
 
-        Program(int number, Expression whole, byte[] bytes, StructType input, SQLConf conf) {
+        Program(int number, Expression whole, byte[] bytes, StructType input, SQLConf conf, ClassLoader classes) {
             this.number = number;
             this.whole = whole;
             this.bytes = bytes;
             this.input = input;
             this.conf = conf;
+            this.classes = classes;
         }
 
         void evaluate(ArrowBuf message, WritableByteChannel out) throws Throwable {
             Evaluation evaluation = new Evaluation(this, message, out);
+            // Generated code finds classes through it, as in a task of Spark.
+            Thread.currentThread().setContextClassLoader(classes);
             // The settings are those of a thread, and expressions read some of them while they are evaluated.
             SQLConf.withExistingConf(conf, evaluation);
             if (evaluation.thrown != null) {
@@ -268,7 +274,7 @@ public final class ExpressionServer {
 
         Evaluator(Program program) {
             // Expressions may have state. A task of Spark has copies of its own, too.
-            Expression whole = (Expression) Utils.deserialize(program.bytes, Utils.getContextOrSparkClassLoader());
+            Expression whole = (Expression) Utils.deserialize(program.bytes, program.classes);
             inputSchema = arrow(program.input);
             outputSchema = arrow(new StructType().add("c0", whole.dataType(), true));
             ArrayList one = new ArrayList();
@@ -368,8 +374,6 @@ public final class ExpressionServer {
                     SocketChannel accepted = channel.accept();
                     Thread thread = new Thread(new Connection(server, accepted), "volley-expressions");
                     thread.setDaemon(true);
-                    // Generated classes and the jars of users are found through it, as in a task of Spark.
-                    thread.setContextClassLoader(Utils.getContextOrSparkClassLoader());
                     thread.start();
                 }
             } catch (IOException closed) {

@@ -95,7 +95,9 @@ class Programs:
         try:
             with self._lock:
                 if self._java is None:
-                    self._java = self._server().java.programs(self._settings())
+                    # The jars that the session has added are found through this loader.
+                    classes = self._spark._jsparkSession.sharedState().jarClassLoader()
+                    self._java = self._server().java.programs(self._settings(), classes)
                 answer = self._java.prepare(number, parts)
         except (Py4JError, ServerUnavailable) as error:
             return describe_error(error)

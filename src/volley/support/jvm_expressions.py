@@ -30,6 +30,7 @@ from volley.plan.expressions import (
     ScalarSubquery,
     WindowCall,
     children,
+    conjuncts,
     transform,
     walk,
     with_children,
@@ -108,8 +109,7 @@ class _Delegation:
         if not isinstance(old, Call):
             return new, native and check_itself(new) is None
         native = native and check_itself(new) is None
-        crossings = sum(any(True for _ in delegated(part)) for part, _ in parts)
-        if native and crossings < 2:
+        if native and not _crosses_often(new):
             return self._with_fallback(old, new), True
         if (call := self._delegate(old)) is not None:
             return call, True
@@ -153,6 +153,22 @@ class _Delegation:
             None,
             options,
         )
+
+
+def _crosses_often(call: Expression) -> bool:
+    """Whether rows would cross for several parts of a call, but only once if the JVM evaluated all of it.
+
+    A condition that is partly native stays so: its native parts prune, and spare the JVM rows.
+    """
+    parts = tuple(conjuncts(call))
+    if len(parts) == 1:
+        parts = children(call)
+        return sum(map(_crosses, parts)) > 1
+    return all(map(_crosses, parts))
+
+
+def _crosses(expression: Expression) -> bool:
+    return any(True for _ in delegated(expression))
 
 
 def _leaves(expression: Expression) -> Iterator[Attribute | ScalarSubquery | InSubquery]:
