@@ -11,10 +11,12 @@ import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.nio.channels.WritableByteChannel;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.arrow.flatbuf.Message;
@@ -32,7 +34,10 @@ import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Generator;
+import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
 import org.apache.spark.sql.catalyst.expressions.MutableProjection;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
 import org.apache.spark.sql.catalyst.expressions.Nondeterministic;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.expressions.SpecificInternalRow;
@@ -161,9 +166,20 @@ public final class ExpressionServer {
                 return "it is not deterministic";
             }
             List pending = new ArrayList();
+            Set variables = new HashSet();
             pending.add(whole);
             while (!pending.isEmpty()) {
                 Expression part = (Expression) pending.remove(pending.size() - 1);
+                if (part instanceof LambdaFunction) {
+                    scala.collection.Iterator bound = ((LambdaFunction) part).arguments().iterator();
+                    while (bound.hasNext()) {
+                        variables.add(((NamedExpression) bound.next()).exprId());
+                    }
+                }
+                if (part instanceof NamedLambdaVariable
+                        && !variables.contains(((NamedLambdaVariable) part).exprId())) {
+                    return "it reads the variable of a lambda around it";
+                }
                 if (part instanceof Nondeterministic || part instanceof PlanExpression || part instanceof Unevaluable
                         || part instanceof AggregateFunction || part instanceof Generator) {
                     return part.prettyName() + " needs a task of Spark";

@@ -38,7 +38,7 @@ from volley.plan.expressions import (
 from volley.plan.nodes import FileScan, Node, SourceScan, Unknown, map_expressions
 from volley.plan.nodes import with_children as with_inputs
 from volley.plan.types import BINARY, BOOLEAN, STRING
-from volley.support.expressions import check_itself
+from volley.support.expressions import check_expression, check_itself
 
 
 class Preparation(Protocol):
@@ -94,6 +94,9 @@ class _Delegation:
 
         Without `evaluated` it is an aggregate or window function, whose operator evaluates it.
         """
+        if isinstance(old, Call) and old.function == "LambdaFunction":
+            # A part of it would read the lambda's variables, which are no columns.
+            return old, not check_expression(old)
         below = children(old)
         over = isinstance(old, AggregateCall | WindowCall)
         parts = [
