@@ -13,7 +13,7 @@ STORES ?= memory service object
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix lint bench docs java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix lint bench docs docs-functions java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
 	@echo "make docs         write the generated pages of docs/ anew"
+	@echo "make docs-functions  docs/functions.md: where each function of Spark runs"
 	@echo "make clean        remove the environment and everything that tools left"
 
 $(READY): pyproject.toml scripts/venv.sh
@@ -70,6 +71,9 @@ bench: $(READY) java
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+docs-functions: $(READY)
+	$(BIN)/python docs/functions.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -35,6 +35,7 @@ ORDER = [
     "foreground",
     "metrics_server",
     "plan",
+    "jvm",
     "formats",
     "support",
     "stages",
