@@ -26,6 +26,7 @@ from volley.plan.nodes import (
     with_children,
 )
 from volley.plan.order import is_ordered, make_order_explicit
+from volley.plan.row_order import OrderCarrier
 from volley.plan.subqueries import with_subqueries
 from volley.stages.exchanges import place_exchanges
 from volley.stages.fuse import (
@@ -46,7 +47,9 @@ def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     """The stages that run `plan` on `workers`. One worker: a single task, plus one for each subquery."""
 
     def arrange(plan: Node) -> Node:
-        plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, workers == 1)))
+        # Several tasks read files in an order of their own.
+        carrier = OrderCarrier(limits.ordered_files if workers == 1 else 1, limits.ordered_bytes)
+        plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, carrier)))
         if workers > 1:
             plan = complete_after_exchange(plan, UNSPLITTABLE)
         return combine_aggregates(place_exchanges(plan, workers, limits))
