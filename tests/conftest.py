@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +35,11 @@ from volley.transport.flight import close_fleets
 # HYPOTHESIS_PROFILE=default looks further.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+# Queries of tests do not belong into the history of whoever runs them. Child processes inherit this, too.
+if "VOLLEY_TEST_STATE" not in os.environ:
+    os.environ["VOLLEY_TEST_STATE"] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="volley-state-")
+    atexit.register(shutil.rmtree, os.environ["VOLLEY_TEST_STATE"], ignore_errors=True)
 
 # Java's better compiler and its collector for large heaps are slow to start. Child processes inherit this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

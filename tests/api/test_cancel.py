@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 import volley
 from helpers.waiting import eventually
-from volley import history
+from volley import session_state
 from volley.errors import QueryCancelled
 
 # Far longer than any test: only a cancellation ends it in time.
@@ -25,7 +27,7 @@ def is_idle() -> bool:
 
 
 def running(spark: SparkSession) -> int:
-    return len(history.running(spark))
+    return len(session_state.running(spark))
 
 
 def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
@@ -46,6 +48,55 @@ def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
     assert isinstance(raised[0], QueryCancelled)
     assert "volley.cancel" in str(raised[0])
     eventually(is_idle)
+    assert_usable(spark)
+
+
+STOPS: dict[str, Callable[[SparkSession], object]] = {
+    "interruptAll": lambda spark: spark.interruptAll(),
+    "interruptTag": lambda spark: spark.interruptTag("nightly"),
+    "interruptOperation": lambda spark: spark.interruptOperation(session_state.running(spark)[0].id),
+    "cancelAllJobs": lambda spark: spark.sparkContext.cancelAllJobs(),
+    "cancelJobGroup": lambda spark: spark.sparkContext.cancelJobGroup("reports"),
+    "cancelJobsWithTag": lambda spark: spark.sparkContext.cancelJobsWithTag("mine"),
+}
+MISSES: dict[str, Callable[[SparkSession], object]] = {
+    "interruptAll of another session": lambda spark: spark.newSession().interruptAll(),
+    "interruptTag of another session": lambda spark: spark.newSession().interruptTag("nightly"),
+    "another tag": lambda spark: spark.interruptTag("mine"),
+    "another group": lambda spark: spark.sparkContext.cancelJobGroup("nightly"),
+    "another job tag": lambda spark: spark.sparkContext.cancelJobsWithTag("nightly"),
+}
+
+
+def test_what_stops_spark_jobs_stops_native_queries(spark: SparkSession) -> None:
+    raised: list[BaseException] = []
+
+    def collect() -> None:
+        spark.sparkContext.setJobGroup("reports", "a report")
+        spark.sparkContext.addJobTag("mine")
+        spark.addTag("nightly")
+        try:
+            spark.sql(ENDLESS).collect()
+        except BaseException as error:
+            raised.append(error)
+
+    for name, stop in STOPS.items():
+        raised.clear()
+        thread = InheritableThread(target=collect, daemon=True)
+        thread.start()
+        eventually(lambda: running(spark))
+        for miss in MISSES.values():
+            miss(spark)
+        assert running(spark) == 1
+        stopped = stop(spark)
+        thread.join(30)
+        assert not thread.is_alive(), name
+        assert isinstance(raised[0], QueryCancelled), name
+        assert name in str(raised[0])
+        if name.startswith("interrupt"):
+            assert isinstance(stopped, list)
+            assert len(stopped) == 1
+    assert spark.interruptAll() == []
     assert_usable(spark)
 
 

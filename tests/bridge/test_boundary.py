@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
-from volley import history
+from volley import session_state
 from volley.bridge import reading
 from volley.bridge.boundary import EngineBoundary, Rows
 from volley.bridge.native_to_spark import SparkPart
@@ -84,7 +84,14 @@ def decided(spark: SparkSession, frame: DataFrame) -> tuple[Decision, NativeRun,
     deployment = choose_deployment(spark, config)
     decider = Decider(spark, deployment, mixed=True, what="collect", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())
-    run = NativeRun(spark, config, deployment, session=history.session_id(spark), tag="volley-test")
+    run = NativeRun(
+        spark,
+        config,
+        deployment,
+        session=session_state.session_id(spark),
+        query=QueryId.new(),
+        labels=frozenset(),
+    )
     return decision, run, deployment
 
 
@@ -304,7 +311,7 @@ def test_nothing_is_left_behind(tpch: SparkSession) -> None:
     for test in (lambda number: True, lambda number: 1 // 0):
         with suppress(Exception):
             grouped(tpch).where(F.udf(test, "boolean")("same")).collect()
-        assert not history.running(tpch)
+        assert not session_state.running(tpch)
     assert set(threading.enumerate()) <= threads
     assert open_files() <= files
 

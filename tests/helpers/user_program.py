@@ -20,7 +20,7 @@ import IPython  # noqa: F401
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
-from volley import history
+from volley import session_state
 
 ENDLESS = "select count(*) from range(1000000000000) where (id * 3) % 7 = 3"
 
@@ -78,7 +78,7 @@ def fork_after_a_query(spark: SparkSession, directory: Path) -> None:
 
 def run_until_interrupted(spark: SparkSession) -> None:
     def tell() -> None:
-        while not history.running(spark):
+        while not session_state.running(spark):
             time.sleep(0.01)
         say("interrupt", "started")
 

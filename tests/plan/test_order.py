@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from volley.plan.carried_order import OrderCarrier
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -37,8 +38,7 @@ from volley.plan.nodes import (
     Window,
     walk,
 )
-from volley.plan.order import is_ordered, make_order_explicit, missing_order, needs_input_order
-from volley.plan.row_order import OrderCarrier, order_of
+from volley.plan.order import is_ordered, make_order_explicit, missing_order, needs_input_order, order_of
 from volley.plan.types import BOOLEAN, INTEGER, LONG, STRING
 
 ID, K, V = Attribute(1, "id", LONG), Attribute(2, "k", LONG, False), Attribute(3, "v", LONG)

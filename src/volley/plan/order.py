@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that depend on the order of their input, and how that order is made explicit.
+"""Row order as a property of a plan: which operators depend on it, which keep it, and how it is made explicit.
 
 Spark's sorts are stable and its exchanges read map outputs in order, and some of its plans rely on that. A correlated
 `ORDER BY v LIMIT 1` becomes
@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from volley.plan.carried_order import Order, OrderCarrier
 from volley.plan.expressions import (
     Alias,
     Expression,
@@ -33,6 +34,7 @@ from volley.plan.nodes import (
     Exchange,
     FileScan,
     Filter,
+    Generate,
     Limit,
     Node,
     Project,
@@ -42,8 +44,12 @@ from volley.plan.nodes import (
     Window,
     transform,
 )
-from volley.plan.row_order import Order, OrderCarrier, order_of
 from volley.plan.traits import NUMBERING, depends_on_order, function_of, traits_of, window_calls
+
+
+def order_of(node: Node) -> Order:
+    """The order in which Spark outputs the node's rows."""
+    return OrderCarrier().carry(node)[1]
 
 
 def is_ordered(node: Node) -> bool:
@@ -90,6 +96,8 @@ def make_order_explicit(plan: Node, carrier: OrderCarrier | None = None) -> Node
                 return _order_top_n(node, carrier)
             case Sort() if node.whole:
                 return _order_sort(node, carrier)
+            case Generate() if is_ordered(node.child):
+                return _order_generate(node, carrier)
             case _:
                 return node
 
@@ -187,6 +195,13 @@ def _order_sort(node: Sort, carrier: OrderCarrier) -> Node:
     if not keys:
         return node
     return Project(node.output, Sort((*node.keys, *keys), True, child))
+
+
+def _order_generate(node: Generate, carrier: OrderCarrier) -> Node:
+    """Sort after the generator instead of before it."""
+    generated, order = carrier.carry(node)
+    keys, _ = order.keys_within(())
+    return Project(node.output, Sort(keys, True, generated)) if keys else node
 
 
 def _name(call: WindowCall) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from volley.plan.carried_order import OrderCarrier
 from volley.plan.nodes import (
     Exchange,
     Limit,
@@ -26,7 +27,6 @@ from volley.plan.nodes import (
     with_children,
 )
 from volley.plan.order import is_ordered, make_order_explicit
-from volley.plan.row_order import OrderCarrier
 from volley.plan.subqueries import with_subqueries
 from volley.stages.exchanges import place_exchanges
 from volley.stages.fuse import (

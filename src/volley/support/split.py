@@ -24,7 +24,7 @@ from volley.plan.nodes import (
     Unknown,
     walk,
 )
-from volley.plan.row_order import order_of
+from volley.plan.order import order_of
 from volley.plan.traits import traits_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported

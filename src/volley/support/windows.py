@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from volley.plan.expressions import AggregateCall, Call, Frame, WindowCall, walk
 from volley.plan.nodes import Window
-from volley.plan.row_order import order_of
+from volley.plan.order import order_of
 from volley.plan.types import DATE, FRACTIONAL, INTEGRAL
 from volley.support.aggregates import check_function, is_ordered
 from volley.support.operators import UNSPLITTABLE, WINDOWS, constant_of, is_constant

@@ -23,6 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
+from volley.log_format import about
 from volley.rpc.service import (
     DAMAGED_ON_WAY,
     DRAINING,
@@ -124,7 +125,9 @@ class ShuffleServerState:
         with self._lock:
             late = [query for query, deadline in self._deadlines.items() if deadline < by]
         for query in late:
-            _log.warning("query %s: its driver did not renew its lease; its data is removed", query)
+            _log.warning(
+                "query %s: its driver did not renew its lease; its data is removed", query, extra=about(query)
+            )
             self._end(query, LEASE_EXPIRED)
             self.counts.add("leases_expired")
 
@@ -144,7 +147,12 @@ class ShuffleServerState:
                 self._journal.append(QueryEnded(query, code))
             except OSError as error:
                 # Free the files even if the disk is full. After a restart the query has no files, and expires.
-                _log.error("the end of query %s could not be written to the journal: %s", query, error)
+                _log.error(
+                    "the end of query %s could not be written to the journal: %s",
+                    query,
+                    error,
+                    extra=about(query),
+                )
             self._forget(query, known)
             self._compact()
 

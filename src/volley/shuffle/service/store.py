@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing, ConfigError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
+from volley.log_format import about
 from volley.rpc.control import AskHealth
 from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.security import Security
@@ -130,7 +131,9 @@ class ServiceStore:
             self._lease_seconds = min(answer.lease_seconds for answer in kept)
         # If all servers agree, this driver was silent. A single server may have been paused itself.
         for query in set.intersection(*(set(answer.expired) for answer in kept)) if kept else ():
-            _log.warning("query %s was removed: this driver did not renew its lease in time", query)
+            _log.warning(
+                "query %s was removed: this driver did not renew its lease in time", query, extra=about(query)
+            )
             with self._lock:
                 self._mine.discard(query)
         return bool(kept)

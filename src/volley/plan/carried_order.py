@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of Spark's rows as a property of a plan: what is known about it, and how its columns reach an operator."""
+"""The order in which Spark outputs rows, and plans that carry the columns which define it.
+
+Native operators guarantee no order. `OrderCarrier` adds the columns of an order to the plan below an operator, so that
+`plan.order` can turn the order into sort keys.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
+    Generate,
     Join,
     JoinKind,
     Limit,
@@ -64,12 +69,14 @@ ALL_ROWS: Expressions = frozenset()
 class OrderKey:
     """Rows with equal values of `within` and of the keys before are in the order of `key`.
 
-    `requested`: by an ORDER BY of the query, and not a side effect of a Spark algorithm that sorts.
+    `requested`: by an ORDER BY of the query, and not a side effect of a Spark algorithm that sorts. `partial`: it says
+    only in which order the rows that a generator made from one row follow each other, so it merely breaks ties.
     """
 
     key: SortKey
     within: Expressions = ALL_ROWS
     requested: bool = True
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class Order:
         known = {canonicalize(part) for part in grouped}
         keys: list[SortKey] = []
         for position, item in enumerate(self.keys):
-            if not item.within <= known:
+            if not item.within <= known or (item.partial and not known):
                 missing = any(later.requested for later in self.keys[position:])
                 return tuple(keys), self.lost or ("Exchange" if missing else "")
             expression = canonicalize(item.key.child)
@@ -103,11 +110,6 @@ class Order:
                 keys.append(item.key)
                 known.add(expression)
         return tuple(keys), self.lost
-
-
-def order_of(node: Node) -> Order:
-    """The order in which Spark outputs the node's rows."""
-    return OrderCarrier().carry(node)[1]
 
 
 @dataclass
@@ -159,6 +161,8 @@ class OrderCarrier:
             case Aggregate():
                 # Groups are in hash table order.
                 return node, Order(together=self.carry(node.child)[1].together)
+            case Generate():
+                return self._generate(node)
             case Expand() | Unknown() | WriteFiles():
                 return node, self._lose(node)
             case _:
@@ -207,6 +211,25 @@ class OrderCarrier:
         hidden = _missing_columns(node, node.child, order)
         return replace(node, expressions=(*node.expressions, *hidden)), order
 
+    def _generate(self, node: Generate) -> tuple[Node, Order]:
+        """Rows are in the order of the child, those made from one row by their position."""
+        child, order = self.carry(node.child)
+        keys, missing = order.keys, ""
+        if order.requested:
+            # Rows that are equal by these keys must not be interleaved: number them.
+            requested, missing = order.keys_within(())
+            place = Attribute(next(self._ids), "place", INTEGER, False)
+            child = Window((_row_number(place, requested),), child)
+            keys = (OrderKey(SortKey(place, True, True)),)
+        if missing:
+            return node, self._lose(node)
+        is_total = bool(keys) and not any(key.within or key.partial for key in keys)
+        position = node.position or Attribute(next(self._ids), "position", INTEGER)
+        required = (*node.required, *_columns_of(keys, child, node.required))
+        last = OrderKey(SortKey(position, True, True), requested=order.requested, partial=not is_total)
+        generated = replace(node, required=required, position=position, child=child)
+        return generated, replace(order, keys=(*keys, last))
+
     def _join(self, node: Join) -> tuple[Node, Order]:
         side = _probe_side(node)
         if side is None:
@@ -252,15 +275,19 @@ class OrderCarrier:
         return Union(output, tuple(branches)), Order(tuple(keys), together)
 
 
-def _row_number(column: Attribute) -> Alias:
+def _row_number(column: Attribute, order_by: tuple[SortKey, ...] = ()) -> Alias:
     frame = Frame(True, None, Literal(0, INTEGER))
-    return Alias(column.id, column.name, WindowCall(Call("RowNumber", (), INTEGER), (), (), frame))
+    return Alias(column.id, column.name, WindowCall(Call("RowNumber", (), INTEGER), (), order_by, frame))
 
 
 def _missing_columns(node: Project | TopN, child: Node, order: Order) -> list[Attribute]:
     """The columns that the order keys read and the node does not output."""
-    shown = {attribute.id for attribute in node.output}
-    read = {id for item in order.keys for id in references(item.key)} - shown
+    return _columns_of(order.keys, child, node.output)
+
+
+def _columns_of(keys: Iterable[OrderKey], child: Node, shown: Iterable[Attribute]) -> list[Attribute]:
+    """The columns of `child` that the keys read and that are not among those shown."""
+    read = {id for item in keys for id in references(item.key)} - {attribute.id for attribute in shown}
     return list({a.id: a for a in child.output if a.id in read}.values())
 
 
