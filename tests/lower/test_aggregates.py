@@ -72,7 +72,7 @@ def test_grouped(tables: SparkSession, calls: str) -> None:
 
 
 @pytest.mark.parametrize("calls", CALLS)
-@pytest.mark.parametrize("source", ["t", "e"])
+@pytest.mark.parametrize("source", [pytest.param("t", marks=pytest.mark.slow), "e"])
 def test_global(tables: SparkSession, calls: str, source: str) -> None:
     assert_same_rows(tables, f"select {calls} from {source}")
 
