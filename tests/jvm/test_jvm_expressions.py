@@ -120,9 +120,9 @@ _VALUES = {
     "try_cast(s as timestamp), cast(cast(day as string) as timestamp), cast(d as string), "
     "split(s, 'r(?=[0-9])'), regexp_replace(s, '(\\\\d)(?<x>,)', '$2$1'), s rlike '(?i)WÖR[0-9]+?' from t",
     "collations": "select collate(s, 'UNICODE_CI') = 'WÖR1,X1', contains(s collate utf8_lcase, 'X1') from t",
-    "lambdas": "select transform(a, e -> transform(a, (f, i) -> e + f * i)),"
-    " filter(a, e -> format_string('%d', e) > '2'), aggregate(a, k, (s, e) -> s + coalesce(e, k)),"
-    " array_sort(a, (l, r) -> coalesce(r - l, 0)) from t",
+    "lambdas": "select transform(a, e -> transform(a, (f, i) -> e + f * i)), "
+    "filter(a, e -> format_string('%d', e) > '2'), aggregate(a, k, (s, e) -> s + coalesce(e, k)), "
+    "array_sort(a, (l, r) -> coalesce(r - l, 0)) from t",
     "no column": "select k, cast(make_interval(1, 2) as string), array_sort(array(3, 1)) from t",
 }
 
