@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from volley.testing.fuzz.choices import Choices
 from volley.testing.fuzz.findings import draw_case, shrink_case
 from volley.testing.fuzz.oracle import compare
+from volley.testing.fuzz.rows import compare_rows, draw_expressions
 from volley.testing.fuzz.session import local_session
 from volley.testing.fuzz.tables import LEAVES, Table, draw_tables, register
 
@@ -28,6 +29,7 @@ class Report:
         self.started = time.monotonic()
         self.engines: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
+        self.expressions: Counter[str] = Counter()
         self.findings: list[str] = []
 
     @property
@@ -40,6 +42,7 @@ class Report:
         lines = [
             f"{ran} programs in {self.seconds:.0f} s ({ran / self.seconds:.1f} a second), {share}",
             str(dict(self.engines)),
+            f"expressions, row by row: {dict(self.expressions)}",
             f"{len(self.findings)} findings",
             *(f"  {line}" for line in self.findings),
             "reasons for Spark:",
@@ -62,6 +65,7 @@ def fuzz(
     while report.seconds < seconds and len(report.findings) < most:
         with TemporaryDirectory() as directory:
             tables = _tables(spark, world, leaves, Path(directory))
+            _try_expressions(spark, tables, world, rare_percent, report, Path(directory) / "rows")
             for number in range(PROGRAMS_PER_TABLES):
                 if report.seconds > seconds or len(report.findings) >= most:
                     break
@@ -78,6 +82,22 @@ def _tables(spark: SparkSession, seed: int, leaves: Sequence[str], directory: Pa
     for table in tables:
         register(spark, table, directory)
     return tables
+
+
+def _try_expressions(
+    spark: SparkSession, tables: list[Table], seed: int, rare_percent: int, report: Report, directory: Path
+) -> None:
+    """Expressions over the rows of one table, bit by bit."""
+    table = max(tables, key=lambda table: len(table.rows))
+    for ansi in (True, False):
+        texts = draw_expressions(Choices(f"{seed}-rows-{ansi}"), table, 3 * rare_percent)
+        for verdict in compare_rows(spark, table, texts, directory / str(ansi), ansi=ansi):
+            report.expressions["native" if verdict.refusal is None else "refused"] += 1
+            report.expressions["rows"] += verdict.equal
+            if verdict.wrong or verdict.eager:
+                problem = verdict.wrong[0] if verdict.wrong else f"{verdict.expression} is evaluated eagerly"
+                report.findings.append(f"{seed} expression, ANSI {ansi}: {problem}")
+                print(report.findings[-1], flush=True)
 
 
 def _try_one(

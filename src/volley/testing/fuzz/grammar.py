@@ -15,6 +15,12 @@ from volley.testing.fuzz.tables import Column, literals
 
 ORDERABLE = ("int", "str", "dec", "float", "bool", "date", "ts", "ntz", "bin")
 NUMBERS = ("int", "dec", "float")
+TYPE_OF = {
+    "bool": "boolean", "int": "int", "dec": "decimal", "float": "double", "str": "string", "bin": "binary",
+    "date": "date", "ts": "timestamp", "ntz": "timestamp_ntz", "arr": "array<int>",
+    "struct": "struct<a:int,b:string>",
+}  # fmt: skip
+"""A type of each kind, for columns that a query computes."""
 
 _COMPARED = ("int", "str", "dec", "float", "date", "ts", "ntz", "bool", "bin")
 COMMON: dict[str, tuple[str, ...]] = {

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from volley.testing.fuzz.choices import Choices
-from volley.testing.fuzz.grammar import NUMBERS, ORDERABLE, Expressions
-from volley.testing.fuzz.queries import TYPE_OF, Queries, Query
+from volley.testing.fuzz.grammar import NUMBERS, ORDERABLE, TYPE_OF, Expressions
+from volley.testing.fuzz.queries import Queries, Query
 from volley.testing.fuzz.tables import Column, Table
 from volley.testing.limits import DISTRIBUTED_SETTINGS, UNMERGED_SETTINGS
 

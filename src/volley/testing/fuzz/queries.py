@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from volley.testing.fuzz.aggregates import draw_call
 from volley.testing.fuzz.choices import Choices
-from volley.testing.fuzz.grammar import NUMBERS, ORDERABLE, Expressions
+from volley.testing.fuzz.grammar import NUMBERS, ORDERABLE, TYPE_OF, Expressions
 from volley.testing.fuzz.tables import Column, Table
 
-TYPE_OF = {
-    "bool": "boolean", "int": "int", "dec": "decimal", "float": "double", "str": "string", "bin": "binary",
-    "date": "date", "ts": "timestamp", "ntz": "timestamp_ntz", "arr": "array<int>",
-    "struct": "struct<a:int,b:string>",
-}  # fmt: skip
 _JOINS = ("join", "left join", "right join", "full join", "left semi join", "left anti join", "cross join")
 
 
@@ -81,6 +77,7 @@ class Queries:
                 (1, self._hint),
                 (1, self._self_join),
                 (1, self._constants),
+                (2, self._explode),
             )
         )
         return step(depth - 1)
@@ -218,33 +215,21 @@ class Queries:
         return self._select(", ".join(items), text, columns)
 
     def _call(self, child: Relation, window: bool = False) -> tuple[str, str]:
-        """An aggregate call, and the type of its result as far as its kind goes."""
-        choices, draw = self._choices, self._expressions(child)
-        number, any_kind = choices.pick(NUMBERS), choices.pick(ORDERABLE)
-        # A sum of floats depends on the order of the rows if they differ much.
-        summed = draw.draw(number, 1) if number != "float" else f"round({draw.leaf('float')}, 1)"
-        call, type = choices.weighted(
-            (
-                (3, ("count(*)", "int")),
-                (3, (f"count({draw.draw(any_kind, 1)})", "int")),
-                (5, (f"sum({summed})", TYPE_OF[number])),
-                (3, (f"avg({summed})", "decimal" if number == "dec" else "double")),
-                (5, (f"{choices.pick(['min', 'max'])}({draw.draw(any_kind, 1)})", TYPE_OF[any_kind])),
-                (1, (f"bool_or({draw.condition()})", "boolean")),
-                (1, (f"every({draw.condition()})", "boolean")),
-                (1, (f"count_if({draw.condition()})", "int")),
-                (1, (f"{choices.pick(['stddev', 'variance', 'stddev_pop', 'var_pop'])}({draw.leaf('int')})", "double")),
-                (1, (f"bit_{choices.pick(['and', 'or', 'xor'])}({draw.leaf('int')})", "int")),
-                (1, (f"try_sum({draw.draw('int', 1)})", "int")),
-                (1, (f"try_avg({draw.draw('dec', 1)})", "decimal")),
-            )
-        )  # fmt: skip
-        if not window:
-            if "*" not in call and "std" not in call and "var" not in call and choices.percent(20):
-                call = call.replace("(", "(distinct ", 1)
-            if choices.percent(15):
-                call += f" filter (where {draw.condition()})"
-        return call, type
+        return draw_call(self._choices, self._expressions(child), window=window)
+
+    def _explode(self, depth: int) -> Relation:
+        child = self.relation(depth)
+        draw = self._expressions(child)
+        word = self._choices.pick(["lateral view", "lateral view outer"])
+        position, column = Column(self._name("p"), "int"), Column(self._name("x"), "int")
+        if self._choices.percent(40):
+            made = f"posexplode({draw.draw('arr', 1)}) {self._name('r')} as {position.name}, {column.name}"
+            added = [position, column]
+        else:
+            made = f"explode({draw.draw('arr', 1)}) {self._name('r')} as {column.name}"
+            added = [column]
+        kept = [*self._choices.some(child.columns, 1, 5), *added]
+        return self._select(", ".join(c.name for c in kept), f"{child.text} {word} {made}", kept)
 
     def _window(self, depth: int) -> Relation:
         child = self.relation(depth)
