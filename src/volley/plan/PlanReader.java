@@ -7,6 +7,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.HexFormat;
 import java.util.IdentityHashMap;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -129,6 +130,7 @@ public final class PlanReader {
         private final Map typeNumbers = new HashMap();
         private final Map scanNumbers = new IdentityHashMap();
         private final Map unreadNumbers = new IdentityHashMap();
+        private Map parts = null;
 
         Reading(Set readable, String[] settings, int mostParts, int deepest, SparkPlan plan) {
             this.readable = readable;
@@ -150,6 +152,24 @@ public final class PlanReader {
         /** The operator whose entry is the `number`th of the entries of operators. */
         public SparkPlan operator(int number) {
             return (SparkPlan) operators.get(number);
+        }
+
+        /** The expressions with these numbers of entries, which commas separate. */
+        public List expressions(String numbers) {
+            if (parts == null) {
+                parts = new HashMap();
+                Iterator each = partNumbers.entrySet().iterator();
+                while (each.hasNext()) {
+                    Map.Entry part = (Map.Entry) each.next();
+                    parts.put(part.getValue(), part.getKey());
+                }
+            }
+            List found = new ArrayList();
+            String[] wanted = numbers.split(",");
+            for (int i = 0; i < wanted.length; i++) {
+                found.add(parts.get(Integer.valueOf(wanted[i])));
+            }
+            return found;
         }
 
         // -------------------------------------------------------------------------------------- operators

@@ -125,16 +125,16 @@ class Order:
         return tuple(keys), self.lost
 
 
-# Spark does not split files this small, so it reads them one after the other.
-MAX_FILES = 16
-MAX_BYTES = 4 * 2**20
-
-
 @dataclass
 class OrderCarrier:
-    """Carries the columns that define an order up to where it is needed."""
+    """Carries the columns that define an order up to where it is needed.
 
-    one_task: bool = False
+    The order of rows in files is known for scans of up to `max_files` files and `max_bytes`: Spark does not split files
+    this small, so it reads them one after the other.
+    """
+
+    max_files: int = 1
+    max_bytes: int = 4 * 2**20
     _ids: Iterator[int] = field(default_factory=lambda: count(own_ids.PLACE))
 
     def carry(self, node: Node) -> tuple[Node, Order]:
@@ -187,8 +187,8 @@ class OrderCarrier:
 
     def _scan(self, node: FileScan) -> tuple[Node, Order]:
         """Spark reads the largest file first, each from its start."""
-        limit = MAX_FILES if self.one_task else 1
-        if len(node.files) > limit or sum(file.size_bytes for file in node.files) > MAX_BYTES:
+        size_bytes = sum(file.size_bytes for file in node.files)
+        if len(node.files) > self.max_files or size_bytes > self.max_bytes:
             return node, Order()
         files = sorted(node.files, key=lambda file: -file.size_bytes)
         if len(files) <= 1:

@@ -77,6 +77,11 @@ class Call:
         return dict(self.options).get(name)
 
 
+JVM_EXPRESSION = "JvmExpression"
+"""The function of a `Call` that Spark's own code evaluates. Its option `program` is a number of `volley.jvm`, and
+`name` the Catalyst class at the top of what it stands for."""
+
+
 class AggregateMode(StrEnum):
     """Which step of an aggregation a node does: rows to state, state to state, state to value, rows to value."""
 
@@ -200,11 +205,11 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     for child in old:  # not a comprehension, which would add a stack frame per level
         new.append(transform(child, change))
     if any(mine is not theirs for mine, theirs in zip(new, old, strict=True)):
-        expression = _with_children(expression, new)
+        expression = with_children(expression, new)
     return change(expression)
 
 
-def _with_children(expression: Expression, parts: list[Any]) -> Expression:
+def with_children(expression: Expression, parts: list[Any]) -> Expression:
     """The expression with new children, in the order of `children`."""
     match expression:
         case Attribute() | Literal() | ScalarSubquery():

@@ -92,13 +92,13 @@ def missing_order(node: Node) -> str:
             return ""
 
 
-def make_order_explicit(plan: Node, one_task: bool = False) -> Node:
+def make_order_explicit(plan: Node, carrier: OrderCarrier | None = None) -> Node:
     """Rewrite every order that a node depends on as sort keys of that node.
 
-    The keys are those of an ORDER BY below, then the positions of rows in their files where these are known: in small
-    files that `one_task` reads. Nothing is guaranteed for a node for which `missing_order` gives a reason.
+    The keys are those of an ORDER BY below, then the positions of rows in their files where `carrier` knows these.
+    Nothing is guaranteed for a node for which `missing_order` gives a reason.
     """
-    carrier = OrderCarrier(one_task)
+    carrier = carrier or OrderCarrier()
 
     def change(node: Node) -> Node:
         match node:

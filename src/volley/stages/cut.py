@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from volley.plan.carried_order import OrderCarrier
 from volley.plan.nodes import (
     Exchange,
     Limit,
@@ -46,7 +47,9 @@ def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     """The stages that run `plan` on `workers`. One worker: a single task, plus one for each subquery."""
 
     def arrange(plan: Node) -> Node:
-        plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, workers == 1)))
+        # Several tasks read files in an order of their own.
+        carrier = OrderCarrier(limits.ordered_files if workers == 1 else 1, limits.ordered_bytes)
+        plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, carrier)))
         if workers > 1:
             plan = complete_after_exchange(plan, is_unsplittable)
         return combine_aggregates(place_exchanges(plan, workers, limits))
