@@ -91,7 +91,7 @@ def udf(child: Node) -> Unknown:
 
 def test_the_largest_native_parts_below_spark() -> None:
     other, another = (FileScan("parquet", (), (Attribute(id, "c", LONG),), (), ()) for id in (10, 11))
-    left, right = pair(SCAN), joined(other, another)
+    left, right = pair(SCAN), joined(other, Limit(3, 0, True, another))
     assert subplans(udf(left), anywhere) == (left,)
     assert subplans(udf(joined(left, udf(right))), anywhere) == (left, right)
     assert subplans(udf(pair(right)), lambda node: isinstance(node, Join)) == (right,)
@@ -106,6 +106,16 @@ def test_small_islands_stay_with_spark() -> None:
     small = subplans(udf(SCAN), anywhere)
     assert isinstance(small, Unsupported)
     assert small.reason is Reason.MIXED
+
+
+def test_joins_that_would_hand_over_all_rows_stay_with_spark() -> None:
+    other = FileScan("parquet", (), (B,), (), ())
+    whole = subplans(udf(joined(SCAN, other)), anywhere)
+    assert isinstance(whole, Unsupported)
+    assert whole.reason is Reason.MIXED
+    assert "cross" in whole.detail
+    few = joined(SCAN, Limit(3, 0, True, other))
+    assert subplans(udf(few), anywhere) == (few,)
 
 
 def test_an_order_stays_with_spark() -> None:

@@ -21,12 +21,13 @@ from volley.plan.nodes import (
     Aggregate,
     FileScan,
     Generate,
+    Join,
     Node,
     Unknown,
     walk,
 )
 from volley.plan.order import order_of
-from volley.plan.traits import traits_of
+from volley.plan.traits import Reduction, traits_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
 
@@ -77,7 +78,7 @@ def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] 
         node = pending.pop()
         if id(node) not in native or _gives_an_order(node) or not can_stand(node):
             pending.extend(reversed(node.children) if _takes_any_spread(node) else ())
-        elif small := _too_small(list(walk(node))):
+        elif small := _too_small(list(walk(node))) or _crosses_whole(list(walk(node))):
             # What is below it is smaller still.
             reason = small
         else:
@@ -99,6 +100,15 @@ def _too_small(subplan: list[Node]) -> Unsupported | None:
     if work >= (1 if reads else _ENOUGH_WORK):
         return None
     return Unsupported(Reason.MIXED, "plan", "the native part is too small to pay for a hand-over")
+
+
+def _crosses_whole(subplan: list[Node]) -> Unsupported | None:
+    """Joins alone save less than it costs to hand over all of their rows: 0.6 to 0.9 of Spark's speed was measured."""
+    work = [node for node in subplan if traits_of(node).is_work]
+    reduces = any(traits_of(node).reduces is not Reduction.NONE for node in subplan)
+    if reduces or not all(isinstance(node, Join) for node in work):
+        return None
+    return Unsupported(Reason.MIXED, "plan", "as many rows would cross as the native part reads")
 
 
 def _mark_native(node: Node, native: set[int]) -> bool:
