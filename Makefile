@@ -18,10 +18,12 @@ MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
 	@echo "make test         lint and the test suite, in parallel                            (JOBS=2)"
+	@echo "make suite        the test suite alone                                            (JOBS=2)"
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
 	@echo "make lint         ruff and mypy"
+	@echo "make types        mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
 	@echo "make docs         write the generated pages of docs/ anew"
 	@echo "make clean        remove the environment and everything that tools left"
