@@ -82,7 +82,7 @@ def decided(spark: SparkSession, frame: DataFrame) -> tuple[Decision, NativeRun,
     """A query on its way: what was decided, and what it will run with."""
     config = Config.read(settings(spark))
     deployment = choose_deployment(spark, config)
-    decider = Decider(spark, deployment, mixed=True, what="collect", started=time.perf_counter())
+    decider = Decider(spark, deployment, config, what="collect", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())
     run = NativeRun(
         spark,
