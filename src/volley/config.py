@@ -345,6 +345,13 @@ OPTIONS: tuple[Option, ...] = (
         _choice("auto", "on", "off"),
     ),
     Option(
+        "tracing",
+        "boolean",
+        "false",
+        "Make OpenTelemetry spans of queries, stages and tasks. Needs the extra tracing.",
+        _boolean,
+    ),
+    Option(
         "metrics.port",
         "integer",
         "",
@@ -421,6 +428,7 @@ class Config:
     task_attempts: int
     timeout_seconds: float
     progress: str
+    tracing: bool
     metrics_port: int | None
     metrics_host: str
     history_dir: str

@@ -38,6 +38,7 @@ from volley.interrupts import job_tag, labels_of
 from volley.native_run import NativeRun
 from volley.observe.driver_metrics import driver_metrics
 from volley.observe.history_writer import HistoryWriter, history_writer
+from volley.observe.query_tracer import QueryTracer, query_tracer
 from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
 from volley.observe.tasks import TaggedJobs
@@ -108,6 +109,7 @@ class Query:
         self._committing = False
         self._reported = False
         self._recorder: QueryRecorder | None = None
+        self._tracer: QueryTracer | None = None
         self._history: HistoryWriter | None = None
         self._before = session_state.latest(self._session)
         self._held = ExitStack()
@@ -147,6 +149,7 @@ class Query:
             query=self.id,
             labels=labels_of(self.spark),
             recorder=self._recorder,
+            tracer=self._tracer,
         )
         self._held.callback(run.close)
         self._run = run
@@ -236,11 +239,12 @@ class Query:
     # ------------------------------------------------------------------------------------------- the report
 
     def _record(self, config: Config, decision: Decision) -> None:
-        """From here on the history knows of the query."""
+        """From here on the history and the traces know of the query."""
+        started = time.time() - (time.perf_counter() - self._started)
+        self._tracer = query_tracer(config, self.id, self.action, started)
         self._history = history_writer(config)
         if self._history is not None:
             origin = origin_of(self.spark, self._session, self.action)
-            started = time.time() - (time.perf_counter() - self._started)
             self._recorder = QueryRecorder(self.id, origin, decision, started)
             self._history.put(self._recorder)
 
@@ -289,6 +293,8 @@ class Query:
             metrics.observe(report)
         if is_last:
             session_state.keep(self._session, report)
+        if self._tracer is not None:
+            self._tracer.finish(report)
         if self._recorder is not None and self._history is not None:
             self._recorder.finish(report)
             self._history.put(self._recorder)

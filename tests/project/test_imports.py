@@ -32,6 +32,7 @@ ORDER = [
     "byte_semaphore",
     "loop",
     "batches",
+    "tracing",
     "foreground",
     "metrics_server",
     "plan",
