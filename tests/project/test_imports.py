@@ -61,9 +61,11 @@ ORDER = [
     "actions",
     "intercepts",
     "session",
+    "launcher",
     "",
     "sources",
     "bench",
+    "notebook",
     "testing",
     "cli",
 ]
