@@ -207,6 +207,14 @@ OPTIONS: tuple[Option, ...] = (
         _boolean,
     ),
     Option(
+        "jvmExpressions",
+        "choice",
+        "auto",
+        "Expressions without a native form: auto (Spark's own code evaluates them in the driver's JVM, with transport "
+        "local) or off (Spark runs their operators).",
+        _choice("auto", "off"),
+    ),
+    Option(
         "singleTaskSize",
         "size",
         "32m",
@@ -422,6 +430,7 @@ class Config:
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int
     mixed: bool
+    jvm_expressions: str
     single_task_size: int
     planner_scan_task_size: int
     planner_shuffle_task_size: int

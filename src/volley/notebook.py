@@ -25,7 +25,7 @@ from volley.observe.explain import explain
 from volley.observe.history import history
 from volley.session import disable, enable
 from volley.session_state import last_query
-from volley.settings import is_active
+from volley.settings import switch
 
 _SHOWN_ROWS = 20
 
@@ -84,7 +84,8 @@ class _Magics:
         spark = self._shell.user_ns.get("spark") or SparkSession.getActiveSession()
         if spark is None:
             raise SessionError("there is no Spark session.", hint="Make one, and call it `spark`.")
-        return enable(spark) if not is_active(spark) else spark
+        # One that was never asked is meant to run with Volley; one that was turned off is not.
+        return enable(spark) if switch(spark) is None else spark
 
 
 def _compare(spark: SparkSession, text: str) -> str:

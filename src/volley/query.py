@@ -135,9 +135,7 @@ class Query:
         """Decide who runs it. FallbackError when that is not Volley alone and the session does not allow it."""
         config = self._config = Config.read(settings(self.spark))
         deployment = choose_deployment(self.spark, config)
-        decision = decide(
-            Decider(self.spark, deployment, mixed=config.mixed, what=self.action, started=self._started)
-        )
+        decision = decide(Decider(self.spark, deployment, config, what=self.action, started=self._started))
         self._decision, self.engine, self.reasons = decision, decision.engine, decision.reasons
         self._capture_seconds = decision.capture_seconds
         self._planning_seconds = decision.planning_seconds
@@ -279,6 +277,7 @@ class Query:
         seconds = time.perf_counter() - self._started
         run = self._run if self.engine != "spark" else None
         stages = run.stages() if run else ()
+        programs = self._decision.programs if run and self._decision else None
         report = QueryReport(
             query=str(self.id),
             action=self.action,
@@ -295,6 +294,8 @@ class Query:
             native_tasks=self._run.native_tasks() if self._run else 0,
             outcome=outcome,
             error=error,
+            jvm_rows=programs.rows if programs else 0,
+            jvm_seconds=programs.seconds if programs else 0.0,
         )
         self._reported = True
         metrics = driver_metrics(self._config) if self._config is not None else None

@@ -28,7 +28,7 @@ def shell(spark: SparkSession) -> Iterator[Any]:
 def said(shell: Any, cell: str) -> str:
     with capture_output() as shown:
         shell.run_cell(cell, store_history=True).raise_error()
-    return shown.stdout + "".join(output.data.get("text/plain", "") for output in shown.outputs)
+    return str(shown.stdout) + "".join(output.data.get("text/plain", "") for output in shown.outputs)
 
 
 def test_magics(shell: Any, spark: SparkSession) -> None:
@@ -43,6 +43,8 @@ def test_magics(shell: Any, spark: SparkSession) -> None:
     assert "QueryReport" in said(shell, "%volley") or "collect" in said(shell, "%volley")
     assert "queries" in said(shell, "%volley history")
     said(shell, "%volley off")
+    assert not is_active(spark)
+    said(shell, "%volley")
     assert not is_active(spark)
     said(shell, "%volley on")
     assert is_active(spark)

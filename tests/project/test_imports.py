@@ -36,6 +36,7 @@ ORDER = [
     "foreground",
     "metrics_server",
     "plan",
+    "jvm",
     "formats",
     "support",
     "stages",

@@ -22,7 +22,7 @@ _REPORTED = 1000
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="An option of Spark or Volley. Repeatable."
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="An option of the session. Repeatable."
 )
 @click.option("--report", is_flag=True, help="Say at the end what each query did.")
 @click.argument("program", type=click.Path(exists=True, dir_okay=False))

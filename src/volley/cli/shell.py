@@ -15,7 +15,7 @@ from volley.cli.run import submit
 @click.command()
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="An option of Spark or Volley. Repeatable."
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="An option of the session. Repeatable."
 )
 def shell(master: str, settings: tuple[str, ...]) -> None:
     """Start Python, or IPython if it is installed, with `spark`, `F` and `volley`, and Volley enabled.
