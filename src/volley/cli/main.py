@@ -18,6 +18,8 @@ _COMMANDS = {
     "demo": "Run a short PySpark pipeline on Volley and on Spark.",
     "doctor": "Check this machine, and say how to fix what is wrong.",
     "history": "List past queries, and show what one did.",
+    "run": "Run an unchanged PySpark program with Volley enabled.",
+    "shell": "Start an interactive PySpark session with Volley enabled.",
     "shuffle-service": "Run a shuffle server, which keeps exchanged data when workers go.",
     "status": "Show the health of worker daemons and shuffle servers.",
     "worker": "Run a worker daemon, which runs the tasks of queries.",
