@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -30,6 +31,7 @@ def main() -> int:
     spark = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )
@@ -50,7 +52,7 @@ def _where(spark: SparkSession, examples: list[str]) -> tuple[str, str]:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 explained = volley.explain(spark.sql(example))
-        except PySparkException:
+        except (PySparkException, Py4JJavaError):
             continue
         if not explained.native:
             found.add("Spark")
