@@ -18,6 +18,8 @@ MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
 	@echo "make test         lint and the test suite, in parallel                            (JOBS=2)"
+	@echo "make suite        only the tests                                                  (JOBS=2)"
+	@echo "make types        only mypy"
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"

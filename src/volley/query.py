@@ -36,6 +36,7 @@ from volley.errors import (
 from volley.ids import QueryId
 from volley.interrupts import job_tag, labels_of
 from volley.native_run import NativeRun
+from volley.observe.driver_metrics import driver_metrics
 from volley.observe.history_writer import HistoryWriter, history_writer
 from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
@@ -236,9 +237,9 @@ class Query:
         """From here on the history knows of the query."""
         self._history = history_writer(config)
         if self._history is not None:
-            self._recorder = QueryRecorder(
-                self.id, origin_of(self.spark, self._session, self.action), decision
-            )
+            origin = origin_of(self.spark, self._session, self.action)
+            started = time.time() - (time.perf_counter() - self._started)
+            self._recorder = QueryRecorder(self.id, origin, decision, started)
             self._history.put(self._recorder)
 
     def _report_failure(self, error: BaseException) -> None:
@@ -284,6 +285,9 @@ class Query:
             jvm_seconds=programs.seconds if programs else 0.0,
         )
         self._reported = True
+        metrics = driver_metrics(self._config) if self._config is not None else None
+        if metrics is not None:
+            metrics.observe(report)
         if is_last:
             session_state.keep(self._session, report)
         if self._recorder is not None and self._history is not None:

@@ -208,7 +208,9 @@ def test_whether_a_column_may_be_null_crosses_too(tpch: SparkSession, tmp_path: 
     )
 
 
-@pytest.mark.parametrize("format", ["json", "csv", "orc"])
+@pytest.mark.parametrize(
+    "format", ["csv", *(pytest.param(n, marks=pytest.mark.slow) for n in ("json", "orc"))]
+)
 def test_formats_that_only_spark_writes(tpch: SparkSession, tmp_path: Path, format: str) -> None:
     """The rows are computed natively, Spark's writer writes them."""
     for name, settings in (("spark", {"spark.volley.enabled": "false"}), ("volley", {})):

@@ -33,6 +33,7 @@ ORDER = [
     "loop",
     "batches",
     "foreground",
+    "metrics_server",
     "plan",
     "jvm",
     "formats",

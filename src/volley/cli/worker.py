@@ -32,6 +32,11 @@ from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serv
     help="Directory for data that does not fit into memory. Repeatable. Default: the temporary directory.",
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option. Repeatable.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics at http://host:port/metrics. Default: no metrics.",
+)
 @listening_options
 def worker(
     listening: Listening,
@@ -40,6 +45,7 @@ def worker(
     memory: int | None,
     directories: tuple[Path, ...],
     settings: tuple[str, ...],
+    metrics_port: int | None,
 ) -> None:
     """Run a worker daemon, which runs the tasks of queries. It needs no Java.
 
@@ -68,17 +74,19 @@ def worker(
             drain_seconds=listening.drain_seconds,
             require_client_certificate=listening.mutual_tls,
             insecure=listening.insecure,
+            metrics_port=metrics_port,
         ),
         listening.security,
     )
 
     def announce() -> None:
-        listening.announce(
-            {"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)},
-            [
-                f"worker {daemon.address}: {width} cores, up to {tasks or width} tasks",
-                f"memory {daemon.budget}",
-            ],
-        )
+        words = [
+            f"worker {daemon.address}: {width} cores, up to {tasks or width} tasks",
+            f"memory {daemon.budget}",
+        ]
+        if daemon.metrics_port is not None:
+            words.append(f"metrics http://{listening.host}:{daemon.metrics_port}/metrics")
+        ready = {"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)}
+        listening.announce(ready | {"metrics_port": daemon.metrics_port}, words)
 
     serve(daemon, announce, listening.parent)

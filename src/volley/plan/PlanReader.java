@@ -22,9 +22,11 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NumericEvalContext;
+import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
 import org.apache.spark.sql.execution.FileSourceScanExec;
 import org.apache.spark.sql.execution.InSubqueryExec;
 import org.apache.spark.sql.execution.RangeExec;
@@ -384,8 +386,21 @@ public final class PlanReader {
                     scalar(value, entries);
                 }
             }
+            if (part instanceof HyperLogLogPlusPlus) {
+                corrections(((HyperLogLogPlusPlus) part).relativeSD());
+            }
             entries.close('}');
             return ended(size, depth + 1);
+        }
+
+        /** The tables by which Spark corrects the estimates of a sketch of this precision. */
+        private void corrections(double relativeError) {
+            int table = (int) Math.ceil(2.0 * Math.log(1.106 / relativeError) / Math.log(2.0)) - 4;
+            double[][] estimates = HyperLogLogPlusPlusHelper.RAW_ESTIMATE_DATA();
+            if (table >= 0 && table < estimates.length) {
+                entries.key("estimates").string(Arrays.toString(estimates[table]));
+                entries.key("biases").string(Arrays.toString(HyperLogLogPlusPlusHelper.BIAS_DATA()[table]));
+            }
         }
 
         /** Whether a field holds nothing but children of the expression, which are named already. */

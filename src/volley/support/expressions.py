@@ -69,7 +69,7 @@ def _is_lambda(expression: Expression) -> bool:
 
 def _parts_to_check(expression: Expression) -> tuple[Expression, ...]:
     match expression:
-        case AggregateCall(function, _, _, condition, _):
+        case AggregateCall(function, _, _, condition, _, _):
             return function.arguments if condition is None else (*function.arguments, condition)
         case WindowCall(function, partition_by, order_by, frame):
             called = function.arguments if isinstance(function, Call) else _parts_to_check(function)

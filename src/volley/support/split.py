@@ -20,6 +20,7 @@ from volley.plan.expressions import AggregateCall
 from volley.plan.nodes import (
     Aggregate,
     FileScan,
+    Generate,
     Node,
     Unknown,
     walk,
@@ -34,7 +35,7 @@ _ENOUGH_WORK = 3
 
 # Spark may run these over rows that it did not partition itself, because they work row by row. The result of other
 # operators, and of Spark's own aggregates, may depend on the partitioning or the order of the rows.
-_ROW_BY_ROW = frozenset({"BatchEvalPythonExec", "ArrowEvalPythonExec", "GenerateExec"})
+_ROW_BY_ROW = frozenset({"BatchEvalPythonExec", "ArrowEvalPythonExec"})
 # Reasons that are about an expression, not about its operator.
 OF_EXPRESSIONS = frozenset(
     {
@@ -87,6 +88,8 @@ def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] 
 def _takes_any_spread(node: Node) -> bool:
     if isinstance(node, Unknown):
         return node.name in _ROW_BY_ROW
+    if isinstance(node, Generate):
+        return True
     return all(item.reason in OF_EXPRESSIONS for item in reasons_of(node))
 
 

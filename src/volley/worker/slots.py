@@ -43,7 +43,10 @@ class NotReserved(QueryError):
 
 
 class Slots:
-    """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`."""
+    """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`.
+
+    `on_end` is told how each attempt ended.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Slots:
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         memory: OperatorMemory | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
+        on_end: Callable[[TaskDone | TaskFailure], None] = lambda outcome: None,
     ) -> None:
         self.name = name
         self.limit = limit
@@ -62,6 +66,7 @@ class Slots:
         self._result_buffer_bytes = result_buffer_bytes
         self._memory = memory
         self._reservation_seconds = reservation_seconds
+        self._on_end = on_end
         self._reserved: dict[AttemptId, float] = {}
         self._attempts: dict[AttemptId, Attempt] = {}
         self._released = EndedQueries()
@@ -120,6 +125,7 @@ class Slots:
         self._attempts[task.attempt] = attempt
         _log.debug("attempt %s began", task.attempt, extra=about(_query(task.attempt)))
         attempt.on_end(_log_end)
+        attempt.on_end(lambda ended: self._on_end(ended.outcome))
         return attempt
 
     def __getitem__(self, attempt: AttemptId) -> Attempt:

@@ -43,6 +43,7 @@ from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, Tas
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.worker.async_sink import AsyncSink
+from volley.worker.fetched import Fetched, Readable
 from volley.worker.fragment import Fragment, Running
 from volley.worker.micro_batches import MicroBatches, find_filtered_scan
 from volley.worker.scan import Scans
@@ -92,18 +93,23 @@ async def _run_once(
 ) -> TaskDone:
     started = time.perf_counter()
     errors: list[Exception] = []
+    fetched = Fetched()
     with ExitStack() as resources:
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
-        running = await run_blocking(Work.PLAN, _plan, task, store, cores, memory, resources, scans, errors)
+        running = await run_blocking(
+            Work.PLAN, _plan, task, fetched.measure(store), cores, memory, resources, scans, errors
+        )
         on_running(running)
         try:
             await scans.admit()
             if isinstance(task.plan, WriteFiles):
-                return await _write(task, task.plan, running, give, started)
-            if task.output is None:
-                return await _stream(task, running, give, started)
-            return await _store(task, task.output, running, store, started)
+                done = await _write(task, task.plan, running, give, started)
+            elif task.output is None:
+                done = await _stream(task, running, give, started)
+            else:
+                done = await _store(task, task.output, running, store, started)
+            return fetched.add_to(done)
         except Exception as error:
             # DataFusion turns errors of its inputs into text; the original says which block is lost.
             if running.input_errors:
@@ -206,7 +212,7 @@ def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> 
 
 def _plan(
     task: TaskSpec,
-    store: ShuffleStore,
+    store: Readable,
     cores: int,
     memory: OperatorMemory | None,
     resources: ExitStack,
@@ -252,7 +258,7 @@ def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
 
 def _input_table(
     inputs: tuple[InputBlocks, ...],
-    store: ShuffleStore,
+    store: Readable,
     cores: int,
     errors: list[Exception],
     node: StageInput,
@@ -266,7 +272,7 @@ def _input_table(
 
 
 def _read(
-    store: ShuffleStore, blocks: list[Block], schema: pa.Schema, errors: list[Exception]
+    store: Readable, blocks: list[Block], schema: pa.Schema, errors: list[Exception]
 ) -> Iterator[pa.RecordBatch]:
     try:
         for batch in store.read_many(blocks):
