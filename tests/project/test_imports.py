@@ -39,6 +39,7 @@ ORDER = [
     "jvm",
     "formats",
     "support",
+    "qualification",
     "stages",
     "lower",
     "splits",

@@ -18,6 +18,7 @@ _COMMANDS = {
     "demo": "Run a short PySpark pipeline on Volley and on Spark.",
     "doctor": "Check this machine, and say how to fix what is wrong.",
     "history": "List past queries, and show what one did.",
+    "qualify": "Forecast from Spark's event logs what Volley would do.",
     "run": "Run an unchanged PySpark program with Volley enabled.",
     "shell": "Start an interactive PySpark session with Volley enabled.",
     "shuffle-service": "Run a shuffle server, which keeps exchanged data when workers go.",
