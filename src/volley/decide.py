@@ -103,7 +103,7 @@ class Decider:
         planned = time.perf_counter()
         origins = Origins()
         try:
-            plan = finish(capture(self._spark.sparkContext._gateway, physical, origins))
+            plan = finish(self._capture(physical, origins))
         except CaptureError as error:
             return self._on_spark(self._not_readable(error), planned)
         captured = time.perf_counter()
@@ -151,13 +151,17 @@ class Decider:
             return on_spark
         origins = Origins()
         try:
-            plan = capture(self._spark.sparkContext._gateway, execution.executedPlan(), origins)
+            plan = self._capture(execution.executedPlan(), origins)
         except CaptureError:
             return on_spark
         part = spark_part(self._spark, execution.optimizedPlan(), plan, origins)
         if isinstance(part, SparkPart):
             return self._portable(replace(on_spark, engine="mixed", plan=part))
         return on_spark if part is None else replace(on_spark, reasons=(reason, part))
+
+    def _capture(self, physical: Java, origins: Origins) -> Node:
+        gateway = self._spark.sparkContext._gateway
+        return capture(gateway, physical, origins, python=self._deployment.runs_python)
 
     def _portable(self, decision: Decision) -> Decision:
         """The decision with plans that workers in other processes can run; Spark's where one of them cannot."""

@@ -19,6 +19,7 @@ class FlightDeployment:
     """The daemons that `spark.volley.workers` names."""
 
     is_remote = True
+    runs_python = False
     serves_spark = True
 
     def __init__(self, config: Config) -> None:

@@ -28,6 +28,7 @@ class LocalDeployment:
     """The embedded default."""
 
     is_remote = False
+    runs_python = True
 
     def __init__(self, context: SparkContext, config: Config) -> None:
         self._context = context

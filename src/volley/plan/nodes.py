@@ -24,6 +24,7 @@ from volley.plan.expressions import (
     SortKey,
     attribute_of,
 )
+from volley.plan.python_nodes import PythonEval
 from volley.plan.types import LONG, STRING
 
 # ---------------------------------------------------------------------------------------------- sources
@@ -452,6 +453,7 @@ Node = (
     | TopN
     | Expand
     | Window
+    | PythonEval
     | Exchange
     | WriteFiles
     | Join

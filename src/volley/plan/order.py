@@ -51,6 +51,7 @@ from volley.plan.nodes import (
     Node,
     Partitioning,
     Project,
+    PythonEval,
     Range,
     Sort,
     TopN,
@@ -306,7 +307,7 @@ class _OrderCarrier:
             case Limit():
                 child, order = self.carry(node.child)
                 return replace(node, child=child), replace(order, together=ALL_ROWS) if node.whole else order
-            case Window():
+            case Window() | PythonEval():
                 child, order = self.carry(node.child)
                 return replace(node, child=child), order
             case Exchange():

@@ -43,6 +43,7 @@ from volley.plan.nodes import (
     Node,
     OneRow,
     Project,
+    PythonEval,
     Range,
     Sort,
     SourceScan,
@@ -233,6 +234,20 @@ def _window(node: Window) -> Traits:
     )
 
 
+def _python_eval(node: PythonEval) -> Traits:
+    return Traits(
+        evaluates=node.arguments,
+        together=None,
+        divisible=_ANY,
+        # Not row by row: a function sees the batches of its task, and it runs beside the plan, not in it.
+        repeatable=True,
+        needs_order=False,
+        keeps_order=True,
+        is_work=True,
+        carries=lambda: _own_columns(node.child),
+    )
+
+
 def _exchange(node: Exchange) -> Traits:
     return Traits(
         evaluates=(*node.keys, *node.order),
@@ -285,6 +300,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     TopN: _top_n,
     Expand: _expand,
     Window: _window,
+    PythonEval: _python_eval,
     Exchange: _exchange,
     WriteFiles: _write,
     Join: _join,

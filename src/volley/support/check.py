@@ -17,6 +17,7 @@ from volley.plan.nodes import (
     Limit,
     LocalRows,
     Node,
+    PythonEval,
     Range,
     Sort,
     SourceScan,
@@ -31,7 +32,7 @@ from volley.plan.traits import traits_of
 from volley.plan.types import ArrayType, DataType, OtherType, StructType, is_carried
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
-from volley.support.operators import JOINS, OPERATORS
+from volley.support.operators import JOINS, OPERATORS, PYTHON_OPERATORS
 from volley.support.reasons import Reason, Unsupported
 from volley.support.windows import check_window
 
@@ -109,6 +110,8 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_types(node.output)
         case LocalRows() | Range() | StageInput():
             yield from _check_types(node.output)
+        case PythonEval():
+            yield from _check_types(node.results)
         case Aggregate():
             yield from check_aggregate(node)
             yield from _check_keys("Aggregate", node.grouping)
@@ -128,6 +131,8 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
         case Unknown(name, detail, _, _):
             rule = OPERATORS.get(name)
             reason = rule.reason if rule and rule.reason else Reason.OPERATOR
+            if name in PYTHON_OPERATORS and detail:
+                reason = Reason.PYTHON
             yield Unsupported(reason, name, detail or (rule.note if rule and rule.reason else ""))
 
 

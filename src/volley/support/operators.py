@@ -63,11 +63,16 @@ OPERATORS: dict[str, Rule] = {
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "CollectTailExec": Rule("tail(): the last rows depend on Spark's partitions.", Reason.OPERATOR),
     "BatchEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
-    "ArrowEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
+    "ArrowEvalPythonExec": Rule("Python, pandas and Arrow functions of rows, in Python worker processes."),
     "MapInPandasExec": Rule(_PYTHON, Reason.OPERATOR),
     "MapInArrowExec": Rule(_PYTHON, Reason.OPERATOR),
     "FlatMapGroupsInPandasExec": Rule(_PYTHON, Reason.OPERATOR),
 }
+
+PYTHON_OPERATORS = frozenset(
+    name for name in OPERATORS if "Python" in name or "InPandas" in name or "InArrow" in name
+)
+"""The operators that call Python functions."""
 
 JOINS: dict[JoinKind, Rule] = {
     JoinKind.INNER: Rule("Keys, conditions or both; a cross join has neither."),

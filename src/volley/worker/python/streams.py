@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python operators of a running task: each ends a plan of its own, and is a table for the plan above.
+
+    plan below  --batches-->  channel  -->  sender  -->  Python worker  -->  reader  -->  queue  -->  plan above
+      on the event loop                     thread        process            thread               DataFusion stream
+
+To a function, each of these streams is a task. There is at most one per core, and only one if the rows are in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
+
+import pyarrow as pa
+from datafusion import DataFrame, SessionContext
+
+from volley.batches import empty_batch
+from volley.ids import AttemptId
+from volley.loop import Work, run_blocking
+from volley.lower.memory import OperatorMemory
+from volley.lower.operators import lower
+from volley.lower.scope import Inputs
+from volley.lower.sessions import planning_context, running_context
+from volley.lower.streams import StreamTable
+from volley.plan.nodes import PythonEval
+from volley.worker.batch_queue import NOTHING, BatchQueue
+from volley.worker.fragment import Fragment
+from volley.worker.python.channel import Channel
+from volley.worker.python.conversions import Converted, convert
+from volley.worker.python.processes import shared_python_workers
+from volley.worker.python.program_run import ProgramRun
+from volley.worker.python.protocol import TaskIdentity
+from volley.worker.split_queue import Stopped
+
+_QUEUE_BYTES = 32 * 2**20
+# How long DataFusion's thread waits for a batch before it does other work: see `worker.scan`.
+_TURN_SECONDS = 0.001
+_END_SECONDS = 5.0
+_POLL_SECONDS = 0.002
+
+
+class PythonStreams:
+    """All Python operators of one run of an attempt. `errors` collects what their plans and functions raise.
+
+    Created on the event loop on which the plans below them run.
+    """
+
+    def __init__(
+        self, attempt: AttemptId, cores: int, memory: OperatorMemory | None, errors: list[Exception]
+    ) -> None:
+        self._attempt = attempt
+        self._cores = cores
+        self._memory = memory
+        self._errors = errors
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._passes: list[_Pass] = []
+        self._streams = 0
+        self._closed = False
+
+    def table(self, node: PythonEval, inputs: Inputs, resources: ExitStack) -> StreamTable:
+        """The rows of an operator, for the plan above it. Nothing runs before they are read."""
+        operator = convert(node)
+        frame = lower(operator.plan, planning_context(self._cores, self._memory), inputs, resources)
+        width = max(1, min(self._cores, frame.execution_plan().partition_count))
+        table = _Table(self, operator, frame, width)
+        return StreamTable(operator.schema, [partial(table.batches, number) for number in range(width)])
+
+    def begin(self, operator: Converted, frame: DataFrame, width: int) -> _Pass:
+        """Run the plan below an operator, in `width` streams."""
+        with self._lock:
+            if self._closed:
+                raise Stopped
+            first = self._attempt.task.task * 1024 + self._streams
+            self._streams += width
+            tasks = [
+                TaskIdentity(self._attempt.task.stage.stage, first + number, self._attempt.attempt)
+                for number in range(width)
+            ]
+            context = running_context(self._cores, self._memory)
+            started = _Pass(operator, frame, context, tasks, self._errors, self._loop)
+            self._passes.append(started)
+        started.start()
+        return started
+
+    def close(self) -> None:
+        """Stop everything. Workers that still run are killed."""
+        with self._lock:
+            self._closed = True
+            passes = list(self._passes)
+        for item in passes:
+            item.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for the threads and plans to stop, but not long: one may be in a call that cannot be interrupted."""
+        deadline = time.monotonic() + _END_SECONDS
+        while any(item.busy for item in self._passes) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+class _Table:
+    """The streams of one operator. DataFusion may read a table several times: each time it is computed again."""
+
+    def __init__(self, owner: PythonStreams, operator: Converted, frame: DataFrame, width: int) -> None:
+        self._owner = owner
+        self._operator = operator
+        self._frame = frame
+        self._width = width
+        self._lock = threading.Lock()
+        self._passes: list[_Pass] = []
+        self._read = [0] * width
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        with self._lock:
+            place = self._read[number]
+            self._read[number] += 1
+            if place == len(self._passes):
+                self._passes.append(self._owner.begin(self._operator, self._frame, self._width))
+        return self._passes[place].batches(number)
+
+
+class _Pass:
+    """One pass over an operator's rows."""
+
+    def __init__(
+        self,
+        operator: Converted,
+        frame: DataFrame,
+        context: SessionContext,
+        tasks: list[TaskIdentity],
+        errors: list[Exception],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._schema = operator.schema
+        self._frame = frame
+        self._context = context
+        self._errors = errors
+        self._loop = loop
+        self._streams = [_Stream(operator, task, errors, loop) for task in tasks]
+        self._drive: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ended = False
+
+    def start(self) -> None:
+        for stream in self._streams:
+            stream.start()
+        self._loop.call_soon_threadsafe(self._start_plan)
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        nothing = empty_batch(self._schema)
+        while (batch := self._streams[number].output.get(_TURN_SECONDS)) is not None:
+            yield nothing if batch is NOTHING else batch
+
+    def close(self) -> None:
+        self._closed = True
+        for stream in self._streams:
+            stream.close()
+        self._loop.call_soon_threadsafe(self._stop_plan)
+
+    @property
+    def busy(self) -> bool:
+        return not self._ended or any(stream.busy for stream in self._streams)
+
+    def _start_plan(self) -> None:
+        if self._closed:
+            self._ended = True
+        else:
+            self._drive = asyncio.create_task(self._run())
+            self._drive.add_done_callback(self._end)
+
+    def _stop_plan(self) -> None:
+        if self._drive is None:
+            self._ended = True
+        else:
+            self._drive.cancel()
+
+    async def _run(self) -> None:
+        async def give(number: int, batch: pa.RecordBatch) -> None:
+            await self._streams[number % len(self._streams)].input.put(batch)
+
+        # A plan runs once. DataFusion cannot plan on its own threads, on which a pass begins.
+        plan = await run_blocking(Work.PLAN, self._frame.execution_plan)
+        fragment = Fragment(self._context, plan, self._errors)
+        del plan
+        try:
+            await fragment.run(give)
+        finally:
+            fragment.drop()
+
+    def _end(self, drive: asyncio.Task[None]) -> None:
+        error = None if drive.cancelled() else drive.exception()
+        if isinstance(error, Exception):
+            self._errors.append(error)
+        for stream in self._streams:
+            if error is not None:
+                stream.fail(error)
+            else:
+                stream.input.end()
+        self._drive = None
+        self._ended = True
+
+
+class _Stream:
+    """Rows of one stream through one Python worker, into `output`."""
+
+    def __init__(
+        self,
+        operator: Converted,
+        task: TaskIdentity,
+        errors: list[Exception],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._conversion = operator.conversion()
+        self._run = ProgramRun(shared_python_workers(), operator.program, task)
+        self._errors = errors
+        self.input = Channel(loop, _QUEUE_BYTES)
+        self.output = BatchQueue(_QUEUE_BYTES, 1)
+        self._thread = threading.Thread(target=self._receive, name="volley-python-receive", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def fail(self, error: BaseException) -> None:
+        self.output.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
+        self.close()
+
+    def close(self) -> None:
+        self.input.close()
+        self.output.close()
+        self._run.close()
+
+    @property
+    def busy(self) -> bool:
+        return self._thread.is_alive()
+
+    def _receive(self) -> None:
+        try:
+            rows = self.input.batches()
+            # A function of rows is not started for nothing.
+            first = next(rows, None)
+            if first is not None:
+                all_rows = chain([first], rows)
+                for results in self._run.results(lambda out: self._conversion.send(all_rows, out)):
+                    for batch in self._conversion.receive(results):
+                        self.output.put(batch)
+                self._conversion.finish()
+        except Stopped:
+            pass
+        except Exception as error:
+            self._errors.append(error)
+            self.output.fail(error)
+        finally:
+            self.output.end_reader()
