@@ -277,7 +277,7 @@ def test_as_deep_as_may_be_is_native(numbers: DataFrame, spark: SparkSession) ->
 def test_a_source_that_does_not_compile_says_why(spark: SparkSession) -> None:
     made: Future[reader.Reader] = Future()
     source = reader.source().replace("plan.productArity()", "plan.productWidth()")
-    reader.compile_reader(made, spark.sparkContext._gateway, source, (), ())
+    reader.compile_reader(made, spark.sparkContext._gateway, source, reader.Wanted((), ()))
     with pytest.raises(CaptureError, match=r"could not be compiled: .*productWidth"):
         reader.wait_for_reader(made)
 

@@ -28,11 +28,14 @@ class LocalDeployment:
     """The embedded default."""
 
     is_remote = False
-    runs_python = True
 
     def __init__(self, context: SparkContext, config: Config) -> None:
         self._context = context
         self._config = config
+
+    @property
+    def runs_python(self) -> bool:
+        return self._config.python_functions
 
     @property
     def serves_spark(self) -> bool:

@@ -33,7 +33,6 @@ from volley.plan.nodes import (
     Node,
     OneRow,
     Project,
-    PythonEval,
     Range,
     Sort,
     SourceScan,
@@ -43,6 +42,13 @@ from volley.plan.nodes import (
     Unknown,
     Window,
     WriteFiles,
+)
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
 )
 
 
@@ -87,7 +93,9 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             return _range(node, scope)
         case OneRow():
             return scope.context.read_empty()
-        case StageInput() | FeedInput() | PythonEval():
+        case StageInput() | FeedInput():
+            return _read_stream(node, scope)
+        case PythonEval() | PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
             return _read_stream(node, scope)
         case Project(expressions, child):
             return _project(expressions, _lower(child, scope))

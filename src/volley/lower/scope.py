@@ -14,10 +14,11 @@ from datafusion import DataFrame, Expr, SessionContext, col
 
 from volley.lower.expressions import column_name
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import FeedInput, PythonEval, StageInput
+from volley.plan.nodes import FeedInput, StageInput
+from volley.plan.python_nodes import PythonNode
 from volley.plan.types import STRING, DataType, to_arrow
 
-Streamed = StageInput | FeedInput | PythonEval
+Streamed = StageInput | FeedInput | PythonNode
 """Nodes whose rows do not come from DataFusion. The worker gives them as streams."""
 
 Inputs = Callable[[Streamed], ds.Dataset]

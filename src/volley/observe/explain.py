@@ -33,6 +33,13 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.settings import is_active, settings
 from volley.splits.files import FileSource
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
@@ -198,6 +205,9 @@ def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
             return f"Join {kind}{' null-aware' if null_aware else ''} on {len(left_keys)} keys" + (
                 " and a condition" if condition is not None else ""
             )
+        case PythonEval() | PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
+            names = ", ".join(call.name for call in node.program.calls)
+            return f"{type(node).__name__} {names} [{_names(node.output)}]"
         case Unknown(name, detail, _, _):
             return f"{name} {detail}".rstrip()
         case _:

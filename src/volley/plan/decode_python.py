@@ -10,14 +10,41 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from volley.plan.decode_nodes import Operator, unknown
-from volley.plan.expressions import Attribute, Call, Expression, canonicalize
-from volley.plan.nodes import Node
-from volley.plan.python_nodes import EvalType, PythonCall, PythonEval, PythonProcess, PythonProgram
-from volley.plan.types import StructField
+from volley.plan.expressions import (
+    AggregateCall,
+    Alias,
+    Attribute,
+    Call,
+    Expression,
+    WindowCall,
+    attribute_of,
+    canonicalize,
+)
+from volley.plan.nodes import (
+    Exchange,
+    Filter,
+    Node,
+    Partitioning,
+    Project,
+    Sort,
+)
+from volley.plan.python_nodes import (
+    EvalType,
+    PythonAggregate,
+    PythonCall,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonProcess,
+    PythonProgram,
+    PythonWindow,
+)
+from volley.plan.types import StructField, StructType
 
 _PROFILER = "spark.sql.pyspark.udf.profiler"
 _LOGGING = "spark.sql.pyspark.worker.logging.enabled"
@@ -93,14 +120,128 @@ def _eval(operator: Operator, functions: Functions) -> Node:
     results: tuple[Attribute, ...] = operator.all("resultAttrs")
     inputs = _Inputs()
     decoded = tuple(_call(call, functions, inputs) for call in calls)
-    columns = tuple(StructField(f"_{n}", item.type, True) for n, item in enumerate(inputs.expressions))
-    program = _program(operator, operator.value("evalType"), decoded, columns, list(_used(calls, functions)))
+    used = list(_used(calls, functions))
+    program = _program(operator, operator.value("evalType"), decoded, inputs.columns, used)
     return PythonEval(program, tuple(inputs.expressions), results, operator.children[0])
+
+
+def _map(operator: Operator, functions: Functions) -> Node:
+    call: Call = operator.one("func")
+    child = operator.children[0]
+    if operator.value("isBarrier") or operator.values.get("profile", "set") is not None:
+        raise _Refused("a barrier or a resource profile")
+    attributes = _attributes(call, child)
+    columns = (StructField("struct", StructType(_fields(attributes)), True),)
+    program = _one_call(operator, call, (0,), columns, functions)
+    return PythonMap(program, attributes, operator.all("output"), _is_placed(child), child)
+
+
+def _group_map(operator: Operator, functions: Functions) -> Node:
+    call: Call = operator.one("func")
+    child = operator.children[0]
+    keys: tuple[Attribute, ...] = operator.all("groupingAttributes")
+    data = tuple(item for item in call.arguments if isinstance(item, Attribute))
+    shown = [attribute.id for attribute in data]
+    if shown != [attribute.id for attribute in child.output[len(keys) :]]:
+        raise _Refused("the columns of a group could not be read")
+    # A key that is among the columns of the group is not sent twice.
+    extra = tuple({key.id: key for key in keys if key.id not in shown}.values())
+    places = {attribute.id: place for place, attribute in reversed(list(enumerate((*extra, *data))))}
+    key_places = [places[key.id] for key in keys]
+    data_places = range(len(extra), len(extra) + len(data))
+    offsets = (len(keys) + len(data) + 1, len(keys), *key_places, *data_places)
+    columns = _fields((*extra, *data))
+    if operator.name == "FlatMapGroupsInArrowExec":
+        columns = (StructField("struct", StructType(columns), True),)
+    program = _one_call(operator, call, offsets, columns, functions)
+    return PythonGroupMap(program, keys, (*extra, *data), operator.all("output"), child)
+
+
+def _aggregate(operator: Operator, functions: Functions) -> Node:
+    aggregates: tuple[AggregateCall, ...] = operator.all("aggExpressions")
+    if any(item.distinct or item.filter is not None for item in aggregates):
+        raise _Refused("DISTINCT or FILTER")
+    calls = tuple(item.function for item in aggregates)
+    inputs = _Inputs()
+    decoded = tuple(_call(call, functions, inputs) for call in calls)
+    program = _program(
+        operator, operator.value("evalType"), decoded, inputs.columns, list(_used(calls, functions))
+    )
+    results = tuple(Attribute(item.result_id, item.function.function, item.type) for item in aggregates)
+    grouping = operator.all("groupingExpressions")
+    node = PythonAggregate(program, grouping, tuple(inputs.expressions), results, operator.children[0])
+    return Project(operator.all("resultExpressions"), node)
+
+
+def _window(operator: Operator, functions: Functions) -> Node:
+    columns: tuple[Alias, ...] = operator.all("windowExpression")
+    calls = []
+    for column in columns:
+        match column:
+            case Alias(_, _, WindowCall(function, _, _, frame)):
+                if frame.lower is not None or frame.upper is not None:
+                    raise _Refused("a window frame that is not the whole partition")
+                calls.append(function.function if isinstance(function, AggregateCall) else function)
+            case _:
+                raise _Refused("a window expression could not be read")
+    inputs = _Inputs()
+    decoded = tuple(_call(call, functions, inputs) for call in calls)
+    used = list(_used(tuple(calls), functions))
+    program = _program(operator, operator.value("evalType"), decoded, inputs.columns, used)
+    bounds = ("window_bound_types", ",".join(["unbounded"] * len(calls)))
+    return PythonWindow(
+        replace(program, settings=(*program.settings, bounds)),
+        operator.all("partitionSpec"),
+        operator.all("orderSpec"),
+        tuple(inputs.expressions),
+        tuple(attribute_of(column) for column in columns),
+        operator.children[0],
+    )
 
 
 PYTHON_DECODERS: dict[str, PythonDecoder] = {
     "ArrowEvalPythonExec": _eval,
+    "MapInPandasExec": _map,
+    "MapInArrowExec": _map,
+    "FlatMapGroupsInPandasExec": _group_map,
+    "FlatMapGroupsInArrowExec": _group_map,
+    "ArrowAggregatePythonExec": _aggregate,
+    "ArrowWindowPythonExec": _window,
 }
+
+
+def _attributes(call: Call, child: Node) -> tuple[Attribute, ...]:
+    """The child's columns as Catalyst knows them: captured nodes do not know whether a column can be NULL."""
+    found = tuple(item for item in call.arguments if isinstance(item, Attribute))
+    if not found or [item.id for item in found] != [column.id for column in child.output]:
+        raise _Refused("the columns of the input could not be read")
+    return found
+
+
+def _fields(attributes: tuple[Attribute, ...]) -> tuple[StructField, ...]:
+    return tuple(StructField(item.name, item.type, item.nullable) for item in attributes)
+
+
+def _is_placed(node: Node) -> bool:
+    """Whether rows were partitioned or sorted for what reads them, which sees that."""
+    while isinstance(node, Project | Filter | PythonEval):
+        node = node.child
+    placed = (Partitioning.HASH, Partitioning.RANGE, Partitioning.SINGLE)
+    return isinstance(node, Sort) or (isinstance(node, Exchange) and node.partitioning in placed)
+
+
+def _one_call(
+    operator: Operator,
+    call: Call,
+    offsets: tuple[int, ...],
+    columns: tuple[StructField, ...],
+    functions: Functions,
+) -> PythonProgram:
+    """The program of an operator with one function, which gets what `offsets` say."""
+    decoded = _call(replace(call, arguments=()), functions, _Inputs())
+    decoded = replace(decoded, arguments=tuple((offset, None) for offset in offsets))
+    used = [_function(call, functions)]
+    return _program(operator, call.option("evalType"), (decoded,), columns, used)
 
 
 class _Inputs:
@@ -109,6 +250,10 @@ class _Inputs:
     def __init__(self) -> None:
         self.expressions: list[Expression] = []
         self._places: dict[Expression, int] = {}
+
+    @property
+    def columns(self) -> tuple[StructField, ...]:
+        return tuple(StructField(f"_{n}", item.type, True) for n, item in enumerate(self.expressions))
 
     def place(self, argument: Expression) -> int:
         place = self._places.setdefault(canonicalize(argument), len(self.expressions))
@@ -156,10 +301,10 @@ def _used(calls: tuple[Call, ...], functions: Functions) -> Iterator[dict[str, A
     """The functions that the calls consist of."""
     for call in calls:
         yield _function(call, functions)
-        yield from _used(tuple(a for a in call.arguments if _is_function(a)), functions)  # type: ignore[arg-type]
+        yield from _used(tuple(filter(_is_function, call.arguments)), functions)
 
 
-def _is_function(expression: Expression) -> bool:
+def _is_function(expression: Expression) -> TypeGuard[Call]:
     return isinstance(expression, Call) and expression.function == "PythonUDF"
 
 
@@ -172,12 +317,12 @@ def _function(call: Call, functions: Functions) -> dict[str, Any]:
 
 def _program(
     operator: Operator,
-    eval_type: int,
+    eval_type: object,
     calls: tuple[PythonCall, ...],
     columns: tuple[StructField, ...],
     used: Functions,
 ) -> PythonProgram:
-    if eval_type not in set(EvalType):
+    if not isinstance(eval_type, int) or eval_type not in set(EvalType):
         raise _Refused(f"functions of PySpark's type {eval_type}")
     settings: dict[str, str] = operator.value("settings")
     _check_settings(settings)

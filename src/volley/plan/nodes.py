@@ -24,7 +24,13 @@ from volley.plan.expressions import (
     SortKey,
     attribute_of,
 )
-from volley.plan.python_nodes import PythonEval
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.types import LONG, STRING
 
 # ---------------------------------------------------------------------------------------------- sources
@@ -454,6 +460,10 @@ Node = (
     | Expand
     | Window
     | PythonEval
+    | PythonMap
+    | PythonGroupMap
+    | PythonAggregate
+    | PythonWindow
     | Exchange
     | WriteFiles
     | Join

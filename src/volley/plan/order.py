@@ -51,7 +51,6 @@ from volley.plan.nodes import (
     Node,
     Partitioning,
     Project,
-    PythonEval,
     Range,
     Sort,
     TopN,
@@ -60,6 +59,13 @@ from volley.plan.nodes import (
     Window,
     WriteFiles,
     transform,
+)
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
 )
 from volley.plan.traits import NUMBERING, depends_on_order, function_of, traits_of, window_calls
 from volley.plan.types import (
@@ -328,6 +334,8 @@ class _OrderCarrier:
                 # Groups are in hash table order.
                 return node, Order(together=self.carry(node.child)[1].together)
             case Expand() | Unknown() | WriteFiles():
+                return node, self._lose(node)
+            case PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
                 return node, self._lose(node)
             case _:
                 return node, Order()

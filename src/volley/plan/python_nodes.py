@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from volley.plan.expressions import Attribute, Expression
+from volley.plan.expressions import Attribute, Expression, SortKey, attribute_of
 from volley.plan.types import StructField
 
 if TYPE_CHECKING:
@@ -23,9 +23,21 @@ class EvalType(IntEnum):
 
     ARROW_BATCHED = 101
     SCALAR_PANDAS = 200
+    GROUPED_MAP_PANDAS = 201
+    GROUPED_AGG_PANDAS = 202
+    WINDOW_AGG_PANDAS = 203
     SCALAR_PANDAS_ITER = 204
+    MAP_PANDAS_ITER = 205
+    MAP_ARROW_ITER = 207
+    GROUPED_MAP_ARROW = 209
+    GROUPED_MAP_ARROW_ITER = 215
+    GROUPED_MAP_PANDAS_ITER = 216
+    GROUPED_AGG_PANDAS_ITER = 217
     SCALAR_ARROW = 250
     SCALAR_ARROW_ITER = 251
+    GROUPED_AGG_ARROW = 252
+    WINDOW_AGG_ARROW = 253
+    GROUPED_AGG_ARROW_ITER = 254
 
 
 @dataclass(frozen=True)
@@ -96,3 +108,82 @@ class PythonEval:
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
         return self.child.output + self.results
+
+
+@dataclass(frozen=True)
+class PythonMap:
+    """A function from all batches of a stream to other batches (`mapInPandas`, `mapInArrow`).
+
+    `single`: the rows were partitioned or sorted for the function, so one stream has to have all of them.
+    """
+
+    program: PythonProgram
+    arguments: tuple[Expression, ...]
+    output: tuple[Attribute, ...]
+    single: bool
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+
+@dataclass(frozen=True)
+class PythonGroupMap:
+    """A function from all rows of a group to other rows (`applyInPandas`, `applyInArrow`)."""
+
+    program: PythonProgram
+    grouping: tuple[Expression, ...]
+    arguments: tuple[Expression, ...]
+    output: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+
+@dataclass(frozen=True)
+class PythonAggregate:
+    """One row per group: its keys, then one value for each call of `program`. The calls read `arguments`."""
+
+    program: PythonProgram
+    grouping: tuple[Expression, ...]
+    arguments: tuple[Expression, ...]
+    results: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return (*(attribute_of(key) for key in self.grouping), *self.results)
+
+
+@dataclass(frozen=True)
+class PythonWindow:
+    """Adds one column for each call of `program`, computed over all rows with the same `grouping`.
+
+    The calls read `arguments`, and see the rows in the order of `order`.
+    """
+
+    program: PythonProgram
+    grouping: tuple[Expression, ...]
+    order: tuple[SortKey, ...]
+    arguments: tuple[Expression, ...]
+    results: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output + self.results
+
+
+PythonNode = PythonEval | PythonMap | PythonGroupMap | PythonAggregate | PythonWindow
+"""The operators whose rows come from Python workers."""

@@ -43,7 +43,6 @@ from volley.plan.nodes import (
     Node,
     OneRow,
     Project,
-    PythonEval,
     Range,
     Sort,
     SourceScan,
@@ -54,6 +53,13 @@ from volley.plan.nodes import (
     Window,
     WriteFiles,
     expressions,
+)
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
 )
 from volley.plan.types import FRACTIONAL
 
@@ -248,6 +254,31 @@ def _python_eval(node: PythonEval) -> Traits:
     )
 
 
+def _python_map(node: PythonMap) -> Traits:
+    # The function may return anything for the rows of a stream, and does not see the same streams again.
+    return Traits(evaluates=node.arguments, together=() if node.single else None, is_work=True)
+
+
+def _python_groups(node: PythonGroupMap | PythonAggregate) -> Traits:
+    # What a function returns for a group may depend on the order of its rows.
+    return Traits(
+        evaluates=(*node.grouping, *node.arguments),
+        together=node.grouping,
+        sorts_input=True,
+        reduces=Reduction.GROUPS,
+        is_work=True,
+    )
+
+
+def _python_window(node: PythonWindow) -> Traits:
+    return Traits(
+        evaluates=(*node.grouping, *node.order, *node.arguments),
+        together=node.grouping,
+        sorts_input=True,
+        is_work=True,
+    )
+
+
 def _exchange(node: Exchange) -> Traits:
     return Traits(
         evaluates=(*node.keys, *node.order),
@@ -301,6 +332,10 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     Expand: _expand,
     Window: _window,
     PythonEval: _python_eval,
+    PythonMap: _python_map,
+    PythonGroupMap: _python_groups,
+    PythonAggregate: _python_groups,
+    PythonWindow: _python_window,
     Exchange: _exchange,
     WriteFiles: _write,
     Join: _join,

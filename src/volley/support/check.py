@@ -17,7 +17,6 @@ from volley.plan.nodes import (
     Limit,
     LocalRows,
     Node,
-    PythonEval,
     Range,
     Sort,
     SourceScan,
@@ -28,8 +27,15 @@ from volley.plan.nodes import (
     Window,
 )
 from volley.plan.order import missing_order
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.traits import traits_of
-from volley.plan.types import ArrayType, DataType, OtherType, StructType, is_carried
+from volley.plan.types import FRACTIONAL, ArrayType, DataType, OtherType, StructType, is_carried
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
 from volley.support.operators import JOINS, OPERATORS, PYTHON_OPERATORS
@@ -112,6 +118,15 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_types(node.output)
         case PythonEval():
             yield from _check_types(node.results)
+        case PythonMap():
+            yield from _check_types(node.output)
+        case PythonGroupMap() | PythonAggregate():
+            yield from _check_types(node.output)
+            yield from _check_groups(node)
+        case PythonWindow():
+            yield from _check_types(node.results)
+            yield from _check_groups(node)
+            yield from _check_keys("Window", node.order)
         case Aggregate():
             yield from check_aggregate(node)
             yield from _check_keys("Aggregate", node.grouping)
@@ -147,6 +162,14 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
     for key in keys:
         if isinstance(key.type, StructType | ArrayType | OtherType):
             yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
+
+
+def _check_groups(node: PythonGroupMap | PythonAggregate | PythonWindow) -> Iterator[Unsupported]:
+    yield from _check_keys("group", node.grouping)
+    for key in node.grouping:
+        if key.type in FRACTIONAL:
+            # 0.0 and -0.0 are one group, and the function may see either.
+            yield Unsupported(Reason.ARGUMENT_TYPES, "group", f"key of type {key.type}")
 
 
 def _check_order(node: Window | Limit) -> Iterator[Unsupported]:

@@ -39,7 +39,7 @@ from volley.lower.scope import Inputs, Streamed, arrow_schema
 from volley.lower.sessions import hashing_context, planning_context, running_context
 from volley.lower.streams import StreamTable
 from volley.lower.written import written_plan
-from volley.plan.nodes import FeedInput, Join, Partitioning, PythonEval, StageInput, WriteFiles, walk
+from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFiles, walk
 from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
@@ -258,7 +258,7 @@ class _Inputs:
                 return self.scans.table(node)
             case StageInput():
                 return _input_table(self.task.inputs, self.store, self.cores, self.errors, node)
-            case PythonEval():
+            case _:
                 return self.python.table(node, self, self.resources)
 
 

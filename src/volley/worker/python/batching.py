@@ -84,8 +84,8 @@ class Alignment:
     One thread adds rows, another one results.
     """
 
-    def __init__(self, kept: int, schema: pa.Schema) -> None:
-        """The first `kept` columns of the rows are kept, then come the results; together they have `schema`."""
+    def __init__(self, kept: Sequence[int], schema: pa.Schema) -> None:
+        """The columns `kept` of the rows come first, then the results; together they have `schema`."""
         self._kept = kept
         self._schema = schema
         self._rows: deque[pa.RecordBatch] = deque()
@@ -95,7 +95,7 @@ class Alignment:
 
     def match(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The next rows, each with its results. Nothing is copied."""
-        arrays = results_of(results.columns, self._schema, self._kept)
+        arrays = results_of(results.columns, self._schema, len(self._kept))
         start = 0
         while start < results.num_rows:
             if not self._rows:
@@ -105,7 +105,7 @@ class Alignment:
             if count < rows.num_rows:
                 self._rows.appendleft(rows.slice(count))
             columns = [
-                *(column.slice(0, count) for column in rows.columns[: self._kept]),
+                *(rows.column(place).slice(0, count) for place in self._kept),
                 *(array.slice(start, count) for array in arrays),
             ]
             yield make_batch(columns, self._schema, count)

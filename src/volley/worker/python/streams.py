@@ -10,17 +10,20 @@ To a function, each of these streams is a task. There is at most one per core, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 from datafusion import DataFrame, SessionContext
 
 from volley.batches import empty_batch
+from volley.errors import EngineError
 from volley.ids import AttemptId
 from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
@@ -28,11 +31,12 @@ from volley.lower.operators import lower
 from volley.lower.scope import Inputs
 from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import StreamTable
-from volley.plan.nodes import PythonEval
+from volley.plan.python_nodes import PythonNode
 from volley.worker.batch_queue import NOTHING, BatchQueue
 from volley.worker.fragment import Fragment
 from volley.worker.python.channel import Channel
 from volley.worker.python.conversions import Converted, convert
+from volley.worker.python.groups import GroupQueue, cut_groups
 from volley.worker.python.processes import shared_python_workers
 from volley.worker.python.program_run import ProgramRun
 from volley.worker.python.protocol import TaskIdentity
@@ -64,13 +68,22 @@ class PythonStreams:
         self._streams = 0
         self._closed = False
 
-    def table(self, node: PythonEval, inputs: Inputs, resources: ExitStack) -> StreamTable:
+    def table(self, node: PythonNode, inputs: Inputs, resources: ExitStack) -> StreamTable:
         """The rows of an operator, for the plan above it. Nothing runs before they are read."""
         operator = convert(node)
         frame = lower(operator.plan, planning_context(self._cores, self._memory), inputs, resources)
-        width = max(1, min(self._cores, frame.execution_plan().partition_count))
+        width = self._width(operator, frame)
         table = _Table(self, operator, frame, width)
         return StreamTable(operator.schema, [partial(table.batches, number) for number in range(width)])
+
+    def _width(self, operator: Converted, frame: DataFrame) -> int:
+        if operator.single:
+            return 1
+        # Groups are dealt to all streams.
+        return self._cores if operator.groups is not None else self._streams_of(frame)
+
+    def _streams_of(self, frame: DataFrame) -> int:
+        return max(1, min(self._cores, int(frame.execution_plan().partition_count)))
 
     def begin(self, operator: Converted, frame: DataFrame, width: int) -> _Pass:
         """Run the plan below an operator, in `width` streams."""
@@ -142,14 +155,26 @@ class _Pass:
         self._context = context
         self._errors = errors
         self._loop = loop
-        self._streams = [_Stream(operator, task, errors, loop) for task in tasks]
+        self._grouping: _Grouping | None = None
+        if operator.groups is None:
+            self._inputs = [Channel(loop, _QUEUE_BYTES) for _ in tasks]
+            items: list[Iterator[Any]] = [channel.batches() for channel in self._inputs]
+        else:
+            self._inputs = [Channel(loop, _QUEUE_BYTES)]
+            self._grouping = _Grouping(self._inputs[0], operator.groups, self.fail)
+            items = [self._grouping.queue.groups() for _ in tasks]
+        self._streams = [
+            _Stream(operator, task, mine, self.fail) for task, mine in zip(tasks, items, strict=True)
+        ]
         self._drive: asyncio.Task[None] | None = None
         self._closed = False
         self._ended = False
 
     def start(self) -> None:
+        if self._grouping is not None:
+            self._grouping.thread.start()
         for stream in self._streams:
-            stream.start()
+            stream.thread.start()
         self._loop.call_soon_threadsafe(self._start_plan)
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
@@ -157,15 +182,30 @@ class _Pass:
         while (batch := self._streams[number].output.get(_TURN_SECONDS)) is not None:
             yield nothing if batch is NOTHING else batch
 
+    def fail(self, error: Exception) -> None:
+        """End the pass. The first error is the one that counts."""
+        self._errors.append(error)
+        for stream in self._streams:
+            stream.output.fail(error)
+        self.close()
+
     def close(self) -> None:
         self._closed = True
+        for channel in self._inputs:
+            channel.close()
+        if self._grouping is not None:
+            self._grouping.queue.close()
         for stream in self._streams:
             stream.close()
-        self._loop.call_soon_threadsafe(self._stop_plan)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the plan
+            self._loop.call_soon_threadsafe(self._stop_plan)
 
     @property
     def busy(self) -> bool:
-        return not self._ended or any(stream.busy for stream in self._streams)
+        threads = [stream.thread for stream in self._streams]
+        if self._grouping is not None:
+            threads.append(self._grouping.thread)
+        return not self._ended or any(thread.is_alive() for thread in threads)
 
     def _start_plan(self) -> None:
         if self._closed:
@@ -182,7 +222,7 @@ class _Pass:
 
     async def _run(self) -> None:
         async def give(number: int, batch: pa.RecordBatch) -> None:
-            await self._streams[number % len(self._streams)].input.put(batch)
+            await self._inputs[number % len(self._inputs)].put(batch)
 
         # A plan runs once. DataFusion cannot plan on its own threads, on which a pass begins.
         plan = await run_blocking(Work.PLAN, self._frame.execution_plan)
@@ -194,66 +234,72 @@ class _Pass:
             fragment.drop()
 
     def _end(self, drive: asyncio.Task[None]) -> None:
-        error = None if drive.cancelled() else drive.exception()
-        if isinstance(error, Exception):
-            self._errors.append(error)
-        for stream in self._streams:
-            if error is not None:
-                stream.fail(error)
-            else:
-                stream.input.end()
         self._drive = None
         self._ended = True
+        error = None if drive.cancelled() else drive.exception()
+        if error is None:
+            for channel in self._inputs:
+                channel.end()
+        else:
+            # A panic of the engine is not an Exception.
+            self.fail(error if isinstance(error, Exception) else EngineError(str(error)))
+
+
+class _Grouping:
+    """The thread that cuts sorted rows into groups, and the queue from which all streams take them."""
+
+    def __init__(self, rows: Channel, keys: tuple[int, ...], fail: Callable[[Exception], None]) -> None:
+        self._rows = rows
+        self._keys = keys
+        self._fail = fail
+        self.queue = GroupQueue(_QUEUE_BYTES)
+        self.thread = threading.Thread(target=self._cut, name="volley-python-groups", daemon=True)
+
+    def _cut(self) -> None:
+        try:
+            for group in cut_groups(self._rows.batches(), self._keys):
+                self.queue.put(group)
+            self.queue.end()
+        except Stopped:
+            pass
+        except Exception as error:
+            self._fail(error)
 
 
 class _Stream:
-    """Rows of one stream through one Python worker, into `output`."""
+    """The rows or groups of one stream through one Python worker, into `output`."""
 
     def __init__(
         self,
         operator: Converted,
         task: TaskIdentity,
-        errors: list[Exception],
-        loop: asyncio.AbstractEventLoop,
+        items: Iterator[Any],
+        fail: Callable[[Exception], None],
     ) -> None:
         self._conversion = operator.conversion()
+        self._needs_rows = operator.needs_rows
         self._run = ProgramRun(shared_python_workers(), operator.program, task)
-        self._errors = errors
-        self.input = Channel(loop, _QUEUE_BYTES)
+        self._items = items
+        self._fail = fail
         self.output = BatchQueue(_QUEUE_BYTES, 1)
-        self._thread = threading.Thread(target=self._receive, name="volley-python-receive", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def fail(self, error: BaseException) -> None:
-        self.output.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
-        self.close()
+        self.thread = threading.Thread(target=self._receive, name="volley-python-receive", daemon=True)
 
     def close(self) -> None:
-        self.input.close()
         self.output.close()
         self._run.close()
 
-    @property
-    def busy(self) -> bool:
-        return self._thread.is_alive()
-
     def _receive(self) -> None:
         try:
-            rows = self.input.batches()
-            # A function of rows is not started for nothing.
-            first = next(rows, None)
-            if first is not None:
-                all_rows = chain([first], rows)
-                for results in self._run.results(lambda out: self._conversion.send(all_rows, out)):
+            first = next(self._items, None)
+            if first is not None or not self._needs_rows:
+                items = chain([] if first is None else [first], self._items)
+                for results in self._run.results(lambda out: self._conversion.send(items, out)):
                     for batch in self._conversion.receive(results):
                         self.output.put(batch)
                 self._conversion.finish()
         except Stopped:
             pass
         except Exception as error:
-            self._errors.append(error)
-            self.output.fail(error)
+            self._fail(error)
         finally:
             self.output.end_reader()
