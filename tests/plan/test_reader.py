@@ -196,7 +196,8 @@ def nested(column: Column, levels: int, grow: Callable[[Column], Column]) -> Col
 
 def small_reader(spark: SparkSession, most_parts: int, deepest: int) -> reader.Reader:
     gateway = spark.sparkContext._gateway
-    return reader.Reader(reader.instantiate(gateway, reader.source(), "ProjectExec", "", most_parts, deepest))
+    lists = ("ProjectExec", "", "", "")
+    return reader.Reader(reader.instantiate(gateway, reader.source(), *lists, most_parts, deepest))
 
 
 def test_nested_cases_do_not_double(numbers: DataFrame) -> None:

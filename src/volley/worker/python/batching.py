@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -146,3 +147,34 @@ def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_binary(wanted):
         return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
     return bool(found.equals(wanted))
+
+
+_ENOUGH_ROWS = 4096
+_LONGEST_SECONDS = 0.1
+
+
+class Gathered:
+    """Passes on small batches together: a function of groups returns one batch for each."""
+
+    def __init__(self, pass_on: Callable[[pa.RecordBatch], None]) -> None:
+        self._pass_on = pass_on
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._since = 0.0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not self._batches:
+            self._since = time.monotonic()
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= _ENOUGH_ROWS or time.monotonic() - self._since > _LONGEST_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        batches, self._batches, self._rows = self._batches, [], 0
+        if len(batches) <= 1:
+            for batch in batches:
+                self._pass_on(batch)
+        elif batches:
+            for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+                self._pass_on(batch)

@@ -56,7 +56,7 @@ class PythonWorker:
         self.broadcasts: dict[int, str] = {}
         self.idle_since = 0.0
 
-    def send(self, data: bytes | memoryview) -> None:
+    def send(self, data: bytes | bytearray | memoryview) -> None:
         try:
             self._socket.sendall(data)
         except OSError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import pyarrow as pa
 
@@ -29,20 +28,42 @@ from volley.worker.python.protocol import (
 
 Send = Callable[["Outgoing"], None]
 
+_GATHERED_BYTES = 2**18
+_END_OF_ARROW_STREAM = struct.pack("<II", 0xFFFFFFFF, 0)
+
 
 class Outgoing:
-    """What a sender may do: write streams of batches, or single integers between them."""
+    """What a sender may do: write streams of batches, or single integers between them.
+
+    Small writes are gathered: a worker that was woken for each of them would cost more than the functions.
+    """
 
     def __init__(self, worker: PythonWorker) -> None:
         self._worker = worker
+        self._gathered = bytearray()
 
     def integer(self, value: int) -> None:
-        self._worker.send(struct.pack(">i", value))
+        self._write(struct.pack(">i", value))
 
     def stream(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        with pa.ipc.new_stream(_Sink(self._worker), schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
+        """Write an Arrow IPC stream."""
+        self._write(memoryview(schema.serialize()))
+        for batch in batches:
+            self._write(memoryview(batch.serialize()))
+        self._write(_END_OF_ARROW_STREAM)
+
+    def flush(self) -> None:
+        data, self._gathered = self._gathered, bytearray()
+        self._worker.send(data)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if len(data) >= _GATHERED_BYTES:
+            self.flush()
+            self._worker.send(data)
+            return
+        self._gathered += data
+        if len(self._gathered) >= _GATHERED_BYTES:
+            self.flush()
 
 
 class ProgramRun:
@@ -111,8 +132,10 @@ class ProgramRun:
     def _send(self, worker: PythonWorker, send: Send) -> None:
         try:
             worker.send(init_message(self._program, self._task, self._broadcast_changes(worker)))
-            send(Outgoing(worker))
-            worker.send(struct.pack(">i", END_OF_STREAM))
+            out = Outgoing(worker)
+            send(out)
+            out.integer(END_OF_STREAM)
+            out.flush()
         except BaseException as error:
             self._error = error
             # The reader waits for an answer that will not come.
@@ -132,32 +155,3 @@ class ProgramRun:
             mark = read_integer(worker.input)
         raise_exception(worker.input, mark)
         read_end(worker.input, mark)
-
-
-class _Sink:
-    """A file for pyarrow to write to. A socket's own may write only a part of what it is given."""
-
-    closed = False
-
-    def __init__(self, worker: PythonWorker) -> None:
-        self._worker = worker
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        self._worker.send(view)
-        return view.nbytes
-
-    def flush(self) -> None:
-        """Everything is sent at once."""
-
-    def close(self) -> None:
-        """The worker stays."""
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False

@@ -34,6 +34,7 @@ from volley.lower.streams import StreamTable
 from volley.plan.python_nodes import PythonNode
 from volley.worker.batch_queue import NOTHING, BatchQueue
 from volley.worker.fragment import Fragment
+from volley.worker.python.batching import Gathered
 from volley.worker.python.channel import Channel
 from volley.worker.python.conversions import Converted, convert
 from volley.worker.python.groups import GroupQueue, cut_groups
@@ -293,10 +294,12 @@ class _Stream:
             first = next(self._items, None)
             if first is not None or not self._needs_rows:
                 items = chain([] if first is None else [first], self._items)
+                gathered = Gathered(self.output.put)
                 for results in self._run.results(lambda out: self._conversion.send(items, out)):
                     for batch in self._conversion.receive(results):
-                        self.output.put(batch)
+                        gathered.add(batch)
                 self._conversion.finish()
+                gathered.flush()
         except Stopped:
             pass
         except Exception as error:
