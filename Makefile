@@ -6,18 +6,18 @@ BIN := $(VENV)/bin
 SCALE ?= 1
 # Test processes. Each may have a Spark session and a cluster of its own.
 JOBS ?= 2
-# A file stays in one process, so that its tests share clusters and tables.
-PARALLEL := -n $(JOBS) --dist loadfile
+# A file stays in one process, so that its tests share clusters and tables. tests/conftest.py has them in order.
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 TRANSPORTS ?= local flight spark
 STORES ?= memory service object
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-slow test-matrix lint bench docs java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix lint bench docs java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
-	@echo "make test         lint, then the test suite, in parallel                          (JOBS=2)"
+	@echo "make test         lint and the test suite, in parallel                            (JOBS=2)"
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
@@ -36,7 +36,16 @@ java:
 run: $(READY) java
 	@$(BIN)/volley demo --scale $(SCALE)
 
-test: lint java
+# mypy uses one core: the tests need not wait for it.
+test: $(READY) java
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory -j 2 types suite
+
+types: $(READY)
+	$(BIN)/mypy
+
+suite: $(READY)
 	$(BIN)/pytest $(PARALLEL)
 
 test-fast: $(READY)
@@ -52,10 +61,9 @@ test-matrix: $(READY) java
 		$(BIN)/pytest -q $(PARALLEL) --transport $$transport --store $$store $(MATRIX_SUITES); \
 	done; done
 
-lint: $(READY)
+lint: $(READY) types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 bench: $(READY) java
 	$(BIN)/volley bench tpch --scale $(SCALE) --check --json bench-tpch-$(SCALE).json

@@ -20,9 +20,9 @@ from typing import Any
 
 from volley.config import OPTIONS
 from volley.support.expressions import EXPRESSIONS
-from volley.support.operators import AGGREGATES, JOINS, OPERATORS, WINDOWS, Rule
+from volley.support.operators import AGGREGATES, GENERATORS, JOINS, OPERATORS, WINDOWS, Rule
 from volley.support.reasons import MEANINGS
-from volley.support.sql_names import SQL_NAMES
+from volley.support.sql_names import sql_name
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -52,6 +52,7 @@ def supported() -> str:
         "A query can mix both: see [Mixed queries](mixed.md).\n\n",
         _section("Operators", "operator", OPERATORS),
         _section("Joins", "kind", {kind.value: rule for kind, rule in JOINS.items()}),
+        _section("Generators", "function", GENERATORS),
         _section("Aggregate functions", "function", AGGREGATES),
         _section("Window functions", "function", WINDOWS),
         "## Expressions\n\nSQL names, with the Catalyst class in parentheses; otherwise the class alone.\n\n",
@@ -136,7 +137,7 @@ def _section(title: str, heading: str, rules: Mapping[str, Rule]) -> str:
 
 
 def _expression(name: str) -> str:
-    return f"`{SQL_NAMES[name]}` (`{name}`)" if name in SQL_NAMES else f"`{name}`"
+    return f"`{sql}` (`{name}`)" if (sql := sql_name(name)) else f"`{name}`"
 
 
 def _reasons() -> str:

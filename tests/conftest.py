@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +36,11 @@ from volley.transport.flight import close_fleets
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# Queries of tests do not belong into the history of whoever runs them. Child processes inherit this, too.
+if "VOLLEY_TEST_STATE" not in os.environ:
+    os.environ["VOLLEY_TEST_STATE"] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="volley-state-")
+    atexit.register(shutil.rmtree, os.environ["VOLLEY_TEST_STATE"], ignore_errors=True)
+
 # Java's better compiler and its collector for large heaps are slow to start. Child processes inherit this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -49,8 +57,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("spark")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of the embedded mode itself are left out when another deployment was asked for."""
+    """Tests of the embedded mode itself are left out when another deployment was asked for.
+
+    Files that need Java come first. They take longest, and a long file at the end would leave the other processes idle.
+    """
+    long = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: item.path not in long)
     if (config.getoption("--transport"), config.getoption("--store")) == (TRANSPORTS[0], STORES[0]):
         return
     config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("embedded")])

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 # By default the allocator of Arrow and DataFusion returns freed memory to the system at once. Getting it back, page by
 # page and zeroed, took a fifth of a query's CPU time. The allocator reads this variable when it is loaded, below.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
-# A stream of a scan that is fed holds a thread of DataFusion while it waits. With one thread a core, as many streams as
-# cores leave none to open the files that they wait for, and the query never ends. Threads that wait cost nothing.
-os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(32, 8 * (os.cpu_count() or 1))))
+# Streams of fed scans hold threads of DataFusion while they wait (worker/engine_threads.py), so there must be more than
+# one a core. The others sleep: on two cores, TPC-H took the same CPU time with 2, 8 and 32 threads.
+os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(8, 4 * (os.cpu_count() or 1))))
+
+# gRPC prints its own lines about connections that fail, above the error that says what to do.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,11 +27,14 @@ __all__ = [
     "Estimate",
     "Explanation",
     "FeedStatus",
+    "History",
     "LocalCluster",
     "NodeVerdict",
     "OperatorReport",
+    "PastQuery",
     "QueryReport",
     "Reason",
+    "ReportsProgress",
     "RunningTask",
     "SharedStore",
     "ShuffleSink",
@@ -46,6 +52,7 @@ __all__ = [
     "enable",
     "errors",
     "explain",
+    "history",
     "last_query",
 ]
 
@@ -54,30 +61,32 @@ if TYPE_CHECKING:
     from volley.cluster import LocalCluster
     from volley.errors import VolleyError
     from volley.events import FeedStatus
-    from volley.history import cancel, last_query
     from volley.observe.explain import Explanation, explain
+    from volley.observe.history import History, PastQuery, history
     from volley.observe.report import ErrorReport, OperatorReport, QueryReport, StageReport
     from volley.session import disable, enable
+    from volley.session_state import cancel, last_query
     from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
     from volley.splits.source import Estimate, Split, SplitReader, SplitSource
     from volley.support.check import NodeVerdict
     from volley.support.reasons import Reason, Unsupported
-    from volley.transport.base import RunningTask, Transport
+    from volley.transport.base import ReportsProgress, RunningTask, Transport
 
 # Where each name is defined. A test compares this with the imports above.
 _HOMES = {
     "volley.cluster": ("LocalCluster",),
     "volley.errors": ("VolleyError",),
     "volley.events": ("FeedStatus",),
-    "volley.history": ("cancel", "last_query"),
+    "volley.session_state": ("cancel", "last_query"),
     "volley.observe.explain": ("Explanation", "explain"),
+    "volley.observe.history": ("History", "PastQuery", "history"),
     "volley.observe.report": ("ErrorReport", "OperatorReport", "QueryReport", "StageReport"),
     "volley.session": ("disable", "enable"),
     "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore"),
     "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),
     "volley.support.check": ("NodeVerdict",),
     "volley.support.reasons": ("Reason", "Unsupported"),
-    "volley.transport.base": ("RunningTask", "Transport"),
+    "volley.transport.base": ("ReportsProgress", "RunningTask", "Transport"),
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that point to the user's code instead of ours."""
+"""Finding the user's code among ours: for warnings that point to it, and for the history."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import sys
 import warnings
 
 _LIBRARIES = ("volley", "pyspark")
+
+
+def caller() -> str:
+    """The place in the user's code that called Volley: the name of its file and the line."""
+    frame = sys._getframe()
+    while frame.f_back is not None and _is_library(str(frame.f_globals.get("__name__", ""))):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
 
 
 def warn_caller(message: str) -> None:

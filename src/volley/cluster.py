@@ -19,7 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from volley.errors import QueryError, VolleyError
+from volley.errors import (
+    CertificateRejected,
+    HandshakeRefused,
+    PeerLost,
+    PeerTimedOut,
+    QueryError,
+    VolleyError,
+)
 from volley.machine import available_cores
 from volley.rpc.client import Client
 from volley.rpc.control import AskHealth, Drain, Health
@@ -244,16 +251,40 @@ def _wait_until_up(
     return added
 
 
+@dataclass(frozen=True)
+class Unhealthy:
+    """Why a daemon has no health to show. `status` is refused, wrong certificate, not responding or unreachable."""
+
+    status: str
+    message: str
+
+
+def ask_health(
+    address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS
+) -> Health | ServiceHealth | Unhealthy:
+    """Ask the worker or shuffle server at `address` for its health."""
+    try:
+        with Client(address, security, role="daemon", timeout_seconds=timeout_seconds) as client:
+            health: Health | ServiceHealth = client.call("health", AskHealth(), Health | ServiceHealth)
+            return health
+    except HandshakeRefused:
+        return Unhealthy("refused", f"daemon {address} did not accept the token.")
+    except CertificateRejected as error:
+        return Unhealthy("wrong certificate", error.message)
+    except PeerTimedOut as error:
+        return Unhealthy("not responding", error.message)
+    except PeerLost as error:
+        return Unhealthy("unreachable", error.message)
+    except QueryError as error:
+        return Unhealthy("not responding", error.message)
+
+
 def health_of(
     address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS
 ) -> Health | ServiceHealth | None:
-    """Ask the worker or shuffle server at `address` for its health; None if it does not answer."""
-    with Client(address, security, timeout_seconds=timeout_seconds) as client:
-        try:
-            health: Health | ServiceHealth = client.call("health", AskHealth(), Health | ServiceHealth)
-        except QueryError:
-            return None
-        return health
+    """The health of the worker or shuffle server at `address`; None if it does not say."""
+    health = ask_health(address, security, timeout_seconds)
+    return None if isinstance(health, Unhealthy) else health
 
 
 def drain(address: str, security: Security, timeout_seconds: float = _HEALTH_SECONDS) -> bool:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from volley.errors import ConfigError
 
@@ -43,28 +44,35 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if value < minimum:
-            raise ValueError(f"expected a whole number of at least {minimum}")
+Number = TypeVar("Number", int, float)
+
+
+def _number(
+    kind: Callable[[str], Number], accepts: Callable[[Number], bool], expected: str
+) -> Callable[[str], Number]:
+    """A number that `accepts` holds for. The message is the same whether it is none or not in range."""
+
+    def parse(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError(f"expected {expected}") from None
+        if not accepts(value):
+            raise ValueError(f"expected {expected}")
         return value
 
     return parse
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError("expected a number of seconds above 0")
-    return value
+def _at_least(minimum: int) -> Callable[[str], int]:
+    return _number(int, lambda value: value >= minimum, f"a whole number of at least {minimum}")
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1:
-        raise ValueError("expected a number between 0 and 1")
-    return value
+_seconds = _number(float, lambda value: 0 < value < math.inf, "a number of seconds above 0")
+_days = _number(float, lambda value: 0 < value < math.inf, "a number of days above 0")
+_share = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1")
+_share_or_all = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+_port = _number(int, lambda value: 0 <= value < 65536, "a port, or 0 for any")
 
 
 def parse_bytes(text: str) -> int:
@@ -77,20 +85,6 @@ def parse_bytes(text: str) -> int:
 
 def _bytes_or_zero(text: str) -> int:
     return 0 if text == "0" else parse_bytes(text)
-
-
-def _share_or_all(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError("expected a number from 0 to 1")
-    return value
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 65536:
-        raise ValueError("expected a port, or 0 for any")
-    return value
 
 
 def _store(text: str) -> str:
@@ -351,8 +345,29 @@ OPTIONS: tuple[Option, ...] = (
         "progress",
         "choice",
         "auto",
-        "Show a progress line for long queries: auto (on a terminal), on or off.",
+        "Show the progress of long queries: auto (on a terminal and in a notebook), on or off.",
         _choice("auto", "on", "off"),
+    ),
+    Option(
+        "history.dir",
+        "directory",
+        "",
+        "Folder of the history of queries. Default: $XDG_STATE_HOME/volley or ~/.local/state/volley. off: no history.",
+        str,
+    ),
+    Option(
+        "history.maxSize",
+        "size",
+        "128m",
+        "Size of the history. Beyond it the oldest queries are deleted.",
+        parse_bytes,
+    ),
+    Option(
+        "history.maxAgeDays",
+        "number",
+        "30",
+        "Age of queries in the history, in days. Older ones are deleted.",
+        _days,
     ),
 )
 
@@ -397,6 +412,9 @@ class Config:
     task_attempts: int
     timeout_seconds: float
     progress: str
+    history_dir: str
+    history_max_size: int
+    history_max_age_days: float
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> Config:

@@ -15,6 +15,7 @@ VolleyError                      code, what happened, what to do next
     +-- PeerLost                 another process does not answer, or sends an invalid answer
     |   +-- PeerTimedOut         no answer before the deadline of the call
     |   +-- PeerUnavailable      nothing listens there, or the connection broke
+    |       +-- CertificateRejected  TLS failed: a certificate is missing, wrong or not trusted
     +-- PeerRefused              another process refuses a call; its code says why
     +-- BlockMissing             exchanged data is not where the manifest says
     |   +-- BlockDamaged         it is there, but its checksum does not match
@@ -44,9 +45,14 @@ class VolleyError(Exception):
     code = "VOLLEY_ERROR"
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = message
+        self.message = _end_once(message)
         self.hint = hint
-        super().__init__(f"[{self.code}] {message}" + (f" {hint}" if hint else ""))
+        super().__init__(f"[{self.code}] {self.message}" + (f" {hint}" if hint else ""))
+
+
+def _end_once(message: str) -> str:
+    """Messages quote others, which may end with a full stop of their own."""
+    return message[:-1] if message.endswith("..") and not message.endswith("...") else message
 
 
 class ConfigError(VolleyError):
@@ -101,6 +107,10 @@ class PeerTimedOut(PeerLost):
 
 class PeerUnavailable(PeerLost):
     code = "PEER_UNAVAILABLE"
+
+
+class CertificateRejected(PeerUnavailable):
+    code = "CERTIFICATE_REJECTED"
 
 
 class PeerRefused(QueryError):

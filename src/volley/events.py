@@ -23,7 +23,21 @@ class Event:
 
 
 @dataclass(frozen=True)
+class QueryDecided(Event):
+    """Who runs an action: native, mixed or spark. `reasons` are the codes of what is not native."""
+
+    query: QueryId
+    action: str
+    engine: str
+    reasons: tuple[str, ...]
+    planning_seconds: float
+    capture_seconds: float
+
+
+@dataclass(frozen=True)
 class QueryStarted(Event):
+    """A native run begins: a whole query, or a native part of a mixed one."""
+
     query: QueryId
     stages: int
     tasks: int
@@ -32,13 +46,15 @@ class QueryStarted(Event):
 @dataclass(frozen=True)
 class StageStarted(Event):
     """`planned_tasks` is the number of tasks before the sizes of the inputs were known. `decisions` describes what else
-    those sizes changed. `workers` is the number of workers at the start of the stage."""
+    those sizes changed. `workers` is the number of workers at the start of the stage. `inputs` are the stages whose
+    output it reads."""
 
     stage: StageId
     tasks: int
     planned_tasks: int
     decisions: tuple[str, ...] = ()
     workers: int = 0
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,15 @@ class TaskMetrics:
     def operator_spilled_bytes(self) -> int:
         """Bytes that sorts, aggregates and joins spilled to disk."""
         return sum(dict(operator.values).get("spilled_bytes", 0) for operator in self.operators)
+
+
+@dataclass(frozen=True)
+class TaskProgress(Event):
+    """What the scans of a running attempt have read so far. Announced about twice a second, and not kept."""
+
+    attempt: AttemptId
+    rows: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -176,6 +201,18 @@ class QueryFinished(Event):
     code: str | None
 
 
+@dataclass(frozen=True)
+class QueryEnded(Event):
+    """The action has an outcome: answered, failed or cancelled. `code` is that of the error."""
+
+    query: QueryId
+    outcome: str
+    engine: str
+    rows: int
+    seconds: float
+    code: str | None
+
+
 class EventLog:
     """The events of one query in order. Listeners are called on the recording thread and must be fast."""
 
@@ -187,6 +224,11 @@ class EventLog:
     def record(self, event: Event) -> None:
         with self._lock:
             self._events.append(event)
+        for listener in self._listeners:
+            listener(event)
+
+    def announce(self, event: Event) -> None:
+        """Tell the listeners of something that is outdated a moment later. It is not kept."""
         for listener in self._listeners:
             listener(event)
 

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
 import threading
 from collections.abc import Callable
 from typing import Protocol
+
+_log = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.5
 
@@ -38,10 +41,13 @@ def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = Non
     if parent is not None:
         die_with(parent)
     announce()
+    _log.info("process %d serves", os.getpid())
     # Poll: Python handles signals on the main thread, which may sleep on if another thread receives the signal.
     while not stop.wait(_SLICE_SECONDS):
         pass
+    _log.info("draining: nothing new is accepted, and what runs is finished")
     daemon.drain(hurry)
+    _log.info("stopping%s", ", at a second signal" if hurry.is_set() else "")
     daemon.close()
     # Threads of Flight and DataFusion may still be working on a batch that nobody needs. Shutting down the interpreter
     # under them can abort the process.

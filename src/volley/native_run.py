@@ -12,7 +12,7 @@ from typing import TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from volley import history
+from volley import session_state
 from volley.bridge.boundary import EngineBoundary
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.reading import Access
@@ -26,16 +26,21 @@ from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute, materialize
 from volley.deployment.base import Deployment
 from volley.events import EventLog, TaskStarted
+from volley.ids import QueryId
+from volley.interrupts import job_tag
 from volley.observe.progress import progress_listeners
+from volley.observe.recorder import QueryRecorder
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.jvm import Java
-from volley.plan.nodes import Node
+from volley.plan.nodes import FileScan, Node
 from volley.rpc.messages import TaskDone
+from volley.session_state import Label, RunningQuery
 from volley.splits.measure import fits_one_task, measure
 from volley.stages.cut import make_stages, note_single_task, partition_result
 from volley.stages.graph import StageGraph
 from volley.stages.limits import PlannerLimits
+from volley.stages.scans import read_bytes, scans_of
 from volley.transport.base import Transport
 
 Running = TypeVar("Running")
@@ -44,12 +49,19 @@ Running = TypeVar("Running")
 class NativeRun:
     """Owns the rows between the engines, the native subplans and the event logs of one query, until `close`.
 
-    A query that is begun again uses the same one. `session` is the id of its session in the history, `tag` is on the
-    jobs of Spark that run for it.
+    A query that is begun again uses the same one. `labels` are the job group and tags under which it began.
     """
 
     def __init__(
-        self, spark: SparkSession, config: Config, deployment: Deployment, *, session: str, tag: str
+        self,
+        spark: SparkSession,
+        config: Config,
+        deployment: Deployment,
+        *,
+        session: str,
+        query: QueryId,
+        labels: frozenset[Label],
+        recorder: QueryRecorder | None = None,
     ) -> None:
         self.boundary = EngineBoundary(self.materialize)
         self.writer_began = False
@@ -58,8 +70,10 @@ class NativeRun:
         self._config = config
         self._limits = PlannerLimits.of(config)
         self._deployment = deployment
-        self._tag = tag
         self._session = session
+        self._query = query
+        self._labels = labels
+        self._recorder = recorder
         self._inputs: SparkInputs | None = None
         self._subplans: list[MaterializedResult] = []
         self._top: ResultStream | None = None
@@ -91,7 +105,7 @@ class NativeRun:
         transport, access = self._deployment.open_for_spark(resources)
         graph = partition_result(self._graph(subplan, transport), self._spark.sparkContext.defaultParallelism)
         output = self._begin(materialize, graph, transport)
-        output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, self._tag))
+        output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, job_tag(self._query)))
         self._subplans.append(output)
         return output, access
 
@@ -132,13 +146,16 @@ class NativeRun:
         transport: Transport,
         given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
     ) -> Running:
-        events = EventLog(*progress_listeners(self._config.progress))
+        input_bytes = partial(_input_bytes, graph)
+        recorders = [self._recorder.listen(input_bytes)] if self._recorder else []
+        events = EventLog(*recorders, *progress_listeners(self._config.progress, input_bytes))
         self._logs.append(events)
-        token, session = CancellationToken(), self._session
+        token = CancellationToken()
+        query = RunningQuery(str(self._query), self._session, token, self._labels)
         # Nothing of the token may hold this query, or one that is dropped would go on for ever.
-        token.on_fire(lambda: history.ended(session, token))
+        token.on_fire(lambda: session_state.ended(query))
         try:
-            history.started(session, token)
+            session_state.started(query)
             options = RunOptions(
                 token=token,
                 timeout_seconds=self._config.timeout_seconds,
@@ -153,6 +170,14 @@ class NativeRun:
             # An interrupt may fall between the start of the query and the stream that would end it.
             token.cancel("it was interrupted while it started")
             raise
+
+
+def _input_bytes(graph: StageGraph) -> int:
+    """What the scans of a query read at most; 0 if some source does not know its size."""
+    scans = [scan for stage in graph.stages for scan in scans_of(measure(stage.plan))]
+    if not all(isinstance(scan, FileScan) for scan in scans):
+        return 0
+    return sum(read_bytes(scan) for scan in scans if isinstance(scan, FileScan))
 
 
 def _stop_jobs(context: SparkContext, tag: str) -> None:

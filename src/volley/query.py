@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from volley import history
+from volley import session_state
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.callers import warn_caller
 from volley.config import Config
@@ -27,13 +27,17 @@ from volley.errors import (
     DataError,
     DeadlineExceeded,
     FallbackError,
+    NoWorkers,
     QueryCancelled,
     ResultInterrupted,
     SourceError,
     VolleyError,
 )
 from volley.ids import QueryId
+from volley.interrupts import job_tag, labels_of
 from volley.native_run import NativeRun
+from volley.observe.history_writer import HistoryWriter, history_writer
+from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
 from volley.observe.tasks import TaggedJobs
 from volley.plan.jvm import Java
@@ -93,9 +97,8 @@ class Query:
         self.id = QueryId.new()
         self.engine: Engine = "spark"
         self.reasons: tuple[Unsupported, ...] = ()
-        self._tag = f"volley-{self.id}"
-        self._session = history.session_id(spark)
-        self._tasks = counter(spark, self._tag)
+        self._session = session_state.session_id(spark)
+        self._tasks = counter(spark, job_tag(self.id))
         self._started = time.perf_counter()
         self._planning_seconds = self._capture_seconds = 0.0
         self._config: Config | None = None
@@ -103,7 +106,9 @@ class Query:
         self._decision: Decision | None = None
         self._committing = False
         self._reported = False
-        self._before = history.latest(self._session)
+        self._recorder: QueryRecorder | None = None
+        self._history: HistoryWriter | None = None
+        self._before = session_state.latest(self._session)
         self._held = ExitStack()
 
     def __enter__(self) -> Query:
@@ -131,8 +136,17 @@ class Query:
         self._decision, self.engine, self.reasons = decision, decision.engine, decision.reasons
         self._capture_seconds = decision.capture_seconds
         self._planning_seconds = decision.planning_seconds
+        self._record(config, decision)
         self._obey_fallback(decision, config.fallback)
-        run = NativeRun(self.spark, config, deployment, session=self._session, tag=self._tag)
+        run = NativeRun(
+            self.spark,
+            config,
+            deployment,
+            session=self._session,
+            query=self.id,
+            labels=labels_of(self.spark),
+            recorder=self._recorder,
+        )
         self._held.callback(run.close)
         self._run = run
         return decision
@@ -206,7 +220,7 @@ class Query:
         if self._committing or self._native_run.writer_began:
             # A table may have been changed already.
             raise error
-        reason = Unsupported(Reason.REPLAY, self.action, error.message)
+        reason = Unsupported(_why_replayed(error), self.action, error.message)
         if not isinstance(error, DataError):
             if fallback == "error":
                 raise error
@@ -220,18 +234,34 @@ class Query:
 
     # ------------------------------------------------------------------------------------------- the report
 
+    def _record(self, config: Config, decision: Decision) -> None:
+        """From here on the history knows of the query."""
+        self._history = history_writer(config)
+        if self._history is not None:
+            self._recorder = QueryRecorder(
+                self.id, origin_of(self.spark, self._session, self.action), decision
+            )
+            self._history.put(self._recorder)
+
     def _report_failure(self, error: BaseException) -> None:
         abandoned = isinstance(error, GeneratorExit)
-        if abandoned and history.latest(self._session) is not self._before:
-            return  # nobody read on, and the session has done other things since
+        # Nobody read on, and the session may have done other things since.
+        is_last = not abandoned or session_state.latest(self._session) is self._before
         cancelled = abandoned or isinstance(error, QueryCancelled | KeyboardInterrupt)
         tasks = None
         # The count is not worth losing the error for.
         with suppress(Exception):
             tasks = self._tasks.tasks()
-        self._report("cancelled" if cancelled else "failed", _describe(error), 0, tasks)
+        self._report("cancelled" if cancelled else "failed", _describe(error), 0, tasks, is_last)
 
-    def _report(self, outcome: Outcome, error: ErrorReport | None, rows: int, tasks: int | None) -> None:
+    def _report(
+        self,
+        outcome: Outcome,
+        error: ErrorReport | None,
+        rows: int,
+        tasks: int | None,
+        is_last: bool = True,
+    ) -> None:
         seconds = time.perf_counter() - self._started
         run = self._run if self.engine != "spark" else None
         stages = run.stages() if run else ()
@@ -253,12 +283,22 @@ class Query:
             error=error,
         )
         self._reported = True
-        history.keep(self._session, report)
+        if is_last:
+            session_state.keep(self._session, report)
+        if self._recorder is not None and self._history is not None:
+            self._recorder.finish(report)
+            self._history.put(self._recorder)
 
     @property
     def _native_run(self) -> NativeRun:
         assert self._run is not None, "decide comes first"
         return self._run
+
+
+def _why_replayed(error: VolleyError) -> Reason:
+    if isinstance(error, DataError):
+        return Reason.REPLAY
+    return Reason.NO_WORKERS if isinstance(error, NoWorkers) else Reason.FAILED
 
 
 def _describe(error: BaseException) -> ErrorReport:
@@ -275,4 +315,5 @@ def _describe(error: BaseException) -> ErrorReport:
             java = error.java_exception
             code, message = str(java.getClass().getSimpleName()), str(java.getMessage())
             code = java.getCondition() or code
-    return ErrorReport(code or type(error).__name__, message)
+    code = code or type(error).__name__
+    return ErrorReport(code, message.removeprefix(f"[{code}] "))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import os
 import socket
 import stat
@@ -21,9 +22,13 @@ from typing import Any
 import pyarrow.flight as flight
 
 from volley.errors import ConfigError
+from volley.log_format import Repeated
 
 TOKEN_VARIABLE = "VOLLEY_TOKEN"
 _HEADER = "authorization"
+
+_log = logging.getLogger(__name__)
+_log.addFilter(Repeated())
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,13 @@ class _AskToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             # Constant time, so that timing reveals nothing about the token.
             if hmac.compare_digest(value, self._expected):
                 return
+        # Who called is unknown here, and what was shown must not be in a log: it may be another token.
+        _log.warning("refused %s: %s", _method(info), "wrong token" if shown else "no token")
         raise flight.FlightUnauthenticatedError("refused")
+
+
+def _method(info: flight.CallInfo) -> str:
+    return str(info.method).rpartition(".")[2].lower()
 
 
 class _ShowToken(flight.ClientMiddlewareFactory):  # type: ignore[misc]

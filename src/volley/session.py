@@ -16,12 +16,13 @@ from typing import Any
 from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 
-from volley import history
+from volley import session_state
 from volley.actions import record_only
 from volley.callers import warn_caller
 from volley.config import Config
 from volley.errors import SessionError
 from volley.intercepts import INTERCEPTS, Intercept
+from volley.interrupts import install as install_interrupts
 from volley.plan.capture import prepare
 from volley.plan.local_data import remember
 from volley.settings import ENABLED, SEAM, settings, switch
@@ -42,7 +43,7 @@ def enable(spark: SparkSession) -> SparkSession:
     _check_classic(spark)
     Config.read(settings(spark))
     _install()
-    session = history.session_id(spark)
+    session = session_state.session_id(spark)
     if switch(spark) is False and session not in _turned_off:
         warn_caller(
             f"{ENABLED}=false is set, so Volley stays off and volley.enable changes nothing. "
@@ -58,7 +59,7 @@ def enable(spark: SparkSession) -> SparkSession:
 def disable(spark: SparkSession) -> SparkSession:
     """Give this session's queries back to Spark."""
     if switch(spark) is not False:
-        _turned_off.add(history.session_id(spark))
+        _turned_off.add(session_state.session_id(spark))
     spark.conf.set(ENABLED, "false")
     return spark
 
@@ -92,6 +93,7 @@ def _install() -> None:
                 wrapped = _wrap(intercept, original)
             setattr(intercept.owner, intercept.method, wrapped)
         SparkSession.createDataFrame = _remembering(SparkSession.createDataFrame)  # type: ignore[method-assign]
+        install_interrupts()
         _installed = True
 
 

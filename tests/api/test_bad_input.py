@@ -197,7 +197,7 @@ def numbers(spark: SparkSession, tmp_path: Path) -> SparkSession:
     return spark
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 @pytest.mark.parametrize("sql", FAILING)
 def test_ansi_errors_are_sparks_own(numbers: SparkSession, sql: str, workers: str) -> None:
     several = {"spark.volley.local.workers": workers, **DISTRIBUTED_SETTINGS}

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 import volley
 from helpers.waiting import eventually
-from volley import history
+from volley import session_state
 from volley.errors import QueryCancelled
 
 # Far longer than any test: only a cancellation ends it in time.
@@ -29,7 +27,7 @@ def is_idle() -> bool:
 
 
 def running(spark: SparkSession) -> int:
-    return len(history.running(spark))
+    return len(session_state.running(spark))
 
 
 def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
@@ -53,50 +51,53 @@ def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
     assert_usable(spark)
 
 
-PROGRAM = f"""
-import signal, threading, time
-import volley
-from volley import history
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-volley.enable(spark)
-
-def tell():
-    while not history.running(spark):
-        time.sleep(0.01)
-    print("started", flush=True)
-
-try:
-    threading.Thread(target=tell).start()
-    spark.sql("{ENDLESS}").collect()
-except KeyboardInterrupt:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    report = volley.last_query(spark)
-    print("interrupted", report.outcome, report.error.code)
-    print(volley.cancel(spark), spark.range(5).count(), flush=True)
-spark.stop()
-"""
+STOPS: dict[str, Callable[[SparkSession], object]] = {
+    "interruptAll": lambda spark: spark.interruptAll(),
+    "interruptTag": lambda spark: spark.interruptTag("nightly"),
+    "interruptOperation": lambda spark: spark.interruptOperation(session_state.running(spark)[0].id),
+    "cancelAllJobs": lambda spark: spark.sparkContext.cancelAllJobs(),
+    "cancelJobGroup": lambda spark: spark.sparkContext.cancelJobGroup("reports"),
+    "cancelJobsWithTag": lambda spark: spark.sparkContext.cancelJobsWithTag("mine"),
+}
+MISSES: dict[str, Callable[[SparkSession], object]] = {
+    "interruptAll of another session": lambda spark: spark.newSession().interruptAll(),
+    "interruptTag of another session": lambda spark: spark.newSession().interruptTag("nightly"),
+    "another tag": lambda spark: spark.interruptTag("mine"),
+    "another group": lambda spark: spark.sparkContext.cancelJobGroup("nightly"),
+    "another job tag": lambda spark: spark.sparkContext.cancelJobsWithTag("nightly"),
+}
 
 
-def test_ctrl_c_ends_the_query(spark: SparkSession) -> None:
-    """In a process of its own, whose main thread gets the signal as a user's program does."""
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
-    assert program.stdout is not None
-    try:
-        assert program.stdout.readline() == "started\n"
-        # Python may lose the exception when the signal falls into a finalizer; so, until it is done.
-        while program.poll() is None:
-            program.send_signal(signal.SIGINT)
-            if select.select([program.stdout], [], [], 5)[0]:
-                break
-        assert program.stdout.readline() == "interrupted cancelled KeyboardInterrupt\n"
-        # No query was left running, and the session still answers.
-        assert program.stdout.readline() == "0 5\n"
-        assert program.wait(60) == 0
-    finally:
-        program.kill()
-        program.wait()
+def test_what_stops_spark_jobs_stops_native_queries(spark: SparkSession) -> None:
+    raised: list[BaseException] = []
+
+    def collect() -> None:
+        spark.sparkContext.setJobGroup("reports", "a report")
+        spark.sparkContext.addJobTag("mine")
+        spark.addTag("nightly")
+        try:
+            spark.sql(ENDLESS).collect()
+        except BaseException as error:
+            raised.append(error)
+
+    for name, stop in STOPS.items():
+        raised.clear()
+        thread = InheritableThread(target=collect, daemon=True)
+        thread.start()
+        eventually(lambda: running(spark))
+        for miss in MISSES.values():
+            miss(spark)
+        assert running(spark) == 1
+        stopped = stop(spark)
+        thread.join(30)
+        assert not thread.is_alive(), name
+        assert isinstance(raised[0], QueryCancelled), name
+        assert name in str(raised[0])
+        if name.startswith("interrupt"):
+            assert isinstance(stopped, list)
+            assert len(stopped) == 1
+    assert spark.interruptAll() == []
+    assert_usable(spark)
 
 
 def assert_usable(spark: SparkSession) -> None:

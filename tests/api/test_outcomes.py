@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
-from volley import history
+from volley import session_state
 from volley.errors import ConfigError, DeadlineExceeded, FallbackError, QueryCancelled
 from volley.observe.report import QueryReport
 from volley.observe.tasks import SparkTasks
@@ -96,7 +96,7 @@ def test_a_cancelled_query(spark: SparkSession) -> None:
 
     thread = threading.Thread(target=collect)
     thread.start()
-    while not history.running(spark):
+    while not session_state.running(spark):
         thread.join(0.01)
         assert thread.is_alive()
     volley.cancel(spark)

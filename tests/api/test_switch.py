@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -73,38 +69,3 @@ def test_what_is_neither_true_nor_false_is_an_error(spark: SparkSession, value: 
         for use in (volley.enable, lambda spark: spark.range(3).count()):
             with pytest.raises(ConfigError, match=r"spark\.volley\.enabled=.*expected true or false"):
                 use(spark)
-
-
-PROGRAM = """
-import IPython
-import volley
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-volley.explain(spark.range(3))
-volley.enable(spark)
-spark.range(3).count()
-print(spark.conf.get("spark.volley.enabled"), volley.last_query(spark).engine)
-spark.stop()
-"""
-
-
-def test_spark_submit_with_false_and_an_explain_where_ipython_is_installed(tmp_path: Path) -> None:
-    """A program of its own: only that has a launcher. PySpark imports IPython wherever it is installed."""
-    (tmp_path / "IPython").mkdir()
-    (tmp_path / "IPython" / "__init__.py").write_text("def get_ipython(): return None\n")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    submit = "--conf spark.volley.enabled=false pyspark-shell"
-    run = subprocess.run(
-        [sys.executable, str(program)],
-        env=os.environ | {"PYTHONPATH": path, "PYSPARK_SUBMIT_ARGS": submit},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "Volley is off on this session" in run.stdout
-    assert "Range" in run.stdout
-    assert run.stdout.endswith("false spark\n")
-    assert f"{program}:8: UserWarning: spark.volley.enabled=false is set" in run.stderr

@@ -16,13 +16,11 @@ ADAPTIVE = "spark.sql.adaptive.enabled"
 BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 
 # With one worker every exchange fuses away, with three they are real. 256 KB makes the larger joins of these
-# tables shuffle joins, -1 all of them. Together the four meet every value of every setting.
+# tables shuffle joins, -1 all of them. Together the three meet every value of every setting.
 SETTINGS = {
     "one worker": {WORKERS: "1"},
-    "one worker, shuffle joins": {WORKERS: "1", ADAPTIVE: "false", BROADCAST: "-1"},
-    "three workers": {WORKERS: "3", ADAPTIVE: "false", **DISTRIBUTED_SETTINGS},
     "three workers, some shuffle joins": {WORKERS: "3", BROADCAST: "256KB", **DISTRIBUTED_SETTINGS},
-    "three workers, shipped limits": {WORKERS: "3", BROADCAST: "256KB"},
+    "three workers, shipped limits": {WORKERS: "3", ADAPTIVE: "false", BROADCAST: "-1"},
 }
 MATRIX = [
     {WORKERS: workers, ADAPTIVE: adaptive, BROADCAST: broadcast}

@@ -22,12 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
-from volley import history
-from volley.bridge import pushing, reading
+from volley import session_state
+from volley.bridge import reading
 from volley.bridge.boundary import EngineBoundary, Rows
 from volley.bridge.native_to_spark import SparkPart
 from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
-from volley.bridge.pushing import pusher
+from volley.bridge.pushing import ingest_address, pusher
 from volley.bridge.reading import Access
 from volley.bridge.served import Served
 from volley.bridge.source import divided
@@ -84,7 +84,14 @@ def decided(spark: SparkSession, frame: DataFrame) -> tuple[Decision, NativeRun,
     deployment = choose_deployment(spark, config)
     decider = Decider(spark, deployment, mixed=True, what="collect", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())
-    run = NativeRun(spark, config, deployment, session=history.session_id(spark), tag="volley-test")
+    run = NativeRun(
+        spark,
+        config,
+        deployment,
+        session=session_state.session_id(spark),
+        query=QueryId.new(),
+        labels=frozenset(),
+    )
     return decision, run, deployment
 
 
@@ -304,7 +311,7 @@ def test_nothing_is_left_behind(tpch: SparkSession) -> None:
     for test in (lambda number: True, lambda number: 1 // 0):
         with suppress(Exception):
             grouped(tpch).where(F.udf(test, "boolean")("same")).collect()
-        assert not history.running(tpch)
+        assert not session_state.running(tpch)
     assert set(threading.enumerate()) <= threads
     assert open_files() <= files
 
@@ -539,9 +546,9 @@ def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
         os.kill(gone.pid, signal.SIGKILL)
         gone.process.wait()
         ingest_endpoint = IngestEndpoint(tuple(member.address for member in cluster.members), "")
-        assert pushing._address(cluster.security, ingest_endpoint, 0) == cluster.members[1].address
+        assert ingest_address(cluster.security, ingest_endpoint, 0) == cluster.members[1].address
         with pytest.raises(CrossingError, match="answers"):
-            pushing._address(cluster.security, IngestEndpoint((gone.address,), ""), 0)
+            ingest_address(cluster.security, IngestEndpoint((gone.address,), ""), 0)
 
 
 @pytest.mark.slow

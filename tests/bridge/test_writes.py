@@ -134,7 +134,7 @@ def rows(spark: SparkSession, source: str) -> DataFrame:
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=slow), "3"])
 def test_every_type(spark: SparkSession, tmp_path: Path, workers: str) -> None:
     source = stored(spark, EVERY_TYPE, tmp_path / "source")
     with conf(spark, {"spark.volley.local.workers": workers}):

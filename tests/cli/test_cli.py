@@ -101,10 +101,11 @@ class TestBench:
 
 
 class TestDoctor:
+    @pytest.mark.usefixtures("shared_spark")
     def test_this_machine_is_fit(self) -> None:
-        result = run("doctor", "--json")
+        result = CliRunner().invoke(cli, ["doctor", "--json"])
         findings = json.loads(result.stdout)
-        assert result.returncode == 0, findings
+        assert result.exit_code == 0, findings
         assert [finding["name"] for finding in findings] == [check.name for check in CHECKS]
         assert {finding["status"] for finding in findings} <= {"ok", "warning"}
 

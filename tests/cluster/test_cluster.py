@@ -39,6 +39,16 @@ def test_members_are_processes_that_end_with_the_block_in_any_state() -> None:
             assert token.encode() not in seen
         assert cluster.token_file.stat().st_mode & 0o777 == 0o600
         assert health_of(cluster.addresses[0], Security("wrong")) is None
+        refused = CliRunner().invoke(cli, ["status", cluster.addresses[0]], env={"COLUMNS": "200"})
+        assert refused.exit_code == 1
+        assert "refused" in refused.output
+        assert "did not accept the token" in refused.output
+        cluster.members[0].log.seek(0)
+        said = cluster.members[0].log.read().decode()
+        assert "INFO volley.foreground process" in said
+        assert "WARNING volley.security refused do_action: wrong token" in said
+        assert "wrong token (" not in said  # once, not for every call
+        assert token not in said
         config = Config.read(cluster.settings)
         assert (config.transport, list(config.workers)) == ("flight", cluster.addresses)
         listed = ",".join(cluster.addresses)
@@ -51,7 +61,13 @@ def test_members_are_processes_that_end_with_the_block_in_any_state() -> None:
         os.kill(pids[0], signal.SIGKILL)
         os.kill(pids[1], signal.SIGSTOP)
         cluster.members[0].process.wait()
-        assert CliRunner().invoke(cli, first).exit_code == 1
+        gone = CliRunner().invoke(cli, [*first, "--json"])
+        assert gone.exit_code == 1
+        assert json.loads(gone.output)[cluster.addresses[0]]["status"] == "unreachable"
+        cluster.members[0].log.seek(0)
+        assert (
+            "draining" not in cluster.members[0].log.read().decode()
+        )  # that is of the command, not of a signal
     assert not any(is_running(pid) for pid in pids)
     assert not cluster.token_file.parent.exists()
 

@@ -38,6 +38,7 @@ from volley.plan.nodes import (
 from volley.plan.types import BOOLEAN, LONG
 from volley.rpc.control import Push
 from volley.rpc.messages import TaskDone, TaskSpec, WorkerInfo
+from volley.shuffle.base import ShuffleStore
 from volley.shuffle.factory import serving_store
 from volley.shuffle.location import Location
 from volley.shuffle.memory import MemoryStore
@@ -176,13 +177,26 @@ def test_what_was_lost_on_the_way_is_computed_again() -> None:
 # ------------------------------------------------------------------------------------- outputs that others have made
 
 
-def handed(transport: LocalTransport, task: int, values: Sequence[int], worker: str = "local-0") -> TaskDone:
+class StoresOfWorkers(LocalTransport):
+    """Workers whose stores others write to."""
+
+    def __init__(self, serving: ShuffleStore | None = None) -> None:
+        self.stores: dict[str, ShuffleStore] = {}
+        super().__init__(WORKERS, 3, self._new_store, serving=serving)
+        if serving is not None:
+            self.stores = dict.fromkeys(self.holders(), serving)
+
+    def _new_store(self, location: str) -> ShuffleStore:
+        self.stores[location] = MemoryStore(location)
+        return self.stores[location]
+
+
+def handed(transport: StoresOfWorkers, task: int, values: Sequence[int], worker: str = "local-0") -> TaskDone:
     """What a task of somebody else put into the store of a worker."""
     attempt = AttemptId(TaskId(StageId(HANDED, 0), task), 0)
     schema = arrow_schema((NUMBER,))
     batches = [pa.record_batch([pa.array([value], pa.int64())], schema=schema) for value in values]
-    store = transport._workers[worker].store
-    blocks = receive(Push("", attempt, WORKERS), batches, store)
+    blocks = receive(Push("", attempt, WORKERS), batches, transport.stores[worker])
     size_bytes = sum(block.size_bytes for block in blocks)
     return TaskDone(attempt, blocks, TaskMetrics(len(values), size_bytes, 0.0), worker)
 
@@ -233,7 +247,7 @@ def run(
 
 
 def test_a_stage_that_has_run_elsewhere_is_read() -> None:
-    transport, log = LocalTransport(WORKERS, 3, MemoryStore), EventLog()
+    transport, log = StoresOfWorkers(), EventLog()
     given = [handed(transport, 5, range(10)), handed(transport, 8, range(5, 20), "local-1")]
     # An attempt that nobody has reported: its rows are there, and in no answer.
     handed(transport, 9, [77])
@@ -244,7 +258,7 @@ def test_a_stage_that_has_run_elsewhere_is_read() -> None:
 
 def test_its_rows_are_exchanged_like_others() -> None:
     """They are dealt evenly where they wait: whoever needs them otherwise has to move them."""
-    transport = LocalTransport(WORKERS, 3, MemoryStore)
+    transport = StoresOfWorkers()
     given = [handed(transport, 5, range(10)), handed(transport, 8, range(5, 20), "local-1")]
     assert run(transport, given, plan_over=distinct) == list(range(20))
     assert run(transport, given, plan_over=joined) == sorted([*range(10), *range(5, 12)])
@@ -255,7 +269,7 @@ def test_its_rows_are_exchanged_like_others() -> None:
 
 
 def test_batches_are_dealt_evenly() -> None:
-    transport = LocalTransport(WORKERS, 3, MemoryStore)
+    transport = StoresOfWorkers()
     assert [block.rows for block in handed(transport, 0, range(7)).blocks] == [3, 2, 2]
     assert [block.rows for block in handed(transport, 2, range(7)).blocks] == [2, 2, 3]
 
@@ -268,7 +282,7 @@ def test_nothing_was_handed_over() -> None:
 def test_losing_a_materialized_input_ends_the_query() -> None:
     """It is known whose output is lost, and that nobody here can compute it again."""
     store = serving_store(Config.read({}), Location.here("here:0"))
-    transport = LocalTransport(WORKERS, 3, MemoryStore, serving=store)
+    transport = StoresOfWorkers(serving=store)
     given = [handed(transport, task, range(10)) for task in (1, 2)]
     damaged = replace(given[1], blocks=tuple(replace(block, checksum=1) for block in given[1].blocks))
     for outputs in ([given[0], damaged], [replace(output, made_by="gone") for output in given]):

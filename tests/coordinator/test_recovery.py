@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from helpers.recovery import (
@@ -43,7 +45,9 @@ from volley.loop import shared_loop
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
 from volley.plan.nodes import (
     Aggregate,
+    DataFile,
     Exchange,
+    FileScan,
     Join,
     JoinKind,
     Limit,
@@ -227,15 +231,16 @@ def test_a_stage_that_does_the_work_of_another_is_told_what_that_one_would_be() 
     assert rolled_back(log) == [(3, 1)]
 
 
-def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stage_that_left_rows_out_begins_again_with_what_told_it_which(tmp_path: Path) -> None:
     """Stage 0 keeps rows with a partner in stage 2, which takes any of those that it reads: another time, others."""
-    monkeypatch.setattr("volley.stages.runtime_filters.limit_bytes", lambda stage, limits: 2**30)
+    path = tmp_path / "numbers.parquet"
+    pq.write_table(pa.table({"n": pa.arange(0, 200_000)}), path, use_dictionary=False, compression="none")
+    file = DataFile(str(path), path.stat().st_size, int(path.stat().st_mtime * 1000))
     other = Attribute(2, "m", LONG, False)
     some = Exchange(Partitioning.HASH, WORKERS, (other,), (), Range(0, 3000, 1, (other,)))
     small = Exchange(Partitioning.HASH, WORKERS, (other,), (), Limit(5000, 0, False, some))
-    large = exchanged(Partitioning.HASH, numbers(3000))
+    # So large that reading stage 2 to drop rows of it pays.
+    large = exchanged(Partitioning.HASH, FileScan("parquet", (file,), (NUMBER,), (), ()))
     joined = Join(JoinKind.SEMI, (NUMBER,), (other,), None, None, large, small)
     plan = exchanged(Partitioning.SINGLE, joined)
     rows, log = run(

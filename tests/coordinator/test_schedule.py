@@ -407,19 +407,35 @@ def plans(draw: st.DrawFn) -> Plan:
 CHAIN = Plan((spec(0), spec(1, inputs=(0,)), spec(2, inputs=(1,)), spec(3, 1, (2,), None)))
 
 
-@settings(max_examples=int(os.environ.get("VOLLEY_SCHEDULES", "1500")), deadline=None)
-@given(
-    plan=plans(),
-    choices=st.lists(st.integers(0, 2**12), max_size=60),
-    close_at=st.one_of(st.none(), st.none(), st.integers(0, 40)),
-)
+STORIES = {
+    "plan": plans(),
+    "choices": st.lists(st.integers(0, 2**12), max_size=60),
+    "close_at": st.one_of(st.none(), st.none(), st.integers(0, 40)),
+}
+
+
+def check_rows(plan: Plan, choices: list[int], close_at: int | None) -> None:
+    cluster = drive(plan, choices, close_at)
+    allowed = (ResultInterrupted, BlockMissing, TaskError, QueryError)
+    assert cluster.error is None or isinstance(cluster.error, allowed)
+
+
+@settings(max_examples=500, deadline=None)
+@given(**STORIES)
 @example(plan=CHAIN, choices=[], close_at=None)
 def test_no_order_of_events_loses_or_doubles_a_row(
     plan: Plan, choices: list[int], close_at: int | None
 ) -> None:
-    cluster = drive(plan, choices, close_at)
-    allowed = (ResultInterrupted, BlockMissing, TaskError, QueryError)
-    assert cluster.error is None or isinstance(cluster.error, allowed)
+    check_rows(plan, choices, close_at)
+
+
+@pytest.mark.slow
+@settings(max_examples=int(os.environ.get("VOLLEY_SCHEDULES", "10000")), deadline=None)
+@given(**STORIES)
+def test_no_order_of_many_events_loses_or_doubles_a_row(
+    plan: Plan, choices: list[int], close_at: int | None
+) -> None:
+    check_rows(plan, choices, close_at)
 
 
 # ------------------------------------------------------------------------------------------- single decisions

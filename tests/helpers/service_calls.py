@@ -49,14 +49,16 @@ def holders(block: Block) -> tuple[str, ...]:
 class Calls:
     """Every call of an attempt, made directly to a keeper."""
 
-    def __init__(self, server_state: ShuffleServerState, attempt: AttemptId, value: int = 1) -> None:
+    def __init__(
+        self, server_state: ShuffleServerState, attempt: AttemptId, value: int = 1, rows: int = 1
+    ) -> None:
         self.server_state = server_state
         self.attempt = attempt
-        batch = batch_of(value)
+        batch = batch_of(*[value] * rows)
         self.data = seal(batch, "none")
-        chunk = Chunk(0, 0, self.data.data.size, 1, self.data.checksum)
+        chunk = Chunk(0, 0, self.data.data.size, rows, self.data.checksum)
         index = Index((), (chunk,), batch.schema).pack()
-        self.block = Block(attempt, 0, "", 1, 8, checksum_of(index))
+        self.block = Block(attempt, 0, "", rows, 8 * rows, checksum_of(index))
         self._commit = CommitAttempt(attempt, (CommittedBlock(0, index),))
 
     def reserve(self) -> None:
@@ -121,6 +123,6 @@ def logs(directory: Path) -> list[Path]:
 
 def drop_memory(server: Served) -> None:
     """As under pressure: what is in a file is no longer in memory."""
-    storage = server.server_state._storage
-    with storage._lock:
-        storage._make_room(0)
+    pressing = AttemptId(TaskId(StageId(QUERY, 1000), 0), 0)
+    assert server.server_state.reserve(pressing, server.server_state.health().memory_limit_bytes)
+    server.server_state.abort(pressing)

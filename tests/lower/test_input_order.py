@@ -105,7 +105,7 @@ def _of_t(order: str) -> str:
 
 @pytest.mark.parametrize(
     ("workers", "examples"),
-    [("1", 20), ("3", 10), *(pytest.param(n, 250, marks=pytest.mark.slow) for n in ("1", "3"))],
+    [("1", 10), ("3", 15), *(pytest.param(n, 250, marks=pytest.mark.slow) for n in ("1", "3"))],
 )
 def test_random_orders(tables: SparkSession, workers: str, examples: int) -> None:
     _spread(tables, workers)
@@ -163,7 +163,7 @@ NATIVE = (
 )
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 @pytest.mark.parametrize("query", NATIVE)
 def test_native(tables: SparkSession, query: str, workers: str) -> None:
     _spread(tables, workers)
@@ -209,7 +209,7 @@ RUN_THROUGH = (
 )
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 def test_no_replay(tables: SparkSession, workers: str) -> None:
     # A stage may go on with the work of another one, as it does for users.
     settings = {"local.workers": workers, "singleTaskSize": "0", "planner.scanTaskSize": "1"}

@@ -206,7 +206,7 @@ def compare(spark: SparkSession, plans: st.SearchStrategy[str], examples: int, n
 # Several workers run what one runs, cut into stages: fewer cases tell whether the cuts are right.
 @pytest.mark.parametrize(
     ("workers", "examples"),
-    [("1", 40), ("3", 40), *(pytest.param(n, 400, marks=pytest.mark.slow) for n in ("1", "3"))],
+    [("1", 15), ("3", 30), *(pytest.param(n, 400, marks=pytest.mark.slow) for n in ("1", "3"))],
 )
 def test_native_leaves(leaves: SparkSession, workers: str, examples: int) -> None:
     leaves.conf.set("spark.volley.local.workers", workers)
@@ -216,7 +216,7 @@ def test_native_leaves(leaves: SparkSession, workers: str, examples: int) -> Non
 
 @pytest.mark.parametrize(
     ("workers", "examples"),
-    [("1", 40), ("3", 40), *(pytest.param(n, 150, marks=pytest.mark.slow) for n in ("1", "3"))],
+    [("3", 40), *(pytest.param(n, 150, marks=pytest.mark.slow) for n in ("1", "3"))],
 )
 def test_leaves_of_spark(leaves: SparkSession, workers: str, examples: int) -> None:
     """Which part is native is up to the plan; that there is one, in a third of all of them, is not."""

@@ -36,7 +36,7 @@ QUERIES = {
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
 def test_rows_are_sparks(tpch: SparkSession, query: str, workers: str) -> None:
     tpch.conf.set("spark.volley.local.workers", workers)

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import subprocess
-import sys
-import textwrap
 from collections import namedtuple
 from collections.abc import Callable
 from decimal import Decimal
@@ -295,48 +292,16 @@ def _data(draw: st.DrawFn) -> tuple[str, list[tuple[Any, ...]]]:
     return ddl, draw(st.lists(st.tuples(*(values for _, values in columns)), max_size=6))
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(data=_data())
-def test_random_schemas_and_rows(spark: SparkSession, data: tuple[str, list[tuple[Any, ...]]]) -> None:
-    ddl, rows = data
-    same(spark, spark.createDataFrame(rows, ddl))
-
-
-def test_a_new_session_does_not_take_an_rdd_for_local_data_of_the_one_before() -> None:
-    """RDDs are numbered from 0 again."""
-    program = """
-    import volley
-    from pyspark.sql import SparkSession
-
-    def start():
-        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-        return volley.enable(builder.config("spark.log.level", "ERROR").getOrCreate())
-
-    def collect(frame):
-        rows = [tuple(row) for row in frame.collect()]
-        print(rows, volley.last_query(frame.sparkSession).engine)
-
-    spark = start()
-    collect(spark.createDataFrame([(1,)], "a int"))
-    spark.stop()
-    spark = start()
-    for value in range(2, 8):
-        collect(spark.sparkContext.parallelize([(value,)]).toDF("a int"))
-    collect(spark.createDataFrame([(9,)], "a int"))
-    """
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+@pytest.mark.parametrize("examples", [15, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_schemas_and_rows(spark: SparkSession, examples: int) -> None:
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
-    assert run.stdout.splitlines() == [
-        "[(1,)] native",
-        *(f"[({value},)] spark" for value in range(2, 8)),
-        "[(9,)] native",
-    ], run.stderr
+    @given(data=_data())
+    def check(data: tuple[str, list[tuple[Any, ...]]]) -> None:
+        ddl, rows = data
+        same(spark, spark.createDataFrame(rows, ddl))
+
+    check()

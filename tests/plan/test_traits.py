@@ -32,6 +32,7 @@ from volley.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     JoinKind,
     Limit,
@@ -47,7 +48,7 @@ from volley.plan.nodes import (
     with_children,
 )
 from volley.plan.traits import TRAITS, Traits, below_row_by_row, traits_of
-from volley.plan.types import BOOLEAN, LONG
+from volley.plan.types import BOOLEAN, INTEGER, LONG
 from volley.testing.limits import DISTRIBUTED
 
 K, V = Attribute(1, "k", LONG), Attribute(2, "v", LONG)
@@ -163,6 +164,7 @@ SAMPLES: dict[str, Node] = {
     "project": Project((K, Alias(9, "d", Call("Add", (V, V), LONG))), rows_of(K, V)),
     "filter": Filter(LESS, rows_of(K, V)),
     "expand": Expand(((K, V), (V, K)), (FK, FW), rows_of(K, V)),
+    "generate": Generate("Stack", (Literal(2, INTEGER), V, K), (K,), False, (FW,), rows_of(K, V)),
     "sort": Sort((SortKey(V, True, True),), False, rows_of(K, V)),
     "sum": aggregate("Sum"),
     "max": aggregate("Max"),

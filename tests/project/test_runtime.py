@@ -63,29 +63,6 @@ print(shared_loop().submit(work()).result())
     ) == ["ran", "exit-0", "ran"]
 
 
-def test_a_child_forked_after_an_embedded_query_exits(tmp_path: Path) -> None:
-    assert _run(
-        _FORK
-        + f"""
-import volley
-from pyspark.sql import SparkSession
-
-spark = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.sql.warehouse.dir", {str(tmp_path)!r})
-    .getOrCreate()
-)
-spark.range(100).write.parquet({str(tmp_path / "t")!r})
-volley.enable(spark)
-rows = spark.read.parquet({str(tmp_path / "t")!r}).where("id > 10")
-print(len(rows.collect()), volley.last_query(spark).engine)
-print(exit_of_a_child())
-print(len(rows.collect()), volley.last_query(spark).engine)
-"""
-    ) == ["89", "native", "exit-0", "89", "native"]
-
-
 def test_a_child_forked_beside_a_server_and_its_clients_exits() -> None:
     assert _run(
         _FORK

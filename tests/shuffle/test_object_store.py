@@ -208,7 +208,6 @@ class TestQueries:
     def test_what_a_dead_driver_left_is_removed_by_the_next(self, uri: str, tmp_path: Path) -> None:
         dead = new_store(uri, "q")
         block = written(dead, 1)
-        dead._leases.end(QueryId("q"))
         lease = tmp_path / "shuffle" / "q" / "lease"
         new_store(uri, "young")
         assert lease.exists()
@@ -219,6 +218,7 @@ class TestQueries:
             values(dead, block)
         with pytest.raises(LeaseExpired, match="Run the query again"):
             dead.sink(attempt_id(attempt=1), 1)
+        dead.close()
 
     def test_a_late_writer_does_not_bring_back_the_folder_of_a_query(self, uri: str, tmp_path: Path) -> None:
         driver, worker = new_store(uri, "q"), new_store(uri)
@@ -269,7 +269,7 @@ class TestQueries:
         while lease.stat().st_mtime_ns == before:
             assert time.monotonic() < deadline
         shutil.rmtree(lease.parent)
-        while store._leases.queries:
+        while store.leased_queries:
             assert time.monotonic() < deadline
         assert not lease.exists()
         store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.fs as fs
@@ -13,11 +13,11 @@ import pytest
 
 from volley.errors import ConfigError, ShuffleRefused
 from volley.ids import QueryId
-from volley.shuffle.base import Block
+from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.conditional_put import AlreadyThere
 from volley.shuffle.object_store import ObjectStore
 from volley.shuffle.objects import Folder
-from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
+from volley.testing.contracts import SharedStoreContract, ShuffleStoreContract, attempt_id, batch_of
 from volley.testing.proxy import LossyProxy
 from volley.testing.s3 import KEYS, Bucket, s3_program, s3_server
 from volley.testing.shuffle_configs import shuffle_config
@@ -52,6 +52,22 @@ class TestS3(ShuffleStoreContract):
         store = new_store(bucket.uri(request.node.name), "q", "a", "b")
         yield store
         store.close()
+
+
+class TestSharedS3(SharedStoreContract):
+    @pytest.fixture
+    def make_store(
+        self, bucket: Bucket, request: pytest.FixtureRequest
+    ) -> Iterator[Callable[[], SharedStore]]:
+        opened: list[SharedStore] = []
+
+        def open_store() -> SharedStore:
+            opened.append(new_store(bucket.uri(request.node.name)))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            store.close()
 
 
 def test_the_end_of_a_query_leaves_no_object(bucket: Bucket) -> None:

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,9 +29,7 @@ from helpers.service_calls import (
 )
 from volley.errors import QueryError
 from volley.rpc.service import KeepAlive, PushChunks, PushedChunk
-from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
-from volley.shuffle.service.storage import Storage, Stored, _append
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.proxy import LossyProxy
 from volley.testing.services import serve_shuffle, service_store
@@ -153,14 +151,14 @@ class TestFencing:
         for calls in (slow, fast):
             calls.reserve()
             calls.push()
-        keep = Storage.keep
+        sync = os.fdatasync
 
-        def overtaken(storage: Storage, chunks: Iterable[Stored]) -> None:
+        def overtaken(descriptor: int) -> None:
             monkeypatch.undo()
             fast.commit()
-            keep(storage, chunks)
+            sync(descriptor)
 
-        monkeypatch.setattr(Storage, "keep", overtaken)
+        monkeypatch.setattr(os, "fdatasync", overtaken)
         assert code_of(slow.commit) == "SHUFFLE_COMMIT_LOST"
         assert kept_value(server_state, fast) == 2
         assert "SHUFFLE_BLOCK_MISSING" in slow.read()
@@ -275,8 +273,8 @@ def test_what_was_committed_is_there_after_a_kill_at_every_step(
     server_state.keep_alive(KeepAlive("application", (QUERY,)))
     before, calls = Calls(server_state, attempt_id(0), 1), Calls(server_state, attempt_id(1), 2)
     before.all()
-    monkeypatch.setattr("volley.shuffle.service.storage._append", around(_append))
-    monkeypatch.setattr(Journal, "append", around(Journal.append))
+    for name in ("pwrite", "fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, around(getattr(os, name)))
     calls.all()
     acknowledged = True
     image()

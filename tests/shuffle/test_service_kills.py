@@ -12,9 +12,10 @@ import pytest
 from helpers.service_calls import MANY, holders, numbers, values
 from volley.cluster import LocalCluster
 from volley.errors import BlockMissing
-from volley.ids import QueryId
+from volley.ids import QueryId, StageId
 from volley.shuffle.base import Block
 from volley.shuffle.config import RetryPolicy
+from volley.shuffle.service.placement import rank_servers
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.shuffle_configs import shuffle_config
@@ -39,6 +40,12 @@ def of_services(
     store = ServiceStore(config, services.security, memory_limit_bytes=2**26)
     store.begin(QueryId(query))
     return store
+
+
+def owners(services: LocalCluster, query: str) -> list[str]:
+    """Those that get partition 0 of the query's first stage, while all servers live."""
+    addresses = [server.address for server in services.servers]
+    return rank_servers(addresses, StageId(QueryId(query), 0), 0)[:2]
 
 
 def kill(services: LocalCluster, address: str) -> int:
@@ -69,7 +76,7 @@ class TestProcesses:
         sink = store.sink(attempt_id(query="push"), 2)
         for partition in range(2):
             sink.write(partition, numbers())
-        victim = sink._partitions[0].holders[0]
+        victim = owners(services, "push")[0]
         number = kill(services, victim)
         try:
             for partition in range(2):
@@ -86,9 +93,8 @@ class TestProcesses:
         store = of_services(services, "commit")
         sink = store.sink(attempt_id(query="commit"), 1)
         sink.write(0, numbers())
-        sink._send(sink._builder.flush())
-        sink._flush()
-        victim = sink._partitions[0].holders[-1]
+        sink.flush()
+        victim = owners(services, "commit")[-1]
         number = kill(services, victim)
         try:
             (block,) = sink.commit()
@@ -120,7 +126,7 @@ class TestProcesses:
         store = of_services(services, "hang", stall_seconds=1.0)
         sink = store.sink(attempt_id(query="hang"), 1)
         sink.write(0, numbers())
-        victim = sink._partitions[0].holders[0]
+        victim = owners(services, "hang")[0]
         (process,) = [server.process for server in services.servers if server.address == victim]
         process.send_signal(signal.SIGSTOP)
         try:

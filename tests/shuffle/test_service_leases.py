@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
+import signal
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -15,21 +19,28 @@ from volley.errors import BlockMissing, LeaseExpired, ShuffleRefused
 from volley.rpc.service import KeepAlive
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
-from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
+from volley.shuffle.service.server_state import LEASE_SECONDS, ShuffleServerSettings, ShuffleServerState
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import Served, serve_shuffle, service_store
+
+SHORT_LEASE_SECONDS = 1.0
+
+
+def _serve(pipe: Connection, directory: Path) -> None:
+    """A shuffle server in a process that the test can stop."""
+    state = ShuffleServerSettings((directory,), 2**26, lease_seconds=SHORT_LEASE_SECONDS)
+    daemon = ServiceDaemon(ServiceSettings("127.0.0.1", 0, state), Security())
+    pipe.send(daemon.address)
+    pipe.recv()
+    daemon.close()
 
 
 class TestLeases:
     def test_what_a_dead_driver_left_is_removed(self, tmp_path: Path) -> None:
-        with serve_shuffle(tmp_path, lease_seconds=0.2) as (server,):
+        with serve_shuffle(tmp_path) as (server,):
             dead = service_store([server.address], "q")
             block = written(dead, numbers())
-            assert dead._renewal is not None
-            dead._renewal.stop()
-            deadline = server.server_state._deadlines[QUERY]
-            eventually(lambda: time.monotonic() > deadline)
-            server.server_state.expire()
+            server.server_state.expire(now=time.monotonic() + LEASE_SECONDS)
             assert server.server_state.health().held_bytes == 0
             assert logs(tmp_path) == []
             # A driver that was only paused gets a clear error, and never fewer rows.
@@ -37,15 +48,16 @@ class TestLeases:
                 values(dead, block)
             with pytest.raises(LeaseExpired, match="Run the query again"):
                 written(dead, batch_of(1), task=1)
-            assert not dead.renew_leases() or QUERY not in dead._mine
+            assert dead.renew_leases()
+            assert dead.leased_queries == frozenset()
+            dead.close()
 
     def test_a_driver_that_lives_keeps_its_data(self, tmp_path: Path) -> None:
         with serve_shuffle(tmp_path, lease_seconds=0.3) as (server,):
             store = service_store([server.address], "q")
-            store._lease_seconds = 0.3
+            begun = time.monotonic()
             block = written(store, batch_of(1))
-            first = server.server_state._deadlines[QUERY]
-            eventually(lambda: time.monotonic() > first + 0.3)
+            eventually(lambda: time.monotonic() > begun + 0.6)
             server.server_state.expire()
             assert values(store, block) == [1]
             store.close()
@@ -55,28 +67,33 @@ class TestLeases:
         with serve_shuffle(tmp_path, 2) as servers:
             store = service_store([server.address for server in servers], "q", replicas=2)
             before = written(store, batch_of(1))
-            servers[0].server_state._end(QUERY, "SHUFFLE_LEASE_EXPIRED")
+            servers[0].server_state.expire(now=time.monotonic() + LEASE_SECONDS)
             assert store.renew_leases()
-            assert store._mine == {QUERY}
+            assert store.leased_queries == {QUERY}
             after = written(store, batch_of(2), task=1)
             assert holders(after) == (servers[1].address,)
             assert values(store, before, after) == [1, 2]
             store.close()
 
     def test_a_pause_of_the_server_is_not_the_drivers(self, tmp_path: Path) -> None:
-        settings = ServiceSettings("127.0.0.1", 0, ShuffleServerSettings((tmp_path,), 2**26, lease_seconds=1))
-        daemon = ServiceDaemon(settings, Security())
-        daemon.server_state.keep_alive(KeepAlive("application", (QUERY,)))
-        before = daemon.server_state._deadlines[QUERY]
-        # Whoever looks after leases waits for this lock, as if the process had been stopped.
-        with daemon.server_state._lock:
-            eventually(lambda: time.monotonic() > before + 0.5)
-            assert daemon.server_state._deadlines == {QUERY: before}
-        eventually(
-            lambda: daemon.server_state._deadlines.get(QUERY, before) != before or daemon.server_state.empty
-        )
-        assert not daemon.server_state.empty
-        daemon.close()
+        processes = multiprocessing.get_context("spawn")
+        ours, theirs = processes.Pipe()
+        process = processes.Process(target=_serve, args=(theirs, tmp_path), daemon=True)
+        process.start()
+        store = service_store([ours.recv()])
+        store.begin(QUERY)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        eventually(lambda: time.monotonic() > stopped + 2 * SHORT_LEASE_SECONDS)
+        os.kill(process.pid, signal.SIGCONT)
+        assert store.renew_leases()
+        assert store.leased_queries == {QUERY}
+        block = written(store, batch_of(1))
+        assert values(store, block) == [1]
+        store.close()
+        ours.send("end")
+        process.join()
 
     def test_expiry_survives_a_restart(self, tmp_path: Path) -> None:
         server_state = ShuffleServerState(

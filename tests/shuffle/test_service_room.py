@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import errno
 import resource
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,11 +30,21 @@ from volley.errors import ShuffleRefused
 from volley.ids import QueryId, StageId
 from volley.rpc.service import KeepAlive
 from volley.shuffle.chunks import checksum_of
-from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
-from volley.shuffle.service.storage import Storage, _append, _Log
+from volley.shuffle.service.storage import Storage
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.services import serve_shuffle, service_store
+
+
+@contextmanager
+def file_size_limit(size_bytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond this, as if the disk were full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 class TestRoom:
@@ -89,12 +99,10 @@ class TestRoom:
                 assert values(store, block.result(30)) == list(range(1000))
             store.close()
 
-    def test_a_server_that_has_no_room_for_long_is_left_for_another(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("volley.shuffle.service.sink._ROOM_SECONDS", 0.1)
+    def test_a_server_that_has_no_room_for_long_is_left_for_another(self, tmp_path: Path) -> None:
         with serve_shuffle(tmp_path, 2, memory_bytes=2**20) as servers:
-            store = service_store([server.address for server in servers], "q", compression="none")
+            addresses = [server.address for server in servers]
+            store = service_store(addresses, "q", compression="none", room_seconds=0.1)
             first = holders(written(store, numbers(10)))[0]
             (full,) = [server for server in servers if server.address == first]
             assert full.server_state.reserve(attempt_id(9), 2**20)
@@ -124,17 +132,8 @@ class TestRoom:
             greedy.close()
             modest.close()
 
-    @pytest.fixture
-    def small_files(self) -> Iterator[None]:
-        """No file of this process may grow beyond 1 MB, as if the disk were full."""
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
-        yield
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-    @pytest.mark.usefixtures("small_files")
     def test_a_full_disk_is_a_clear_error_and_the_server_lives_on(self, tmp_path: Path) -> None:
-        with serve_shuffle(tmp_path) as (server,):
+        with file_size_limit(1_000_000), serve_shuffle(tmp_path) as (server,):
             store = service_store([server.address], "q", compression="none")
             sink = store.sink(attempt_id(), 1)
             sink.write(0, numbers(400_000))
@@ -147,26 +146,19 @@ class TestRoom:
             assert values(store, block) == [1]
             store.close()
 
-    def test_another_disk_takes_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_disk_takes_over(self, tmp_path: Path) -> None:
         """Also in the middle of a partition, which then lies on both."""
         disks = (tmp_path / "one", tmp_path / "other")
         for disk in disks:
             disk.mkdir()
         server_state = ShuffleServerState("keeper", ShuffleServerSettings(disks, 2**26))
         server_state.keep_alive(KeepAlive("application", (QUERY,)))
-        first = Calls(server_state, attempt_id(0), 1)
+        first = Calls(server_state, attempt_id(0), 1, rows=10_000)
         first.all()
         (log,) = logs(tmp_path)
-        full = log.parent.parent
-
-        def append(log: _Log, data: pa.Buffer) -> None:
-            if full in log.path.parents:
-                raise OSError(errno.ENOSPC, "full")
-            _append(log, data)
-
-        monkeypatch.setattr("volley.shuffle.service.storage._append", append)
-        second = Calls(server_state, attempt_id(1), 2)
-        second.all()
+        second = Calls(server_state, attempt_id(1), 2, rows=10_000)
+        with file_size_limit(log.stat().st_size):
+            second.all()
         assert len(logs(tmp_path)) == 2
         server_state.close()
         again = ShuffleServerState("again", ShuffleServerSettings(disks, 2**26))
@@ -191,24 +183,20 @@ class TestRoom:
             subprocess.run(["umount", str(small)], check=True)
 
     def test_a_query_can_end_when_the_journal_cannot_be_written(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def full(journal: Journal, record: object) -> None:
-            raise OSError(errno.ENOSPC, "full")
-
         with serve_shuffle(tmp_path) as (server,):
             store = service_store([server.address], "q")
             written(store, batch_of(1))
-            monkeypatch.setattr(Journal, "append", full)
-            store.release(QUERY)
+            with file_size_limit((tmp_path / "s0" / "journal").stat().st_size):
+                store.release(QUERY)
+            assert "could not be written to the journal" in caplog.text
             assert server.server_state.health().held_bytes == 0
             assert logs(tmp_path) == []
 
-    def test_the_journal_does_not_grow_for_ever(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("volley.shuffle.service.server_state._COMPACT_BYTES", 5_000)
-        server_state = ShuffleServerState("keeper", ShuffleServerSettings((tmp_path,), 2**26))
+    def test_the_journal_does_not_grow_for_ever(self, tmp_path: Path) -> None:
+        settings = ShuffleServerSettings((tmp_path,), 2**26, compact_bytes=5_000)
+        server_state = ShuffleServerState("keeper", settings)
         server_state.keep_alive(KeepAlive("application", (QUERY,)))
         kept = Calls(server_state, attempt_id(), 7)
         kept.all()
@@ -218,7 +206,7 @@ class TestRoom:
             Calls(server_state, attempt_id(query=query)).all()
             server_state.release(QueryId(query))
         # Ends of queries are remembered, in some 100 bytes each; commits that nobody needs are not.
-        assert server_state._journal.size_bytes < 40_000
+        assert (tmp_path / "journal").stat().st_size < 40_000
         server_state.close()
         again = ShuffleServerState("again", ShuffleServerSettings((tmp_path,), 2**26))
         assert kept_value(again, kept) == 7

@@ -43,7 +43,7 @@ def registered(spark: SparkSession, source: type[DataSource], **options: Any) ->
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 class TestRows:
     @pytest.fixture(autouse=True)
     def _workers(self, spark: SparkSession, workers: str) -> Iterator[None]:

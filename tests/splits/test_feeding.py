@@ -242,10 +242,7 @@ class TestSources:
                 found += next(stream).column(0).to_pylist()
         assert sorted(found) == list(range(70))
 
-    def test_progress_of_splits_is_reported_while_they_are_read(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("volley.coordinator.feeding._REPORT_SECONDS", 0.01)
+    def test_progress_of_splits_is_reported_while_they_are_read(self) -> None:
         told = threading.Event()
 
         def listen(event: Event) -> None:

@@ -31,6 +31,7 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
+    Generate,
     Join,
     JoinKind,
     Limit,
@@ -76,6 +77,7 @@ def test_batches_are_made_in_one_place() -> None:
         "bridge/result.py",
         "lower/functions/arrays.py",
         "lower/functions/structs.py",
+        "lower/generate.py",
         "rpc/handshake.py",
         "sources/files.py",
     }
@@ -134,7 +136,9 @@ def plans(draw: st.DrawFn, ids: _Ids, depth: int) -> Node:
     made = tuple(Alias(ids.column().id, "x", ONE) for _ in range(draw(st.integers(0, 1))))
     kept = tuple(a for a in child.output if draw(st.booleans()))
     match draw(
-        st.sampled_from(["project", "filter", "sort", "limit", "top", "group", "window"] + ["two"] * 5)
+        st.sampled_from(
+            ["project", "filter", "sort", "limit", "top", "group", "window", "generate"] + ["two"] * 5
+        )
     ):
         case "project":
             return Project(kept + made, child)
@@ -148,6 +152,8 @@ def plans(draw: st.DrawFn, ids: _Ids, depth: int) -> Node:
             return TopN(3, 0, (KEY,), kept, child)
         case "group":
             return Aggregate(kept, (), (), kept[:1], child)
+        case "generate":
+            return Generate("Stack", (ONE, ONE), kept, False, (ids.column(),), child)
         case "window":
             count = AggregateCall(
                 Call("Count", (ONE,), LONG), AggregateMode.COMPLETE, distinct=False, filter=None, result_id=0

@@ -40,7 +40,7 @@ from volley.testing.contracts import (
 )
 from volley.transport.base import Transport
 from volley.transport.fleet import Fleet
-from volley.transport.flight import FlightTransport, close_fleets, shared_fleet
+from volley.transport.flight import FlightTask, FlightTransport, close_fleets, shared_fleet
 from volley.transport.ingest import IngestEndpoint
 
 TIMEOUT_SECONDS = 3.0
@@ -150,14 +150,12 @@ class TestFlightTransport(TransportContract):
             running = await start_task(transport, result_task(numbers(10**15)))
             batches = running.batches()
             largest = (await anext(batches)).nbytes
-            rows = running._rows  # type: ignore[attr-defined]
-            # The pump stands at the gate: what it holds grows no more, however long nobody reads.
-            while not rows._gate._waiting:
+            assert isinstance(running, FlightTask)
+            # Until one more batch would not fit; then it grows no more, however long nobody reads.
+            while running.buffered_bytes + largest <= limit_bytes:
                 await asyncio.sleep(0.01)
-            held = rows._gate.held_bytes
-            assert held <= limit_bytes + largest
             await asyncio.sleep(0.2)
-            assert rows._gate.held_bytes == held
+            assert running.buffered_bytes <= limit_bytes + largest
             await running.cancel()
 
         self.run(lambda _: transport, story)

@@ -183,7 +183,7 @@ def test_channels_end_with_their_attempt() -> None:
 class TestWorker:
     """A real attempt in a worker that pulls: over Numbers, whose splits the test gives out itself."""
 
-    def attempt(self, driver: Driver, address: str) -> Attempt:
+    def attempt(self, driver: Driver, address: str, silence_seconds: float = 30.0) -> Attempt:
         ids = Attribute(1, "id", LONG)
         described = {"class": "volley.testing.sources:Numbers", "options": {}, "schema": SCHEMA.json()}
         scan = SourceScan("numbers", json.dumps(described), ("id",), (ids,))
@@ -191,7 +191,7 @@ class TestWorker:
 
         async def started() -> Attempt:
             slots = Slots("w", 1, 1, MemoryStore("w"))
-            performed = ExternalAttempts(slots, Pulls("127.0.0.1:4711", SECRET))
+            performed = ExternalAttempts(slots, Pulls("127.0.0.1:4711", SECRET, silence_seconds))
             assert performed.start(spec)
             return slots[THEIRS]
 
@@ -226,13 +226,10 @@ class TestWorker:
         assert isinstance(ended, TaskFailure)
         assert ended.failure is Failure.INTERNAL
 
-    def test_it_fails_as_a_lost_worker_does_when_the_driver_is_silent(
-        self, driver: Driver, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("volley.worker.pulling._SILENCE_SECONDS", 0.1)
+    def test_it_fails_as_a_lost_worker_does_when_the_driver_is_silent(self, driver: Driver) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
-            attempt = self.attempt(driver, f"127.0.0.1:{taken.getsockname()[1]}")
+            attempt = self.attempt(driver, f"127.0.0.1:{taken.getsockname()[1]}", silence_seconds=0.1)
             ended = self.outcome(driver, attempt)
         assert isinstance(ended, TaskFailure)
         # Spark tries it again elsewhere.

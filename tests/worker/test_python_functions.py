@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 
 import volley
 from helpers.waiting import eventually
@@ -25,6 +26,12 @@ from volley.testing.rows import assert_same_rows
 pytestmark = pytest.mark.embedded
 
 ZONE = {"spark.sql.session.timeZone": "America/Los_Angeles"}
+
+
+def in_pandas(function: Callable[..., Any], result: str) -> Callable[..., Column]:
+    """`pandas_udf`, whose overloads do not know type hints."""
+    made: Callable[..., Column] = pandas_udf(function, result)  # type: ignore[call-overload]
+    return made
 
 
 COLUMNS = {
@@ -69,7 +76,7 @@ def pandas_functions(spark: SparkSession) -> DataFrame:
     def types_of(values: pd.Series) -> pd.Series:
         return values.map(repr) + str(values.dtype)
 
-    series = F.pandas_udf(types_of, "string")  # type: ignore[call-overload]
+    series = in_pandas(types_of, "string")
     return rows(spark).select(*(series(name) for name in COLUMNS if name != "st"))
 
 
@@ -77,7 +84,7 @@ def arrow_functions(spark: SparkSession) -> DataFrame:
     def types_of(values: pa.Array) -> pa.Array:
         return pa.array([f"{values.type} {value}" for value in values])
 
-    return rows(spark).select(*(F.arrow_udf(types_of, "string")(name) for name in COLUMNS))
+    return rows(spark).select(*(arrow_udf(types_of, "string")(name) for name in COLUMNS))
 
 
 def pandas_iterators(spark: SparkSession) -> DataFrame:
@@ -85,7 +92,7 @@ def pandas_iterators(spark: SparkSession) -> DataFrame:
         for batch in batches:
             yield batch + 1
 
-    return rows(spark).select("s", F.pandas_udf(add, "long")("id"))  # type: ignore[call-overload]
+    return rows(spark).select("s", in_pandas(add, "long")("id"))
 
 
 def arrow_iterators(spark: SparkSession) -> DataFrame:
@@ -96,7 +103,7 @@ def arrow_iterators(spark: SparkSession) -> DataFrame:
             for value in batch:
                 yield pa.array([value.as_py() + 1])
 
-    return rows(spark).select("s", F.arrow_udf(add, "long")("small"))
+    return rows(spark).select("s", arrow_udf(add, "long")("small"))
 
 
 def functions_everywhere(spark: SparkSession) -> DataFrame:
@@ -173,7 +180,7 @@ def pandas_aggregates(spark: SparkSession) -> DataFrame:
     def add(numbers: pd.Series) -> float:
         return float(numbers.sum())
 
-    total = F.pandas_udf(add, "double")  # type: ignore[call-overload]
+    total = in_pandas(add, "double")
     doubled = total(F.col("i") * 2)
     return rows(spark).groupBy(F.concat("s", F.lit("!")), "k").agg((total("id") + 1).alias("v"), doubled)
 
@@ -182,21 +189,21 @@ def arrow_aggregates(spark: SparkSession) -> DataFrame:
     def add(numbers: pa.Array) -> float:
         return float(sum(numbers.to_pylist()))
 
-    return rows(spark).agg(F.arrow_udf(add, "double")("id"))
+    return rows(spark).agg(arrow_udf(add, "double")("id"))
 
 
 def iterator_aggregates(spark: SparkSession) -> DataFrame:
     def add(batches: Iterator[pd.Series]) -> float:
         return float(sum(batch.sum() for batch in batches))
 
-    return rows(spark).groupBy("k").agg(F.pandas_udf(add, "double")("id"))  # type: ignore[call-overload]
+    return rows(spark).groupBy("k").agg(in_pandas(add, "double")("id"))
 
 
 def windows(spark: SparkSession) -> DataFrame:
     def add(numbers: pd.Series) -> float:
         return float(numbers.sum())
 
-    total = F.pandas_udf(add, "double")  # type: ignore[call-overload]
+    total = in_pandas(add, "double")
     return rows(spark).select("id", "s", total("id").over(Window.partitionBy("k")))
 
 
@@ -302,7 +309,9 @@ def test_an_exception_is_the_one_that_spark_raises(spark: SparkSession) -> None:
 
     with pytest.raises(PythonException, match=r"(?s)in fail.*ValueError: no fifty"):
         rows(spark).select(F.udf(fail, "long")("id")).collect()
-    reasons = [str(reason) for reason in volley.last_query(spark).reasons]
+    report = volley.last_query(spark)
+    assert report is not None
+    reasons = [str(reason) for reason in report.reasons]
     assert any("REPLAYED_ON_SPARK" in reason and "no fifty" in reason for reason in reasons)
 
 
@@ -318,6 +327,7 @@ def test_a_crash_costs_an_attempt(spark: SparkSession, tmp_path: Path) -> None:
     assert rows(spark).select(F.udf(crash_once, "long")("id")).count() == 60
     assert rows(spark).where(F.udf(crash_once, "long")("id") >= 0).count() == 60
     report = volley.last_query(spark)
+    assert report is not None
     assert (report.engine, mark.exists()) == ("native", True)
 
 

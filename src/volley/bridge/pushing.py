@@ -81,7 +81,7 @@ def _pushed(
     # Spark numbers all attempts of all its tasks. None of ours is tried again, so that a store never has to choose.
     attempt = AttemptId(TaskId(StageId(query, 0), context.taskAttemptId()), 0)
     security = access.security
-    address = _address(security, ingest_endpoint, context.partitionId() + context.attemptNumber())
+    address = ingest_address(security, ingest_endpoint, context.partitionId() + context.attemptNumber())
     client = security.connect(address, hang_seconds=access.store.retry.stall_seconds)
     rows = 0
     try:
@@ -100,7 +100,7 @@ def _pushed(
     return pushed
 
 
-def _address(security: Security, ingest_endpoint: IngestEndpoint, turn: int) -> str:
+def ingest_address(security: Security, ingest_endpoint: IngestEndpoint, turn: int) -> str:
     """The sidecar beside this task, or the next of the workers that answers."""
     if ingest_endpoint.sidecars is not None:
         address = own_sidecar_address(ingest_endpoint.sidecars)

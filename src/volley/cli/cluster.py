@@ -92,6 +92,7 @@ def cluster(
             beside = f" and {services} shuffle servers" if services else ""
             console.print(f"{workers} workers{beside} are up. To use them:\n", highlight=False)
             console.print(f"  pyspark {options}\n", highlight=False, markup=False, soft_wrap=True)
+            console.print("and in the shell:\n\n  import volley; volley.enable(spark)\n", highlight=False)
         elastic = None if least is None else Elastic(running, least, idle_seconds)
         _show(console, running, stop, elastic, quiet=as_json)
     if not stop.is_set():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of all commands that start a daemon: address, authentication, shutdown and output."""
+"""Options of all commands that start a daemon: address, authentication, shutdown, logs and output."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from volley.config import parse_bytes
+from volley.log_format import configure_logs
 from volley.security import Security
 
 _LISTENING = (
@@ -38,6 +39,20 @@ _LISTENING = (
         default=30.0,
         show_default=True,
         help="Seconds to finish running work after SIGTERM.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How lines of its log look, on standard error.",
+    ),
+    click.option(
+        "--log-level",
+        "log_levels",
+        multiple=True,
+        metavar="[COMPONENT=]LEVEL",
+        help="Level of its log, such as DEBUG, or volley.shuffle=DEBUG for a component. Repeatable. Default: INFO.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print its address as one line of JSON."),
     click.option("--parent", type=int, hidden=True, help="Exit when this process ends."),
@@ -69,8 +84,15 @@ def listening_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_listening(
-        token_file: str, tls_certificate: str, tls_key: str, tls_ca: str, **options: Any
+        token_file: str,
+        tls_certificate: str,
+        tls_key: str,
+        tls_ca: str,
+        log_format: str,
+        log_levels: tuple[str, ...],
+        **options: Any,
     ) -> None:
+        configure_logs(log_format, log_levels)
         mine = {name: options.pop(name) for name in Listening.__dataclass_fields__ if name != "security"}
         security = Security.read(token_file, tls_ca, tls_certificate, tls_key)
         command(Listening(security=security, **mine), **options)

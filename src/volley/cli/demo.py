@@ -22,9 +22,11 @@ from volley.bench.compare import difference
 from volley.bench.data import size_bytes
 from volley.bench.order import sort_columns
 from volley.bench.spark import start_spark
+from volley.cli.checks import check_java
 from volley.cli.console import generate_with_progress, new_console
 from volley.cli.console import step as show_step
 from volley.cli.pipeline import STEPS, Step, Tables
+from volley.errors import ConfigError
 from volley.machine import available_cores
 from volley.observe.tasks import SparkTasks
 
@@ -63,6 +65,11 @@ def demo(scale: float, data: Path | None) -> None:
 
     Example: volley demo --scale 0.1
     """
+    java = check_java()
+    if java.status == "error":
+        raise ConfigError(
+            f"the demo needs Java: {java.found}.", hint=f"{java.remedy} `volley doctor` checks the rest."
+        )
     console = new_console()
     cores = available_cores()
     directory = generate_with_progress(console, scale, data)

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from volley.cluster import Unhealthy
 from volley.rpc.control import Health
 from volley.rpc.service import ServiceHealth
 from volley.worker.budget import format_size
 
 
-def health_table(addresses: Sequence[str], health: Sequence[Health | None]) -> Table:
+def health_table(addresses: Sequence[str], health: Sequence[Health | Unhealthy | None]) -> Table:
     table = Table("worker", "state", "tasks", "slots", "exchanged data", "of", "memory", "drivers")
     for address, state in zip(addresses, health, strict=True):
-        if state is None:
-            table.add_row(address, "[red]gone[/]", "", "", "", "", "", "")
+        if state is None or isinstance(state, Unhealthy):
+            table.add_row(address, f"[red]{state.status if state else 'gone'}[/]", *[""] * 6)
         else:
             table.add_row(
                 address,

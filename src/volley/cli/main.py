@@ -16,6 +16,7 @@ _COMMANDS = {
     "config": "List all options: name, type, default, meaning.",
     "demo": "Run a short PySpark pipeline on Volley and on Spark.",
     "doctor": "Check this machine, and say how to fix what is wrong.",
+    "history": "List past queries, and show what one did.",
     "shuffle-service": "Run a shuffle server, which keeps exchanged data when workers go.",
     "status": "Show the health of worker daemons and shuffle servers.",
     "worker": "Run a worker daemon, which runs the tasks of queries.",

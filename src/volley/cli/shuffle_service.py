@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -68,7 +67,6 @@ def shuffle_service(
       volley shuffle-service --port 7171 --memory 8g --dirs /data1/shuffle --dirs /data2/shuffle
       spark.volley.shuffle.store=service, spark.volley.shuffle.service=127.0.0.1:7171
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     check_directories(directories)
     budget = memory or available_memory_bytes() // 2
     daemon = ServiceDaemon(

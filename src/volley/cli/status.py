@@ -11,7 +11,7 @@ import click
 
 from volley.cli.console import new_console
 from volley.cli.health import health_table, service_table
-from volley.cluster import drain, health_of
+from volley.cluster import Unhealthy, ask_health, drain
 from volley.config import parse_addresses
 from volley.rpc.service import ServiceHealth
 from volley.security import Security
@@ -43,7 +43,7 @@ def status(
     tls_ca: str,
     as_json: bool,
 ) -> None:
-    """Show the health of the daemons at DAEMONS (host:port,...). Exit status 1 if one does not answer.
+    """Show the health of the daemons at DAEMONS (host:port,...). Exit status 1 if one does not answer; it says why.
 
     Example: volley status 127.0.0.1:7070,127.0.0.1:7071
     """
@@ -51,12 +51,9 @@ def status(
     if draining:
         for address in daemons:
             drain(address, security)
-    found = [health_of(address, security) for address in daemons]
+    found = [ask_health(address, security) for address in daemons]
     if as_json:
-        answers = {
-            address: asdict(health) if health else None
-            for address, health in zip(daemons, found, strict=True)
-        }
+        answers = {address: asdict(health) for address, health in zip(daemons, found, strict=True)}
         click.echo(json.dumps(answers, indent=2))
     else:
         states = dict(zip(daemons, found, strict=True))
@@ -67,4 +64,8 @@ def status(
             console.print(health_table(list(others), list(others.values())))
         if servers:
             console.print(service_table(list(servers), list(servers.values())))
-    sys.exit(0 if all(found) else 1)
+    problems = [health for health in found if isinstance(health, Unhealthy)]
+    if not as_json:
+        for problem in problems:
+            click.echo(f"{problem.status}: {problem.message}", err=True)
+    sys.exit(1 if problems else 0)

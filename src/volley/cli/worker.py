@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from dataclasses import asdict
@@ -52,7 +51,6 @@ def worker(
       volley worker --port 7070 --memory 8g
       spark.volley.transport=flight, spark.volley.workers=127.0.0.1:7070
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     config = Config.read(parse_settings(settings))
     spill = directories or (Path(tempfile.gettempdir()),)
     check_directories(spill)

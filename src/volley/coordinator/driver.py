@@ -137,7 +137,7 @@ class Driver:
         tasks = max(1, min(feeding.known_splits(), stage.tasks)) if feeding.may_grow else stage.tasks
         feeding.start()
         workers = self._launcher.worker_count
-        self._events.record(StageStarted(id, tasks, planned_tasks, stage.decisions, workers))
+        self._events.record(StageStarted(id, tasks, planned_tasks, stage.decisions, workers, inputs))
         if feeding:
             progress = feeding.report_progress(lambda counts: self._progress(id, counts))
             running.background = [

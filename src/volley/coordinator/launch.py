@@ -14,7 +14,9 @@ from volley.errors import TaskError, VolleyError
 from volley.events import EventLog, TaskFinished, TaskStarted
 from volley.ids import AttemptId
 from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
-from volley.transport.base import RunningTask, Transport
+from volley.transport.base import ReportsProgress, RunningTask, Transport
+
+_PROGRESS_SECONDS = 0.5
 
 Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
 """Answers the split requests of an attempt on a worker, until it ends."""
@@ -65,15 +67,16 @@ class Launcher:
             self._events.record(TaskStarted(attempt, worker))
             serving = asyncio.create_task(serve(running, worker))
             working = asyncio.create_task(self._outcome(task, running, deliver))
+            reporting = asyncio.create_task(self._report_progress(running))
             try:
                 await asyncio.wait({working, serving}, return_when=asyncio.FIRST_COMPLETED)
                 if not working.done():
                     _raise_serving_error(attempt, serving)
                 outcome = await working
             finally:
-                for part in (working, serving):
+                for part in (working, serving, reporting):
                     part.cancel()
-                await asyncio.gather(working, serving, return_exceptions=True)
+                await asyncio.gather(working, serving, reporting, return_exceptions=True)
                 await running.cancel()
         finally:
             self._placement.release(worker)
@@ -81,6 +84,12 @@ class Launcher:
             self._events.record(TaskFinished(attempt, outcome.metrics))
             worker = outcome.made_by or worker
         return AttemptResult(outcome, worker)
+
+    async def _report_progress(self, running: RunningTask) -> None:
+        while isinstance(running, ReportsProgress):
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            if progress := running.progress():
+                self._events.announce(progress)
 
     async def _outcome(
         self, task: TaskSpec, running: RunningTask, deliver: Callable[[], bool]

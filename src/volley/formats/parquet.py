@@ -33,6 +33,7 @@ from volley.plan.types import (
     TIMESTAMP_NTZ,
     ArrayType,
     DataType,
+    StructField,
     StructType,
     contains_any,
     to_arrow,
@@ -176,14 +177,23 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
         return False
     match wanted:
         case StructType(fields):
-            return pa.types.is_struct(found) and [
-                (field.name, _readable(field.type, inner.type, False))
-                for field, inner in zip(found, fields, strict=False)
-            ] == [(inner.name, True) for inner in fields]
+            return pa.types.is_struct(found) and _has_fields(found, fields)
         case ArrayType(element, _):
             return pa.types.is_list(found) and _readable(found.value_type, element, False)
         case _:
             return found in _READABLE.get(wanted, (to_arrow(wanted),))
+
+
+def _has_fields(found: pa.StructType, wanted: tuple[StructField, ...]) -> bool:
+    """Whether a struct has each of the fields once. Spark reads only those that a query needs."""
+    stored: dict[str, list[pa.Field]] = {}
+    for field in found:
+        stored.setdefault(field.name.lower(), []).append(field)
+    for field in wanted:
+        same = stored.get(field.name.lower(), [])
+        if [one.name for one in same] != [field.name] or not _readable(same[0].type, field.type, False):
+            return False
+    return True
 
 
 _TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})

@@ -35,6 +35,20 @@ _DEFECTS = ("column types must match schema types", "number of columns", "number
 _DISK_FULL = ("(os error 28)", "(os error 122)")
 
 
+_PYTHON_ERROR = re.compile(r"PyErr \{ type: <class '[^']*'>, value: (\w+)\((.*?)\), traceback: .*", re.DOTALL)
+
+
+def plain_message(error: BaseException) -> str:
+    """What a person needs of an engine error: without the names of wrappers and the traceback of a Python function."""
+    text = str(error)
+    if type(error) is not Exception:
+        return text
+    cause = _WRAPPERS.sub("", text.rpartition("caused by\n")[2])
+    if match := _PYTHON_ERROR.search(cause):
+        return match[2].strip("'\"")
+    return cause
+
+
 class Fault(Enum):
     """The cause of an engine error."""
 

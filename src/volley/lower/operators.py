@@ -12,6 +12,7 @@ from datafusion import functions as f
 from volley.lower.aggregates import lower_aggregate
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
+from volley.lower.generate import lower_generate, without_implied_checks
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
 from volley.lower.order_keys import is_computed, order_operand
@@ -27,6 +28,7 @@ from volley.plan.nodes import (
     FeedInput,
     FileScan,
     Filter,
+    Generate,
     Join,
     Limit,
     LocalRows,
@@ -112,6 +114,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             return _project(expressions, ordered)
         case Expand():
             return lower_expand(node, _lower_unordered(node.child, scope), scope)
+        case Generate():
+            return lower_generate(node, _lower(without_implied_checks(node).child, scope))
         case Window():
             return lower_window(node, _lower_unordered(node.child, scope))
         case Join():

@@ -21,25 +21,25 @@ _shown: tuple[int, int] | None = None
 def show(value: Showable) -> None:
     """Show a value now, wherever in a cell or program this is called."""
     global _shown
-    shell = _shell()
-    if shell is None:
+    here = shell()
+    if here is None:
         print(value)
         return
     _publish(value)
-    _shown = (id(value), shell.execution_count)
+    _shown = (id(value), here.execution_count)
 
 
 def show_at_end(value: Showable) -> None:
     """For `_ipython_display_`: IPython shows what a cell ends with. Nothing when this cell has just shown it."""
     global _shown
-    shell = _shell()
-    already = shell is not None and _shown == (id(value), shell.execution_count)
+    here = shell()
+    already = here is not None and _shown == (id(value), here.execution_count)
     _shown = None
     if not already:
         _publish(value)
 
 
-def _shell() -> Any | None:
+def shell() -> Any | None:
     """The IPython that runs this program; None in others, also where IPython is merely installed or imported."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None

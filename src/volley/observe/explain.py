@@ -14,36 +14,10 @@ from volley.config import Config
 from volley.decide import Decider
 from volley.deployment.factory import choose_deployment
 from volley.observe.display import show, show_at_end
-from volley.plan.expressions import Attribute, Expression
-from volley.plan.nodes import (
-    Aggregate,
-    Exchange,
-    Expand,
-    FileScan,
-    Filter,
-    Join,
-    Limit,
-    LocalRows,
-    Node,
-    Project,
-    Range,
-    Sort,
-    SourceScan,
-    TopN,
-    Unknown,
-    Window,
-)
-from volley.plan.python_nodes import (
-    PythonAggregate,
-    PythonEval,
-    PythonGroupMap,
-    PythonMap,
-    PythonWindow,
-)
+from volley.observe.node_text import describe_node
+from volley.plan.nodes import Node
 from volley.settings import is_active, settings
-from volley.splits.files import FileSource
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
-from volley.stages.scans import scan_tasks
 from volley.support.check import NodeVerdict
 from volley.support.reasons import Reason, Unsupported
 
@@ -80,7 +54,7 @@ class Explanation:
         rows = "".join(
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
             + "".join(f"<i>{escape(text)}</i><br>" for text in self._boundary(position))
-            + f"{_MARKS[verdict.native]} {escape(_describe(verdict, self.workers, self.limits))}"
+            + f"{_MARKS[verdict.native]} {escape(describe_node(verdict, self.workers, self.limits))}"
             + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
             + "</div>"
             for position, verdict in enumerate(self.nodes)
@@ -122,7 +96,7 @@ class Explanation:
         for position, verdict in enumerate(self.nodes):
             indent = "  " * verdict.depth
             yield from (indent + text for text in self._boundary(position))
-            yield f"{indent}{_MARKS[verdict.native]} {_describe(verdict, self.workers, self.limits)}"
+            yield f"{indent}{_MARKS[verdict.native]} {describe_node(verdict, self.workers, self.limits)}"
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
         yield from map(str, self._other_reasons())
@@ -168,60 +142,3 @@ def _explain(frame: DataFrame) -> Explanation:
         enabled=enabled,
         limits=PlannerLimits.of(config),
     )
-
-
-def _describe(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:
-    return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers), limits)
-
-
-def _summary(node: Node, workers: int, limits: PlannerLimits) -> str:
-    """One line for an operator, in Spark's own words."""
-    match node:
-        case FileScan(format, files, output):
-            size = sum(file.size_bytes for file in files)
-            splits = _splits(node, workers, limits)
-            return f"FileScan {format}, {len(files)} files, {size:,} bytes{splits} [{_names(output)}]"
-        case SourceScan(name, _, _, output):
-            return f"SourceScan {name}, splits found while it runs, up to {workers} tasks [{_names(output)}]"
-        case LocalRows(output, _) | Range(_, _, _, output):
-            return f"{type(node).__name__} [{_names(output)}]"
-        case Project() | Window() | Expand():
-            return f"{type(node).__name__} [{_names(node.output)}]"
-        case Filter():
-            return "Filter"
-        case Aggregate(grouping, calls, _, _, _):
-            modes = "/".join(dict.fromkeys(str(call.mode) for call in calls)) or "Distinct"
-            functions = ", ".join(call.function.function for call in calls)
-            return f"Aggregate {modes} by [{_names(grouping)}]" + (f": {functions}" if functions else "")
-        case Sort(keys, whole, _):
-            return f"Sort{'' if whole else ' within partitions'} by {len(keys)} keys"
-        case TopN(count, offset, keys, _, _):
-            return f"TopN {count}{f' after {offset}' if offset else ''} by {len(keys)} keys"
-        case Limit(count, offset, _, _):
-            return f"Limit {'all' if count is None else count}{f' after {offset}' if offset else ''}"
-        case Exchange(partitioning, _, keys, _, _):
-            return f"Exchange {partitioning}" + (f" by [{_names(keys)}]" if keys else "")
-        case Join(kind, left_keys, _, condition, _, _, _, null_aware, _):
-            return f"Join {kind}{' null-aware' if null_aware else ''} on {len(left_keys)} keys" + (
-                " and a condition" if condition is not None else ""
-            )
-        case PythonEval() | PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
-            names = ", ".join(call.name for call in node.program.calls)
-            return f"{type(node).__name__} {names} [{_names(node.output)}]"
-        case Unknown(name, detail, _, _):
-            return f"{name} {detail}".rstrip()
-        case _:
-            return type(node).__name__
-
-
-def _splits(scan: FileScan, workers: int, limits: PlannerLimits) -> str:
-    """What would be fed to how many tasks; nothing where one task reads the files by itself."""
-    tasks = scan_tasks(scan, workers, limits)
-    if tasks == 1:
-        return ""
-    return f", {FileSource(scan, tasks, limits).estimate().splits} splits for {tasks} tasks"
-
-
-def _names(columns: tuple[Attribute, ...] | tuple[Expression, ...]) -> str:
-    names = [str(getattr(column, "name", None) or getattr(column, "function", "?")) for column in columns]
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -137,6 +137,9 @@ class QueryReport:
             lines += [f"    {decision}" for decision in stage.decisions]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"<volley.QueryReport {self.query} {str(self).splitlines()[0]}>"
+
     def _ended(self) -> str:
         return f"{self.rows:,} rows in" if self.outcome == "answered" else f"{self.outcome} after"
 

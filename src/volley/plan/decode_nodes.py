@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from volley.errors import CaptureError
-from volley.plan.expressions import AggregateCall, Alias, Attribute, SortKey
+from volley.plan.expressions import AggregateCall, Alias, Attribute, Call, SortKey
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     JoinKind,
     Limit,
@@ -144,6 +145,21 @@ def _union(operator: Operator) -> Node:
 @decodes("ExpandExec")
 def _expand(operator: Operator) -> Node:
     return Expand(operator.all("projections"), operator.all("output"), operator.children[0])
+
+
+@decodes("GenerateExec")
+def _generate(operator: Operator) -> Node:
+    generator = operator.one("generator")
+    if not isinstance(generator, Call):
+        return unknown(operator)
+    return Generate(
+        generator.function,
+        generator.arguments,
+        operator.all("requiredChildOutput"),
+        operator.value("outer"),
+        operator.all("generatorOutput"),
+        operator.children[0],
+    )
 
 
 @decodes("WindowExec")

@@ -286,6 +286,32 @@ class Expand:
 
 
 @dataclass(frozen=True)
+class Generate:
+    """Each row becomes one row for every row that the generator `function` makes of `arguments` (explode, stack, ...).
+
+    The output is `required`, columns of the child, then `generated`. `outer`: a row for which the generator makes none
+    is kept once, with NULLs. `position`, if set, is one more column: the place of a row among those of its child's row.
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+    required: tuple[Attribute, ...]
+    outer: bool
+    generated: tuple[Attribute, ...]
+    child: Node
+    position: Attribute | None = None
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        added = () if self.position is None else (self.position,)
+        return self.required + self.generated + added
+
+
+@dataclass(frozen=True)
 class Window:
     """Adds one column for each of `calls` (aliases of window calls) to the child's columns."""
 
@@ -458,6 +484,7 @@ Node = (
     | Limit
     | TopN
     | Expand
+    | Generate
     | Window
     | PythonEval
     | PythonMap

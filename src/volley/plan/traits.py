@@ -35,6 +35,7 @@ from volley.plan.nodes import (
     FeedInput,
     FileScan,
     Filter,
+    Generate,
     Join,
     JoinKind,
     Limit,
@@ -227,6 +228,18 @@ def _expand(node: Expand) -> Traits:
     )
 
 
+def _generate(node: Generate) -> Traits:
+    # Not `keeps_order`: DataFusion drops a sort below an unnest.
+    return Traits(
+        evaluates=node.arguments,
+        together=None,
+        divisible=_ANY,
+        repeatable=True,
+        needs_order=False,
+        carries=lambda: {attribute.id: attribute for attribute in node.required},
+    )
+
+
 def _window(node: Window) -> Traits:
     # All calls share Spark's partitioning; some divide it further. There may be no call at all: Spark replaces
     # `count(NULL) OVER (...)` with a constant.
@@ -330,6 +343,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     Limit: _limit,
     TopN: _top_n,
     Expand: _expand,
+    Generate: _generate,
     Window: _window,
     PythonEval: _python_eval,
     PythonMap: _python_map,

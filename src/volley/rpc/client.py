@@ -8,6 +8,7 @@
         the token is rejected             ->   HandshakeRefused
         no reply within the deadline      ->   PeerTimedOut, a PeerLost
         nothing listens there             ->   PeerUnavailable, a PeerLost
+        TLS does not come about           ->   CertificateRejected, a PeerUnavailable
         the call fails in another way     ->   PeerLost
 
 A client may be used from any thread. It connects at the first call and keeps the connection.
@@ -21,7 +22,15 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from volley.errors import HandshakeRefused, PeerLost, PeerRefused, PeerTimedOut, PeerUnavailable, QueryError
+from volley.errors import (
+    CertificateRejected,
+    HandshakeRefused,
+    PeerLost,
+    PeerRefused,
+    PeerTimedOut,
+    PeerUnavailable,
+    QueryError,
+)
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import Ack, Refused
 from volley.rpc.handshake import Hello, Welcome, read_welcome, to_json
@@ -115,9 +124,38 @@ class Client:
         except flight.FlightTimedOutError:
             raise PeerTimedOut(f"{self.name} did not reply within {seconds:g} s.") from None
         except flight.FlightUnavailableError as error:
-            raise PeerUnavailable(f"{action} at {self.name}: {first_line(error)}.") from None
+            raise _unavailable(self.name, error) from None
         except (flight.FlightError, pa.ArrowException, OSError, ValueError) as error:
             raise PeerLost(f"{action} at {self.name}: {first_line(error)}.") from None
+
+
+_HANDSHAKE_FAILURES = ("certificate verify failed", "ssl handshake", "peer name")
+
+
+def _unavailable(name: str, error: flight.FlightUnavailableError) -> PeerUnavailable:
+    """Say what is wrong in a few words. gRPC gives every address that it tried, and its own state."""
+    text = str(error).lower()
+    if "connection refused" in text:
+        return PeerUnavailable(f"{name}: nothing listens there.")
+    if "wrong version number" in text:
+        return CertificateRejected(
+            f"{name} does not use TLS.", hint="Leave out the CA, or give it a certificate."
+        )
+    if any(words in text for words in _HANDSHAKE_FAILURES):
+        return CertificateRejected(
+            f"{name}: its certificate is not accepted: {_last_cause(error).rpartition(': ')[2]}.",
+            hint="Use the CA that signed it, and the name or address that it was made for.",
+        )
+    if "socket closed" in text:
+        return PeerUnavailable(
+            f"{name} closed the connection.",
+            hint="If it requires TLS or a client certificate, give the CA or the certificate.",
+        )
+    return PeerUnavailable(f"{name}: {_last_cause(error)}.")
+
+
+def _last_cause(error: BaseException) -> str:
+    return first_line(error).rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
 
 
 def first_line(error: BaseException) -> str:

@@ -91,7 +91,11 @@ class SharedStore(ShuffleStore, Protocol):
     """
 
     def begin(self, query: QueryId) -> None:
-        """Register a query and start renewing its lease. Until then its sinks are refused with `BlockMissing`."""
+        """Register a query and start renewing its lease.
+
+        Until then no attempt at it commits. Its sinks are refused with `BlockMissing`, or with `ShuffleRefused` by a
+        store that lost track of a query which has begun: another attempt may succeed.
+        """
 
     def leave(self, query: QueryId) -> None:
         """End this process's part in a query. Its data stays, but new sinks here are refused with `BlockMissing`."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from volley.errors import LeaseExpired
 from volley.ids import QueryId
+from volley.log_format import about
 from volley.shuffle.objects import Folder
 
 _log = logging.getLogger(__name__)
@@ -87,7 +88,9 @@ class Leases:
                     with self._lock:
                         self._queries.discard(query)
                 except OSError as error:
-                    _log.warning("the lease of query %s could not be renewed: %s", query, error)
+                    _log.warning(
+                        "the lease of query %s could not be renewed: %s", query, error, extra=about(query)
+                    )
 
     def _sweep(self, renewed: QueryId) -> None:
         """Remove expired queries. The lease of `renewed` was just written, so its timestamp is the store's time."""

@@ -71,6 +71,11 @@ class ObjectStore:
         self._leases.end(query)
         self._folder.remove(self._folder.path(query.value))
 
+    @property
+    def leased_queries(self) -> frozenset[QueryId]:
+        """The queries whose leases this store renews."""
+        return frozenset(self._leases.queries)
+
     def close(self) -> None:
         for query in self._active.queries:
             self.leave(query)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from volley.errors import VolleyError
 from volley.ids import AttemptId, QueryId
+from volley.log_format import about
 from volley.loop import Work, run_blocking
 from volley.shuffle.base import Block, SharedStore, ShuffleSink
 
@@ -69,4 +70,6 @@ class QueryLease:
             await run_blocking(Work.STORE, self.store.release, query)
         except (VolleyError, OSError) as error:
             # The result is correct. The rest is removed when the lease expires.
-            _log.warning("query %s: its exchanged data could not be removed: %s", query, error)
+            _log.warning(
+                "query %s: its exchanged data could not be removed: %s", query, error, extra=about(query)
+            )

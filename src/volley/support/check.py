@@ -13,6 +13,7 @@ from volley.plan.nodes import (
     Aggregate,
     Exchange,
     FileScan,
+    Generate,
     Join,
     Limit,
     LocalRows,
@@ -38,6 +39,7 @@ from volley.plan.traits import traits_of
 from volley.plan.types import FRACTIONAL, ArrayType, DataType, OtherType, StructType, is_carried
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
+from volley.support.generators import check_generate
 from volley.support.operators import JOINS, OPERATORS, PYTHON_OPERATORS
 from volley.support.reasons import Reason, Unsupported
 from volley.support.windows import check_window
@@ -135,6 +137,9 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_order(node)
         case Limit():
             yield from _check_order(node)
+        case Generate():
+            yield from check_generate(node)
+            yield from _check_types(node.generated)
         case Sort(keys, _, _) | TopN(_, _, keys, _, _):
             yield from _check_keys(type(node).__name__, keys)
         case Exchange(_, _, keys, order, _):

@@ -226,6 +226,14 @@ def _struct_field(call: Call) -> Unsupported | None:
     return None
 
 
+def _array_struct_field(call: Call) -> Unsupported | None:
+    source = call.arguments[0].type
+    is_array_of_structs = isinstance(source, ArrayType) and isinstance(source.element, StructType)
+    if not is_array_of_structs or not isinstance(call.option("ordinal"), int):
+        return refuse(call, str(source))
+    return None
+
+
 def _named_struct(call: Call) -> Unsupported | None:
     names = [literal_value(name) for name in call.arguments[::2]]
     if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
@@ -512,6 +520,7 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
         {
             "CreateNamedStruct": (_named_struct, "Distinct field names."),
             "GetStructField": (_struct_field, ""),
+            "GetArrayStructFields": (_array_struct_field, "A field of every struct in an array."),
         },
     ),
     **_rules(

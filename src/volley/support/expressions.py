@@ -33,7 +33,18 @@ def check_expression(expression: Expression) -> list[Unsupported]:
 
 
 def _reasons(expression: Expression) -> Iterator[Unsupported]:
-    below = [reason for child in _parts_to_check(expression) for reason in _reasons(child)]
+    parts = _parts_to_check(expression)
+    if (
+        isinstance(expression, Call)
+        and expression.function not in EXPRESSIONS
+        and any(map(_is_lambda, parts))
+    ):
+        # Name what the user called, not the pieces of its lambda.
+        yield Unsupported(Reason.EXPRESSION, expression.function, "it calls a lambda")
+        parts = tuple(part for part in parts if not _is_lambda(part))
+        yield from (reason for part in parts for reason in _reasons(part))
+        return
+    below = [reason for part in parts for reason in _reasons(part)]
     if below:
         # The parent of an unsupported expression is not another reason.
         yield from below
@@ -46,6 +57,10 @@ def _reasons(expression: Expression) -> Iterator[Unsupported]:
             yield Unsupported(Reason.EXPRESSION, expression.function)
         elif refusal := rule.check(expression):
             yield refusal
+
+
+def _is_lambda(expression: Expression) -> bool:
+    return isinstance(expression, Call) and expression.function == "LambdaFunction"
 
 
 def _parts_to_check(expression: Expression) -> tuple[Expression, ...]:

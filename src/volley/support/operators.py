@@ -55,7 +55,7 @@ OPERATORS: dict[str, Rule] = {
     "SortMergeJoinExec": Rule("Runs as a hash join."),
     "BroadcastNestedLoopJoinExec": Rule("See joins."),
     "CartesianProductExec": Rule("Runs as a cross join."),
-    "GenerateExec": Rule("explode, posexplode, inline and other generators.", Reason.OPERATOR),
+    "GenerateExec": Rule("See generators."),
     "SampleExec": Rule(
         "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC
     ),
@@ -89,6 +89,15 @@ JOINS: dict[JoinKind, Rule] = {
     JoinKind.SEMI: Rule("Keys, conditions or both."),
     JoinKind.ANTI: Rule("Keys, conditions or both; NOT IN with its NULL rules."),
     JoinKind.EXISTENCE: Rule("EXISTS inside a larger condition."),
+}
+
+GENERATORS: dict[str, Rule] = {
+    "Explode": Rule("Arrays, also LATERAL VIEW and OUTER."),
+    "PosExplode": Rule("Arrays, also LATERAL VIEW and OUTER."),
+    "Inline": Rule("Arrays of structs, also LATERAL VIEW and OUTER."),
+    "Stack": Rule("Any carried type."),
+    "ReplicateRows": Rule("INTERSECT ALL and EXCEPT ALL."),
+    "JsonTuple": Rule("json_tuple has no native form.", Reason.OPERATOR),
 }
 
 AGGREGATES: dict[str, Rule] = {

@@ -37,6 +37,8 @@ class Reason(StrEnum):
     DISABLED = "DISABLED"
     MIXED = "NOT_WORTH_A_HAND_OVER"
     REPLAY = "REPLAYED_ON_SPARK"
+    NO_WORKERS = "NO_WORKERS"
+    FAILED = "NATIVE_RUN_FAILED"
 
 
 @dataclass(frozen=True)
@@ -73,5 +75,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.DISABLED: "Volley is disabled on this session: Spark runs everything.",
     Reason.MIXED: "The native part of the query is too small to pay for a hand-over: Spark runs the whole query.",
     Reason.REPLAY: "The native run met data for which Spark may raise an error, so Spark ran the query.",
+    Reason.NO_WORKERS: "None of the configured workers could be used, so Spark ran the query.",
+    Reason.FAILED: "The native run failed, though not because of the data, so Spark ran the query.",
 }
 """What each code means, for the documentation."""

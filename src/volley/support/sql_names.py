@@ -6,6 +6,8 @@ Reasons and documentation name what the user wrote first, `date_format`, and the
 
 from __future__ import annotations
 
+from volley.support.function_names import FUNCTION_NAMES
+
 SQL_NAMES: dict[str, str] = {
     # comparison and arithmetic
     "EqualTo": "=",
@@ -63,6 +65,7 @@ SQL_NAMES: dict[str, str] = {
     "GetArrayItem": "array[index]",
     "GetMapValue": "map[key]",
     # others
+    "Literal": "constant",
     "MonotonicallyIncreasingID": "monotonically_increasing_id",
     "SparkPartitionID": "spark_partition_id",
     "Murmur3Hash": "hash",
@@ -80,6 +83,11 @@ SQL_NAMES: dict[str, str] = {
 }
 
 
+def sql_name(name: str) -> str | None:
+    """What SQL calls a Catalyst class; None for other names."""
+    return SQL_NAMES.get(name) or FUNCTION_NAMES.get(name)
+
+
 def display_name(name: str) -> str:
     """The SQL name with the Catalyst class, for people; other names unchanged."""
-    return f"{SQL_NAMES[name]} ({name})" if name in SQL_NAMES else name
+    return f"{found} ({name})" if (found := sql_name(name)) else name

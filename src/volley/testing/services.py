@@ -12,6 +12,7 @@ from volley.ids import QueryId
 from volley.security import Security
 from volley.shuffle.service.server import ShuffleServer
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
+from volley.shuffle.service.sink import ROOM_SECONDS
 from volley.shuffle.service.store import ServiceStore
 from volley.testing.shuffle_configs import shuffle_config
 
@@ -49,11 +50,18 @@ def service_store(
     replicas: int = 1,
     memory_limit_bytes: int = MEMORY_BYTES,
     application: str = "",
+    room_seconds: float = ROOM_SECONDS,
     **options: Any,
 ) -> ServiceStore:
     """A store in this process in which these queries have begun."""
     config = shuffle_config(servers=tuple(addresses), replicas=replicas, **options)
-    store = ServiceStore(config, Security(), memory_limit_bytes=memory_limit_bytes, application=application)
+    store = ServiceStore(
+        config,
+        Security(),
+        memory_limit_bytes=memory_limit_bytes,
+        application=application,
+        room_seconds=room_seconds,
+    )
     for query in queries:
         store.begin(QueryId(query))
     return store

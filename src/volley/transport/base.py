@@ -22,10 +22,11 @@ blocks and may be called from any thread.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence, Set
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
 from volley.rpc.blocks import Block
 from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec, WorkerInfo
@@ -63,6 +64,14 @@ class RunningTask(Protocol):
 
     async def cancel(self) -> None:
         """Stop the attempt and wait until its resources are released. Does nothing if it has ended."""
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A `RunningTask` may also be one of these: attempts in this process are."""
+
+    def progress(self) -> TaskProgress | None:
+        """What the attempt has read so far, without waiting; None if that is not known yet."""
 
 
 class Transport(Protocol):

@@ -151,6 +151,11 @@ class FlightTask:
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
         return self._rows.batches()
 
+    @property
+    def buffered_bytes(self) -> int:
+        """The result's rows that have arrived and were not taken yet."""
+        return self._rows.buffered_bytes
+
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
         while (request := await self._requests.get()) is not None:
             yield request
@@ -236,6 +241,10 @@ class _Rows:
         while (batch := await self._ready.get()) is not None:
             yield batch
             self._gate.leave(batch.nbytes)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._gate.held_bytes
 
     async def wait_end(self) -> str | None:
         """Wait for the end of the stream. Returns what went wrong, or None."""

@@ -8,6 +8,7 @@ worker forgets it and frees everything that it left. A driver that was only paus
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 
@@ -16,6 +17,8 @@ from volley.ids import AttemptId, QueryId
 from volley.rpc.control import UNKNOWN_DRIVER, News, Outcome
 from volley.rpc.messages import SplitRequest, TaskSpec
 from volley.worker.slots import Attempt, Slots
+
+_log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60.0
 
@@ -44,6 +47,7 @@ class Drivers:
                 await self._slots.cancel(attempt)
             for query in known.queries - queries:
                 await self._slots.release(query)
+        _log.info("driver %s %sconnected", name, "re" if known else "")
         driver = self._drivers[name] = _Driver()
         driver.queries = (known.queries if known else set()) & queries
 
@@ -95,6 +99,9 @@ class Drivers:
                 name for name, driver in self._drivers.items() if now - driver.heard > self._lease_seconds
             ]
             for name in silent:
+                _log.warning(
+                    "driver %s has been silent for %g s: its queries are freed", name, self._lease_seconds
+                )
                 await self.bye(name)
 
     def wake(self) -> None:

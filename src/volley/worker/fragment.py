@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-from datafusion import ExecutionPlan, SessionContext
+from datafusion import ExecutionPlan, RecordBatchStream, SessionContext
 
 from volley.events import OperatorMetrics
+from volley.loop import Work, run_blocking
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 """Receives a batch of one output stream; waits while the receiver is full."""
+
+
+class ReadSoFar(NamedTuple):
+    rows: int
+    size_bytes: int
 
 
 class Running(Protocol):
@@ -30,6 +36,9 @@ class Running(Protocol):
         """Run to the end. Passes every non-empty batch to `give`, with the number of its stream."""
 
     def metrics(self) -> tuple[OperatorMetrics, ...]: ...
+
+    def read_so_far(self) -> ReadSoFar:
+        """What its scans have read. May be called while it runs."""
 
     def drop(self) -> None:
         """Release everything that DataFusion holds for it."""
@@ -53,7 +62,8 @@ class Fragment:
         """Poll all streams concurrently. If one fails, all end."""
         if self._plan is None:
             return
-        streams = [self._context.execute(self._plan, i) for i in range(self._plan.partition_count)]
+        # Not on the event loop: it waits for a DataFusion thread, and those may wait for what the loop delivers.
+        streams = await run_blocking(Work.PLAN, _start, self._context, self._plan)
 
         async def drain(output: int) -> None:
             async for batch in streams[output]:
@@ -82,10 +92,23 @@ class Fragment:
             for text, metrics in self._plan.collect_metrics()
         )
 
+    def read_so_far(self) -> ReadSoFar:
+        rows = size_bytes = 0
+        for text, metrics in self._plan.collect_metrics() if self._plan is not None else ():
+            if text.lstrip().startswith(_SCANS):
+                rows += metrics.output_rows or 0
+                size_bytes += sum(m.value or 0 for m in metrics.metrics() if m.name == "bytes_scanned")
+        return ReadSoFar(rows, size_bytes)
+
     def drop(self) -> None:
         self._plan = None
 
 
+def _start(context: SessionContext, plan: ExecutionPlan) -> list[RecordBatchStream]:
+    return [context.execute(plan, number) for number in range(plan.partition_count)]
+
+
+_SCANS = "DataSourceExec"
 _SUMMED = ("output_rows", "elapsed_compute", "spilled_bytes", "spilled_rows", "spill_count")
 
 

@@ -21,7 +21,7 @@ from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import Batches, StreamTable
 from volley.plan.nodes import FeedInput, Filter, Node, walk
 from volley.plan.traits import below_row_by_row
-from volley.worker.fragment import Fragment, Give
+from volley.worker.fragment import Fragment, Give, ReadSoFar
 from volley.worker.scan import Scans
 
 
@@ -51,6 +51,7 @@ class MicroBatches:
         self._cores = cores
         self._memory = memory
         self._metrics: dict[int, OperatorMetrics] = {}
+        self._rows = self._size_bytes = 0
 
     @property
     def streams(self) -> int:
@@ -58,6 +59,8 @@ class MicroBatches:
 
     async def run(self, give: Give) -> None:
         async for micro_batch in self._scans.micro_batches(self._node):
+            self._rows += sum(batch.num_rows for batch in micro_batch)
+            self._size_bytes += sum(batch.nbytes for batch in micro_batch)
             with ExitStack() as resources:
                 fragment = await run_blocking(Work.PLAN, self._fragment, micro_batch, resources)
                 try:
@@ -68,6 +71,9 @@ class MicroBatches:
 
     def metrics(self) -> tuple[OperatorMetrics, ...]:
         return tuple(self._metrics.values())
+
+    def read_so_far(self) -> ReadSoFar:
+        return ReadSoFar(self._rows, self._size_bytes)
 
     def drop(self) -> None:
         """Each micro-batch drops its own plan."""

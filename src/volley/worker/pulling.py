@@ -21,9 +21,11 @@ from volley.rpc.messages import SplitBatch, SplitRequest
 from volley.security import Security
 from volley.worker.slots import Attempt
 
+SILENCE_SECONDS = 30.0
+"""Seconds without a reply before a driver is considered lost."""
+
 _WAIT_SECONDS = 2.0
 _CALL_SECONDS = 10.0
-_SILENCE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.2
 # One thread waits for each request; an attempt has one request in flight per scan.
 _THREADS = 256
@@ -32,9 +34,10 @@ _THREADS = 256
 class Pulls:
     """Pulls splits for the attempts of the worker called `name`. Lives on one event loop."""
 
-    def __init__(self, name: str, security: Security) -> None:
+    def __init__(self, name: str, security: Security, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._name = name
         self._security = security
+        self._silence_seconds = silence_seconds
         self._lock = threading.Lock()
         self._drivers: dict[str, Client] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="volley-pull")
@@ -63,7 +66,7 @@ class Pulls:
                     self._threads, self._ask, driver, pull
                 )
             except PeerLost as error:
-                if time.monotonic() - heard > _SILENCE_SECONDS:
+                if time.monotonic() - heard > self._silence_seconds:
                     gone = ConnectionError(
                         f"the driver at {driver}, which feeds this task, does not reply: {error.message}"
                     )

@@ -6,7 +6,7 @@
 
 Reading waits for disks, networks and the coordinator. A DataFusion thread must not wait for those, because other tasks
 of this process may need it. So the task has its own threads to read splits. A stream without rows yields an empty batch
-after a moment, which lets DataFusion's thread do other work.
+after a moment: some operators then let the thread do other work. `engine_threads.py` is for the others.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from volley.plan.nodes import FeedInput, SourceScan
 from volley.splits.readers import reader_of
 from volley.splits.source import SplitReader
 from volley.worker.batch_queue import NOTHING, BatchQueue
+from volley.worker.engine_threads import EngineThreads, engine_threads
 from volley.worker.split_queue import SplitQueue, SplitQueues, Stopped
 
 _QUEUE_BYTES = 32 * 2**20
-# DataFusion polls a stream about a hundred times before it yields the thread, so this must be short. But every empty
-# batch has a cost, so it is longer while a file is being read: its rows will arrive soon.
+# DataFusion polls a stream about a hundred times before it yields the thread, which others may need, so this must
+# be short. But every empty batch has a cost, so it is longer once a file is being read: its rows arrive soon.
 _TURN_SECONDS = 0.001
 _READING_SECONDS = 0.01
 _END_SECONDS = 2.0
@@ -46,11 +47,22 @@ class Scans:
         self._cores = cores
         self._errors = errors
         self._scans: list[_Scan] = []
+        self._threads = engine_threads()
+        self._admitted = 0
 
     def table(self, node: FeedInput) -> StreamTable:
-        scan = _Scan(node, self._open_queue(node), self._cores, self._errors)
+        scan = _Scan(node, self._open_queue(node), self._cores, self._errors, self._threads)
         self._scans.append(scan)
         return StreamTable(scan.schema, [scan.batches] * self._cores)
+
+    async def admit(self, others: int = 0) -> None:
+        """Wait until the tables may be read, with as many others that wait for rows in the same way.
+
+        `wait_closed` makes room for those of other tasks.
+        """
+        scans = len(self._scans) + others
+        await self._threads.admit(scans)
+        self._admitted = scans
 
     def _open_queue(self, node: FeedInput) -> SplitQueue:
         if self._split_queues is None:
@@ -59,7 +71,7 @@ class Scans:
 
     async def micro_batches(self, node: FeedInput) -> AsyncIterator[list[pa.RecordBatch]]:
         """The rows of a scan without a table. Each item is everything that was read since the last one."""
-        scan = _Scan(node, self._open_queue(node), self._cores, self._errors)
+        scan = _Scan(node, self._open_queue(node), self._cores, self._errors, self._threads)
         self._scans.append(scan)
         scan.start()
         while (micro_batch := scan.micro_batch()) is not None:
@@ -76,15 +88,24 @@ class Scans:
     async def wait_closed(self) -> None:
         """Wait for the threads to stop, but not long: one may be in a call that cannot be interrupted."""
         deadline = time.monotonic() + _END_SECONDS
-        while any(scan.busy for scan in self._scans) and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_SECONDS)
+        try:
+            while any(scan.busy for scan in self._scans) and time.monotonic() < deadline:
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            self._threads.leave(self._admitted)
+            self._admitted = 0
 
 
 class _Scan:
     """One fed scan. The first stream that is read starts it, so a scan that DataFusion skips costs nothing."""
 
     def __init__(
-        self, node: FeedInput, split_queue: SplitQueue, readers: int, errors: list[Exception]
+        self,
+        node: FeedInput,
+        split_queue: SplitQueue,
+        readers: int,
+        errors: list[Exception],
+        engine_threads: EngineThreads,
     ) -> None:
         self._attributes = distinct(node.output)
         self._reader: SplitReader = reader_of(node.plan)
@@ -104,6 +125,7 @@ class _Scan:
             threading.Thread(target=self._read, name=f"volley-read-{node.feed}-{number}", daemon=True)
             for number in range(readers)
         ]
+        self._engine_threads = engine_threads
         self._lock = threading.Lock()
         self._streams = 0
         self._reads_files = not isinstance(node.plan, SourceScan)
@@ -125,15 +147,21 @@ class _Scan:
         with self._lock:
             self._streams += 1
             if self._streams == 1:
+                self._engine_threads.hold()
                 self.start()
             elif self._streams > len(self._threads):
                 raise QueryError("a scan was read twice, but its rows were consumed by the first read.")
-        nothing = empty_batch(self.schema)
-        while True:
-            item = self._queue.get(_READING_SECONDS if self._reading else _TURN_SECONDS)
-            if item is None:
+            elif not self._engine_threads.try_hold():
                 return
-            yield nothing if item is NOTHING else item
+        nothing = empty_batch(self.schema)
+        try:
+            while True:
+                item = self._queue.get(_READING_SECONDS if self._reading else _TURN_SECONDS)
+                if item is None:
+                    return
+                yield nothing if item is NOTHING else item
+        finally:
+            self._engine_threads.release()
 
     def close(self) -> None:
         self._split_queue.close()
@@ -146,8 +174,8 @@ class _Scan:
     def _read(self) -> None:
         try:
             while (split := self._split_queue.take()) is not None:
-                self._reading = self._reads_files
                 for batch in self._reader.read(split, self._columns, self._filters):
+                    self._reading = self._reads_files
                     self._queue.put(conform(batch, self._attributes, self.schema))
                 self._reading = False
                 self._split_queue.mark_read()

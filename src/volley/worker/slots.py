@@ -10,6 +10,7 @@ Everything here lives on one event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -18,14 +19,19 @@ import pyarrow as pa
 from volley.byte_semaphore import ByteSemaphore
 from volley.ended_queries import EndedQueries
 from volley.errors import QueryError
+from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
+from volley.log_format import about
 from volley.lower.memory import OperatorMemory
 from volley.rpc.control import NOT_RESERVED
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
+from volley.worker.fragment import Running
 from volley.worker.split_queue import SplitQueues
 from volley.worker.task import failure_of, run_task
+
+_log = logging.getLogger(__name__)
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 # A coordinator starts an attempt right after the reservation; one that does not is gone.
@@ -112,6 +118,8 @@ class Slots:
             is_alone=lambda: self.running <= 1,
         )
         self._attempts[task.attempt] = attempt
+        _log.debug("attempt %s began", task.attempt, extra=about(_query(task.attempt)))
+        attempt.on_end(_log_end)
         return attempt
 
     def __getitem__(self, attempt: AttemptId) -> Attempt:
@@ -154,6 +162,7 @@ class Attempt:
     ) -> None:
         self._spec = task
         self._is_alone = is_alone
+        self._running: Running | None = None
         self._gate = ByteSemaphore(result_buffer_bytes)
         self._ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue()
         self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
@@ -187,6 +196,10 @@ class Attempt:
         if self._task.cancelled():
             return TaskFailure(self.attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled")
         return self._task.result()
+
+    def progress(self) -> TaskProgress | None:
+        """What it has read so far; None before it runs."""
+        return TaskProgress(self.attempt, *self._running.read_so_far()) if self._running else None
 
     def on_request(self, callback: Callable[[SplitRequest], None]) -> None:
         """Call `callback` on the loop for each split request, instead of queueing it for `split_requests`."""
@@ -223,15 +236,31 @@ class Attempt:
         self, store: ShuffleStore, cores: int, memory: OperatorMemory | None
     ) -> TaskDone | TaskFailure:
         try:
-            return await run_task(self._spec, store, cores, self._give, memory, self._split_queues)
+            return await run_task(
+                self._spec, store, cores, self._give, memory, self._split_queues, self._set_running
+            )
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the engine is not an Exception
             return failure_of(self.attempt, error, self._is_alone())
 
+    def _set_running(self, running: Running) -> None:
+        self._running = running
+
     async def _give(self, batch: pa.RecordBatch) -> None:
         await self._gate.enter(batch.nbytes)
         self._ready.put_nowait(batch)
+
+
+def _log_end(attempt: Attempt) -> None:
+    outcome, extra = attempt.outcome, about(_query(attempt.attempt))
+    if isinstance(outcome, TaskDone):
+        _log.debug("attempt %s finished, %d rows", attempt.attempt, outcome.rows, extra=extra)
+    elif outcome.failure is Failure.CANCELLED:
+        _log.debug("attempt %s was cancelled", attempt.attempt, extra=extra)
+    else:
+        # Only the code: messages about data contain data.
+        _log.info("attempt %s failed: %s", attempt.attempt, outcome.code, extra=extra)
 
 
 def _query(attempt: AttemptId) -> QueryId:

@@ -31,7 +31,7 @@ from volley.errors import (
 from volley.events import TaskMetrics
 from volley.ids import AttemptId
 from volley.loop import Work, run_blocking
-from volley.lower.engine_errors import Fault, fault_of
+from volley.lower.engine_errors import Fault, fault_of, plain_message
 from volley.lower.memory import OperatorMemory, can_merge
 from volley.lower.operators import lower, select_result
 from volley.lower.partition import partitioned_plan
@@ -59,11 +59,12 @@ async def run_task(
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None = None,
     split_queues: SplitQueues | None = None,
+    on_running: Callable[[Running], None] = lambda running: None,
 ) -> TaskDone:
     """Run an attempt to its end. Rows go to the store, or to `give` for a task of the result stage.
 
-    `split_queues` deliver the splits of fed scans. Raises the error that made the attempt fail. A failed or cancelled
-    attempt leaves nothing behind.
+    `split_queues` deliver the splits of fed scans. `on_running` is given what runs, for its progress. Raises the error
+    that made the attempt fail. A failed or cancelled attempt leaves nothing behind.
     """
     gave = False
 
@@ -73,12 +74,13 @@ async def run_task(
         await give(batch)
 
     try:
-        return await _run_once(task, store, cores, give_on, memory, split_queues)
+        return await _run_once(task, store, cores, give_on, memory, split_queues, on_running)
     except Exception as error:
         # Retry with merge joins, unless rows were delivered: those cannot be taken back.
         if memory is None or gave or fault_of(error) is not Fault.MEMORY or not can_merge(task.plan):
             raise
-    return await _run_once(task, store, cores, give, replace(memory, merge_joins=True), split_queues)
+    memory = replace(memory, merge_joins=True)
+    return await _run_once(task, store, cores, give, memory, split_queues, on_running)
 
 
 async def _run_once(
@@ -88,6 +90,7 @@ async def _run_once(
     give: Callable[[pa.RecordBatch], Awaitable[None]],
     memory: OperatorMemory | None,
     split_queues: SplitQueues | None,
+    on_running: Callable[[Running], None],
 ) -> TaskDone:
     started = time.perf_counter()
     errors: list[Exception] = []
@@ -97,7 +100,9 @@ async def _run_once(
         python = PythonStreams(task.attempt, cores, memory, errors)
         inputs = _Inputs(task, store, cores, errors, scans, python, resources)
         running = await run_blocking(Work.PLAN, _plan, task, inputs, cores, memory, resources, scans, errors)
+        on_running(running)
         try:
+            await scans.admit(python.tables)
             if isinstance(task.plan, WriteFiles):
                 return await _write(task, task.plan, running, give, started)
             if task.output is None:
@@ -202,7 +207,7 @@ def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> 
     else:
         kind, code = Failure.INTERNAL, EngineError.code if fault is Fault.DEFECT else code
     lost = error.attempt if isinstance(error, BlockMissing) else None
-    return TaskFailure(attempt, kind, code, str(error), lost, isinstance(error, BlockDamaged))
+    return TaskFailure(attempt, kind, code, plain_message(error), lost, isinstance(error, BlockDamaged))
 
 
 # ---------------------------------------------------------------------------------------------- planning

@@ -47,3 +47,24 @@ def get_struct_field(call: Call, arguments: list[Expr]) -> Expr:
     # DataFusion returns the stored field value below a NULL struct.
     value = f.get_field(arguments[0], struct.fields[ordinal].name)
     return f.when(arguments[0].is_null(), typed_null(to_arrow(call.type))).otherwise(value)
+
+
+@translates("GetArrayStructFields")
+def get_array_struct_fields(call: Call, arguments: list[Expr]) -> Expr:
+    """One field of every struct in an array, as an array."""
+    source, wanted = to_arrow(call.arguments[0].type), to_arrow(call.type)
+    ordinal = call.option("ordinal")
+    assert isinstance(ordinal, int)
+    return kernel(f"fields_{ordinal}_{source}", _fields(ordinal, wanted), wanted, source)(arguments[0])
+
+
+@cache
+def _fields(ordinal: int, wanted: pa.ListType) -> Kernel:
+    def run(arrays: pa.ListArray) -> pa.ListArray:
+        offsets = pa.array(arrays.offsets.to_numpy().copy(), pa.int32())
+        # Flattened, a field is NULL below a NULL struct.
+        values = arrays.values.flatten()[ordinal]
+        mask = arrays.is_null() if arrays.null_count else None
+        return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=mask)
+
+    return run

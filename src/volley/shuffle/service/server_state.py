@@ -23,6 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
+from volley.log_format import about
 from volley.rpc.service import (
     DAMAGED_ON_WAY,
     DRAINING,
@@ -56,13 +57,11 @@ _log = logging.getLogger(__name__)
 LEASE_SECONDS = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _MESSAGE_BYTES = 64 * 2**20
-# A journal below this size is not worth compacting.
-_COMPACT_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class ShuffleServerSettings:
-    """`quota_bytes` is the limit per application; 0 for none."""
+    """`quota_bytes` is the limit per application; 0 for none. A journal of up to `compact_bytes` is not compacted."""
 
     directories: tuple[Path, ...]
     memory_bytes: int
@@ -70,6 +69,7 @@ class ShuffleServerSettings:
     quota_bytes: int = 0
     lease_seconds: float = LEASE_SECONDS
     in_memory_commits: bool = False
+    compact_bytes: int = 2**20
 
 
 class ShuffleServerState:
@@ -119,13 +119,15 @@ class ShuffleServerState:
     def release(self, query: QueryId) -> None:
         self._end(query, QUERY_OVER)
 
-    def expire(self) -> None:
-        """End the queries whose lease has expired."""
-        now = time.monotonic()
+    def expire(self, now: float | None = None) -> None:
+        """End the queries whose lease has expired by `now`, a time of the monotonic clock."""
+        by = time.monotonic() if now is None else now
         with self._lock:
-            late = [query for query, deadline in self._deadlines.items() if deadline < now]
+            late = [query for query, deadline in self._deadlines.items() if deadline < by]
         for query in late:
-            _log.warning("query %s: its driver did not renew its lease; its data is removed", query)
+            _log.warning(
+                "query %s: its driver did not renew its lease; its data is removed", query, extra=about(query)
+            )
             self._end(query, LEASE_EXPIRED)
             self.counts.add("leases_expired")
 
@@ -145,7 +147,12 @@ class ShuffleServerState:
                 self._journal.append(QueryEnded(query, code))
             except OSError as error:
                 # Free the files even if the disk is full. After a restart the query has no files, and expires.
-                _log.error("the end of query %s could not be written to the journal: %s", query, error)
+                _log.error(
+                    "the end of query %s could not be written to the journal: %s",
+                    query,
+                    error,
+                    extra=about(query),
+                )
             self._forget(query, known)
             self._compact()
 
@@ -156,7 +163,7 @@ class ShuffleServerState:
 
     def _compact(self) -> None:
         """Compact the journal when most of it is obsolete; the longer it is, the less often."""
-        if self._journal.size_bytes > max(_COMPACT_BYTES, 2 * self._compacted_bytes):
+        if self._journal.size_bytes > max(self._settings.compact_bytes, 2 * self._compacted_bytes):
             try:
                 self._journal.replace(records_of(self._ledger))
             except OSError as error:

@@ -41,12 +41,13 @@ from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.placement import rank_servers
 from volley.shuffle.service.server import push_body
 
+ROOM_SECONDS = 60.0
+"""A server without room for this long is considered full."""
+
 # Chunks for a server are collected until there is this much to push.
 _PUSH_BYTES = 4 * 2**20
 # Switching to another server is better than more retries.
 _TRIES = 2
-# A server without room for this long is considered full.
-_ROOM_SECONDS = 60.0
 _FIRST_WAIT_SECONDS = 0.01
 _LAST_WAIT_SECONDS = 0.5
 
@@ -82,6 +83,7 @@ class ServiceSink(ChunkedSink):
         budget: MemoryBudget,
         codec: str,
         pool: ThreadPoolExecutor,
+        room_seconds: float = ROOM_SECONDS,
     ) -> None:
         super().__init__(attempt, partitions, budget)
         self._client = client
@@ -89,6 +91,7 @@ class ServiceSink(ChunkedSink):
         self._budget = budget
         self._codec = codec
         self._pool = pool
+        self._room_seconds = room_seconds
         live = client.live() or list(client.addresses)
         self._partitions = [_Partition(self._owners(number, live)) for number in range(partitions)]
         self._outboxes: dict[str, _Outbox] = {}
@@ -102,11 +105,16 @@ class ServiceSink(ChunkedSink):
             self._check_open()
             self._send(self._builder.add(partition, batch))
 
+    def flush(self) -> None:
+        """Push everything that was written, and wait until the servers have it."""
+        with self._lock:
+            self._check_open()
+            self._push_all()
+
     def commit(self) -> tuple[Block, ...]:
         with self._lock:
             self._check_open()
-            self._send(self._builder.flush())
-            self._flush()
+            self._push_all()
             packed = [self._index(number) for number in range(len(self._partitions))]
             # All attempts commit on the servers in the same order, so of two rivals the same one is first everywhere.
             while waiting := sorted(self._holders() - self._committed_on):
@@ -186,7 +194,11 @@ class ServiceSink(ChunkedSink):
             return False
         return True
 
-    def _flush(self) -> None:
+    def _push_all(self) -> None:
+        self._send(self._builder.flush())
+        self._empty_outboxes()
+
+    def _empty_outboxes(self) -> None:
         """Push everything and wait for it, including pushes to servers that replaced others meanwhile."""
         while busy := [a for a, box in self._outboxes.items() if box.chunks or box.pending]:
             for address in busy:
@@ -209,7 +221,7 @@ class ServiceSink(ChunkedSink):
 
     def _reserve(self, address: str, size_bytes: int) -> None:
         """Wait for room, so that no server gets more than it can hold."""
-        deadline = time.monotonic() + _ROOM_SECONDS
+        deadline = time.monotonic() + self._room_seconds
         wait_seconds = _FIRST_WAIT_SECONDS
         while True:
             message = ReserveBytes(self._attempt, size_bytes)
@@ -218,7 +230,7 @@ class ServiceSink(ChunkedSink):
             ).size_bytes:
                 return
             if time.monotonic() > deadline:
-                raise ShuffleRefused(FULL, f"{address} had no room for {_ROOM_SECONDS:g} s.")
+                raise ShuffleRefused(FULL, f"{address} had no room for {self._room_seconds:g} s.")
             if self._closed.wait(wait_seconds):
                 raise BlockMissing(f"{self._attempt}: its output is closed.")
             wait_seconds = min(2 * wait_seconds, _LAST_WAIT_SECONDS)
@@ -296,7 +308,7 @@ class ServiceSink(ChunkedSink):
             )
         except QueryError as error:
             self._replace(address, error)
-            self._flush()
+            self._empty_outboxes()
         else:
             self._outboxes.setdefault(address, _Outbox())
             self._committed_on.add(address)

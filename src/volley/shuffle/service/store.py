@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing, ConfigError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
+from volley.log_format import about
 from volley.rpc.control import AskHealth
 from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
 from volley.security import Security
@@ -28,7 +29,7 @@ from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.fetch import Fetch
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
-from volley.shuffle.service.sink import ServiceSink
+from volley.shuffle.service.sink import ROOM_SECONDS, ServiceSink
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,13 @@ class ServiceStore:
     is_blocking = True
 
     def __init__(
-        self, config: ShuffleConfig, security: Security, *, memory_limit_bytes: int, application: str = ""
+        self,
+        config: ShuffleConfig,
+        security: Security,
+        *,
+        memory_limit_bytes: int,
+        application: str = "",
+        room_seconds: float = ROOM_SECONDS,
     ) -> None:
         if not config.servers:
             raise ConfigError(
@@ -51,6 +58,7 @@ class ServiceStore:
                 hint="Start servers with `volley shuffle-service`, or try `volley cluster --services 3`.",
             )
         self._config = config
+        self._room_seconds = room_seconds
         self._client = ServiceClient(config.servers, security, config.retry)
         self._budget = MemoryBudget(memory_limit_bytes, 1.0)
         self._application = application or f"application {secrets.token_hex(4)}"
@@ -95,8 +103,7 @@ class ServiceStore:
         self._client.call_all("release", query)
 
     def close(self) -> None:
-        with self._lock:
-            mine = set(self._mine)
+        mine = self.leased_queries
         for query in mine:
             self.release(query)
         for query in self._active.queries - mine:
@@ -109,6 +116,12 @@ class ServiceStore:
         found = self._client.call_all("health", AskHealth(), ServiceHealth).values()
         return sum(health.held_bytes for health in found if isinstance(health, ServiceHealth))
 
+    @property
+    def leased_queries(self) -> frozenset[QueryId]:
+        """The queries whose leases this store renews."""
+        with self._lock:
+            return frozenset(self._mine)
+
     def renew_leases(self) -> bool:
         """Renew the leases of this driver on every server. Returns whether any server answered."""
         with self._lock:
@@ -118,7 +131,9 @@ class ServiceStore:
             self._lease_seconds = min(answer.lease_seconds for answer in kept)
         # If all servers agree, this driver was silent. A single server may have been paused itself.
         for query in set.intersection(*(set(answer.expired) for answer in kept)) if kept else ():
-            _log.warning("query %s was removed: this driver did not renew its lease in time", query)
+            _log.warning(
+                "query %s was removed: this driver did not renew its lease in time", query, extra=about(query)
+            )
             with self._lock:
                 self._mine.discard(query)
         return bool(kept)
@@ -136,6 +151,7 @@ class ServiceStore:
                 budget=self._budget,
                 codec=self._config.codec,
                 pool=self._pool,
+                room_seconds=self._room_seconds,
             ),
         )
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from datafusion import DataFrame, SessionContext
 
 from volley.batches import empty_batch
-from volley.errors import EngineError
+from volley.errors import DataError, EngineError
 from volley.ids import AttemptId
 from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
@@ -33,6 +33,7 @@ from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import StreamTable
 from volley.plan.python_nodes import PythonNode
 from volley.worker.batch_queue import NOTHING, BatchQueue
+from volley.worker.engine_threads import EngineThreads, engine_threads
 from volley.worker.fragment import Fragment
 from volley.worker.python.batching import Gathered
 from volley.worker.python.channel import Channel
@@ -68,13 +69,19 @@ class PythonStreams:
         self._passes: list[_Pass] = []
         self._streams = 0
         self._closed = False
+        self._threads = engine_threads()
+        self.tables = 0
+        """How many operators there are, which all may wait for rows at the same time."""
 
     def table(self, node: PythonNode, inputs: Inputs, resources: ExitStack) -> StreamTable:
         """The rows of an operator, for the plan above it. Nothing runs before they are read."""
+        self.tables += 1
+        if self.tables > self._threads.table_limit:
+            raise DataError(f"a task has more than {self._threads.table_limit} operators that call Python.")
         operator = convert(node)
         frame = lower(operator.plan, planning_context(self._cores, self._memory), inputs, resources)
         width = self._width(operator, frame)
-        table = _Table(self, operator, frame, width)
+        table = _Table(self, operator, frame, width, self._threads)
         return StreamTable(operator.schema, [partial(table.batches, number) for number in range(width)])
 
     def _width(self, operator: Converted, frame: DataFrame) -> int:
@@ -121,22 +128,39 @@ class PythonStreams:
 class _Table:
     """The streams of one operator. DataFusion may read a table several times: each time it is computed again."""
 
-    def __init__(self, owner: PythonStreams, operator: Converted, frame: DataFrame, width: int) -> None:
+    def __init__(
+        self,
+        owner: PythonStreams,
+        operator: Converted,
+        frame: DataFrame,
+        width: int,
+        threads: EngineThreads,
+    ) -> None:
         self._owner = owner
         self._operator = operator
         self._frame = frame
         self._width = width
+        self._threads = threads
         self._lock = threading.Lock()
         self._passes: list[_Pass] = []
         self._read = [0] * width
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Rows for one of DataFusion's streams, which share them: any of them may end early, but for the first."""
         with self._lock:
             place = self._read[number]
             self._read[number] += 1
             if place == len(self._passes):
                 self._passes.append(self._owner.begin(self._operator, self._frame, self._width))
-        return self._passes[place].batches(number)
+                self._threads.hold()
+            elif not self._threads.try_hold():
+                return
+        nothing = empty_batch(self._operator.schema)
+        try:
+            while (batch := self._passes[place].output.get(_TURN_SECONDS)) is not None:
+                yield nothing if batch is NOTHING else batch
+        finally:
+            self._threads.release()
 
 
 class _Pass:
@@ -151,7 +175,7 @@ class _Pass:
         errors: list[Exception],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._schema = operator.schema
+        self.output = BatchQueue(_QUEUE_BYTES, len(tasks))
         self._frame = frame
         self._context = context
         self._errors = errors
@@ -165,7 +189,8 @@ class _Pass:
             self._grouping = _Grouping(self._inputs[0], operator.groups, self.fail)
             items = [self._grouping.queue.groups() for _ in tasks]
         self._streams = [
-            _Stream(operator, task, mine, self.fail) for task, mine in zip(tasks, items, strict=True)
+            _Stream(operator, task, mine, self.output, self.fail)
+            for task, mine in zip(tasks, items, strict=True)
         ]
         self._drive: asyncio.Task[None] | None = None
         self._closed = False
@@ -178,20 +203,15 @@ class _Pass:
             stream.thread.start()
         self._loop.call_soon_threadsafe(self._start_plan)
 
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        nothing = empty_batch(self._schema)
-        while (batch := self._streams[number].output.get(_TURN_SECONDS)) is not None:
-            yield nothing if batch is NOTHING else batch
-
     def fail(self, error: Exception) -> None:
         """End the pass. The first error is the one that counts."""
         self._errors.append(error)
-        for stream in self._streams:
-            stream.output.fail(error)
+        self.output.fail(error)
         self.close()
 
     def close(self) -> None:
         self._closed = True
+        self.output.close()
         for channel in self._inputs:
             channel.close()
         if self._grouping is not None:
@@ -268,25 +288,25 @@ class _Grouping:
 
 
 class _Stream:
-    """The rows or groups of one stream through one Python worker, into `output`."""
+    """The rows or groups of one stream through one Python worker."""
 
     def __init__(
         self,
         operator: Converted,
         task: TaskIdentity,
         items: Iterator[Any],
+        output: BatchQueue,
         fail: Callable[[Exception], None],
     ) -> None:
         self._conversion = operator.conversion()
         self._needs_rows = operator.needs_rows
         self._run = ProgramRun(shared_python_workers(), operator.program, task)
         self._items = items
+        self._output = output
         self._fail = fail
-        self.output = BatchQueue(_QUEUE_BYTES, 1)
         self.thread = threading.Thread(target=self._receive, name="volley-python-receive", daemon=True)
 
     def close(self) -> None:
-        self.output.close()
         self._run.close()
 
     def _receive(self) -> None:
@@ -294,7 +314,7 @@ class _Stream:
             first = next(self._items, None)
             if first is not None or not self._needs_rows:
                 items = chain([] if first is None else [first], self._items)
-                gathered = Gathered(self.output.put)
+                gathered = Gathered(self._output.put)
                 for results in self._run.results(lambda out: self._conversion.send(items, out)):
                     for batch in self._conversion.receive(results):
                         gathered.add(batch)
@@ -305,4 +325,4 @@ class _Stream:
         except Exception as error:
             self._fail(error)
         finally:
-            self.output.end_reader()
+            self._output.end_reader()

@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contracts of the protocols as test suites. An implementation subclasses its suite and provides the fixture.
-
-class TestMemoryStore(ShuffleStoreContract):
-    @pytest.fixture
-    def store(self) -> ShuffleStore:
-        return MemoryStore("here")
-"""
+"""The contract of `Transport`, and the tasks that its suite runs."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from volley.batches import rows_without_columns
 from volley.errors import BlockMissing
-from volley.ids import AttemptId, QueryId, StageId, TaskId
-from volley.plan.expressions import Attribute, Call, Literal
+from volley.ids import QueryId
+from volley.plan.expressions import Call, Literal
 from volley.plan.nodes import (
     DataFile,
     FeedInput,
@@ -35,7 +26,6 @@ from volley.plan.nodes import (
     Node,
     Partitioning,
     Project,
-    Range,
     StageInput,
     Union,
 )
@@ -51,209 +41,15 @@ from volley.rpc.messages import (
     TaskFailure,
     TaskSpec,
 )
-from volley.shuffle.base import Block, ShuffleStore
+from volley.shuffle.base import Block
 from volley.splits.files import FileSource
-from volley.splits.source import Split, SplitSource
 from volley.stages.graph import Output
+from volley.testing.contracts.attempts import NUMBER, attempt_id, batch_of, in_a_query, numbers, query_id
 from volley.testing.limits import DISTRIBUTED
 from volley.transport.base import RunningTask, Transport
 from volley.transport.ingest import IngestEndpoint
 
 Value = TypeVar("Value")
-
-NUMBER = Attribute(1, "n", LONG, False)
-
-
-# Each test of a transport has its own query id: a worker that outlives a test remembers the queries before it.
-_QUERY = ContextVar("_QUERY", default="q")
-
-
-def attempt_id(task: int = 0, attempt: int = 0, stage: int = 0, query: str | None = None) -> AttemptId:
-    return AttemptId(TaskId(StageId(QueryId(query or _QUERY.get()), stage), task), attempt)
-
-
-@contextmanager
-def in_a_query() -> Iterator[None]:
-    """Use a new query id for `attempt_id` within this block."""
-    before = _QUERY.set(QueryId.new().value)
-    try:
-        yield
-    finally:
-        _QUERY.reset(before)
-
-
-def query_id() -> QueryId:
-    """The query id of this test."""
-    return QueryId(_QUERY.get())
-
-
-def batch_of(*values: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"n": pa.array(values, pa.int64())})
-
-
-def numbers(count: int) -> Node:
-    """A plan that returns the numbers below `count`."""
-    return Range(0, count, 1, (NUMBER,))
-
-
-class ShuffleStoreContract:
-    """The contract of `ShuffleStore`. Subclasses provide the fixture `store`, an empty store."""
-
-    def test_blocks_hold_what_was_written_in_order(self, store: ShuffleStore) -> None:
-        sink = store.sink(attempt_id(), 3)
-        sink.write(0, batch_of(1, 2))
-        sink.write(2, batch_of(3))
-        sink.write(0, batch_of(4))
-        blocks = sink.commit()
-        assert [block.partition for block in blocks] == [0, 1, 2]
-        assert [block.rows for block in blocks] == [3, 0, 1]
-        assert [_values(store, block) for block in blocks] == [[1, 2, 4], [], [3]]
-
-    def test_rows_without_columns_keep_their_number(self, store: ShuffleStore) -> None:
-        sink = store.sink(attempt_id(), 2)
-        sink.write(0, rows_without_columns(3))
-        sink.write(0, rows_without_columns(200_000))
-        (block, nothing) = sink.commit()
-        assert (block.rows, nothing.rows) == (200_003, 0)
-        assert sum(batch.num_rows for batch in store.read(block)) == 200_003
-        assert sum(batch.num_rows for batch in store.read_many([block, block])) == 400_006
-
-    def test_a_block_can_be_read_again(self, store: ShuffleStore) -> None:
-        (block,) = _write(store, attempt_id(), 7)
-        assert _values(store, block) == _values(store, block) == [7]
-
-    def test_nothing_is_readable_before_the_commit(self, store: ShuffleStore) -> None:
-        sink = store.sink(attempt_id(), 1)
-        sink.write(0, batch_of(1))
-        with pytest.raises(BlockMissing):
-            _values(store, Block(attempt_id(), 0, "here", 1, 8))
-
-    def test_attempts_do_not_see_each_other(self, store: ShuffleStore) -> None:
-        (first,) = _write(store, attempt_id(attempt=0), 1)
-        (second,) = _write(store, attempt_id(attempt=1), 2)
-        assert (_values(store, first), _values(store, second)) == ([1], [2])
-
-    def test_an_attempt_writes_once(self, store: ShuffleStore) -> None:
-        _write(store, attempt_id(), 1)
-        with pytest.raises(ValueError):
-            store.sink(attempt_id(), 1)
-
-    def test_an_aborted_attempt_leaves_nothing(self, store: ShuffleStore) -> None:
-        sink = store.sink(attempt_id(), 1)
-        sink.write(0, batch_of(1))
-        sink.abort()
-        assert store.held_bytes == 0
-        with pytest.raises(BlockMissing):
-            _values(store, Block(attempt_id(), 0, "here", 1, 8))
-
-    def test_abort_after_commit_takes_nothing_back(self, store: ShuffleStore) -> None:
-        sink = store.sink(attempt_id(), 1)
-        sink.write(0, batch_of(1))
-        (block,) = sink.commit()
-        sink.abort()
-        assert _values(store, block) == [1]
-
-    def test_nothing_is_written_after_the_commit(self, store: ShuffleStore) -> None:
-        sink = store.sink(attempt_id(), 1)
-        (block,) = sink.commit()
-        with pytest.raises(BlockMissing):
-            sink.write(0, batch_of(1))
-        assert _values(store, block) == []
-
-    def test_release_frees_one_query_and_no_other(self, store: ShuffleStore) -> None:
-        (gone,) = _write(store, attempt_id(query="a"), 1)
-        (kept,) = _write(store, attempt_id(query="b"), 2)
-        store.release(QueryId("a"))
-        with pytest.raises(BlockMissing):
-            _values(store, gone)
-        assert _values(store, kept) == [2]
-        store.release(QueryId("b"))
-        assert store.held_bytes == 0
-
-    def test_late_writers_of_a_released_query_are_refused(self, store: ShuffleStore) -> None:
-        open_sink = store.sink(attempt_id(), 1)
-        store.release(QueryId("q"))
-        with pytest.raises(BlockMissing):
-            open_sink.write(0, batch_of(1))
-        with pytest.raises(BlockMissing):
-            open_sink.commit()
-        with pytest.raises(BlockMissing):
-            store.sink(attempt_id(attempt=1), 1)
-        assert store.held_bytes == 0
-
-    def test_a_block_that_is_not_what_its_name_says_is_missing(self, store: ShuffleStore) -> None:
-        (block,) = _write(store, attempt_id(), 1)
-        more = replace(block, rows=block.rows + 1)
-        with pytest.raises(BlockMissing):
-            _values(store, more)
-
-    def test_bytes_are_counted(self, store: ShuffleStore) -> None:
-        (block,) = _write(store, attempt_id(), *range(1000))
-        # The size of the rows in memory; the store may compress them.
-        assert block.size_bytes >= 8000
-        assert store.held_bytes > 0
-
-    def test_many_blocks_come_one_after_the_other(self, store: ShuffleStore) -> None:
-        written = [_write(store, attempt_id(task), task, -task) for task in range(5)]
-        blocks = [block for (block,) in reversed(written)]
-        read = [value for batch in store.read_many(blocks) for value in batch.column(0).to_pylist()]
-        assert read == [4, -4, 3, -3, 2, -2, 1, -1, 0, 0]
-
-    def test_one_missing_of_many_is_an_error(self, store: ShuffleStore) -> None:
-        (kept,) = _write(store, attempt_id(query="a"), 1)
-        (gone,) = _write(store, attempt_id(query="b"), 2)
-        store.release(QueryId("b"))
-        with pytest.raises(BlockMissing):
-            list(store.read_many([kept, gone, kept]))
-
-
-class SplitSourceContract:
-    """The contract of `SplitSource`. Subclasses provide `make_source`, which creates the same source each time."""
-
-    def test_splits_are_the_same_every_time(self, make_source: Callable[[], SplitSource]) -> None:
-        first, second = ({split.payload for split in splits_of(make_source())} for _ in range(2))
-        assert first == second
-
-    def test_the_schema_is_known_before_discovery(self, make_source: Callable[[], SplitSource]) -> None:
-        assert isinstance(make_source().schema, pa.Schema)
-
-    def test_each_split_comes_once(self, make_source: Callable[[], SplitSource]) -> None:
-        payloads = [split.payload for split in splits_of(make_source())]
-        assert len(payloads) == len(set(payloads)) > 0
-
-    def test_the_final_estimate_counts_the_splits(self, make_source: Callable[[], SplitSource]) -> None:
-        source = make_source()
-        splits = splits_of(source)
-        assert source.estimate().final
-        assert source.estimate().splits == len(splits)
-
-    def test_it_can_be_closed_in_the_middle(self, make_source: Callable[[], SplitSource]) -> None:
-        source = make_source()
-        splits_of(source, limit=1)
-        source.close()
-
-    def test_the_estimate_may_be_asked_at_any_time(self, make_source: Callable[[], SplitSource]) -> None:
-        source = make_source()
-        before = source.estimate()
-        splits = splits_of(source)
-        assert before.splits <= len(splits)
-
-
-def splits_of(source: SplitSource, limit: int | None = None) -> list[Split]:
-    """The first `limit` splits of a source, or all of them."""
-
-    async def collect(splits: AsyncIterator[Split]) -> list[Split]:
-        found: list[Split] = []
-        async for split in splits:
-            found.append(split)
-            if len(found) == limit:
-                break
-        return found
-
-    splits = source.splits()
-    if isinstance(splits, AsyncIterator):
-        return asyncio.run(collect(splits))
-    return list(islice(splits, limit))
 
 
 class TransportContract:
@@ -596,13 +392,3 @@ async def _rows(running: RunningTask) -> list[int]:
 
 def _column(transport: Transport, block: Block) -> list[int]:
     return [value for batch in transport.fetch(block) for value in batch.column(0).to_pylist()]
-
-
-def _write(store: ShuffleStore, attempt: AttemptId, *values: int) -> tuple[Block, ...]:
-    sink = store.sink(attempt, 1)
-    sink.write(0, batch_of(*values))
-    return sink.commit()
-
-
-def _values(store: ShuffleStore, block: Block) -> list[int]:
-    return [value for batch in store.read(block) for value in batch.column(0).to_pylist()]

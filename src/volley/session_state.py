@@ -5,14 +5,35 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
 
 from pyspark.sql import SparkSession
 
 from volley.cancellation import CancellationToken
 from volley.observe.report import QueryReport
 
+
+@dataclass(frozen=True)
+class Label:
+    """Something by which Spark's users name work that they may want to stop."""
+
+    kind: Literal["job group", "job tag", "session tag"]
+    value: str
+
+
+@dataclass(frozen=True, eq=False)
+class RunningQuery:
+    """A native query, or a native part of a mixed query. `id` is that of the whole query."""
+
+    id: str
+    session: str
+    token: CancellationToken
+    labels: frozenset[Label] = frozenset()
+
+
 _lock = threading.Lock()
-_running: defaultdict[str, set[CancellationToken]] = defaultdict(set)
+_running: defaultdict[str, set[RunningQuery]] = defaultdict(set)
 _latest: dict[str, QueryReport] = {}
 _mine = threading.local()
 
@@ -35,26 +56,32 @@ def latest(session: str) -> QueryReport | None:
 
 def cancel(spark: SparkSession) -> int:
     """Cancel the running native queries of this session; each raises QueryCancelled. Returns their number."""
-    tokens = running(spark)
-    for token in tokens:
-        token.cancel("volley.cancel was called")
-    return len(tokens)
+    queries = running(spark)
+    for query in queries:
+        query.token.cancel("volley.cancel was called")
+    return len(queries)
 
 
-def running(spark: SparkSession) -> list[CancellationToken]:
-    """One token per running native query, and per native part of a running mixed query, of this session."""
+def running(spark: SparkSession) -> list[RunningQuery]:
+    """The running native queries, and native parts of running mixed queries, of this session."""
     with _lock:
         return list(_running[session_id(spark)])
 
 
-def started(session: str, token: CancellationToken) -> None:
+def all_running() -> list[RunningQuery]:
+    """Those of all sessions."""
     with _lock:
-        _running[session].add(token)
+        return [query for queries in _running.values() for query in queries]
 
 
-def ended(session: str, token: CancellationToken) -> None:
+def started(query: RunningQuery) -> None:
     with _lock:
-        _running[session].discard(token)
+        _running[query.session].add(query)
+
+
+def ended(query: RunningQuery) -> None:
+    with _lock:
+        _running[query.session].discard(query)
 
 
 def keep(session: str, report: QueryReport) -> None:

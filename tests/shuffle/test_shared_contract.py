@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every store beside the workers keeps the contract of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from volley.shuffle.base import SharedStore
+from volley.shuffle.object_store import ObjectStore
+from volley.testing.contracts import SharedStoreContract
+from volley.testing.services import serve_shuffle, service_store
+from volley.testing.shuffle_configs import shuffle_config
+
+
+class _Opened:
+    """Stores that are closed after the test."""
+
+    def __init__(self, new_store: Callable[[], SharedStore]) -> None:
+        self._new_store = new_store
+        self._stores: list[SharedStore] = []
+
+    def __call__(self) -> SharedStore:
+        self._stores.append(self._new_store())
+        return self._stores[-1]
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+class TestFolder(SharedStoreContract):
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> Iterator[Callable[[], SharedStore]]:
+        config = shuffle_config(store=f"file://{tmp_path}")
+        opened = _Opened(lambda: ObjectStore(config, memory_limit_bytes=2**26))
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize(("servers", "replicas"), [(1, 1), (3, 2)])
+class TestService(SharedStoreContract):
+    @pytest.fixture
+    def make_store(self, tmp_path: Path, servers: int, replicas: int) -> Iterator[Callable[[], SharedStore]]:
+        with serve_shuffle(tmp_path, servers) as running:
+            addresses = [server.address for server in running]
+            opened = _Opened(lambda: service_store(addresses, replicas=replicas))
+            yield opened
+            opened.close()
