@@ -34,6 +34,12 @@ def in_pandas(function: Callable[..., Any], result: str) -> Callable[..., Column
     return made
 
 
+def in_arrow(function: Callable[..., Any], result: str) -> Callable[..., Column]:
+    """`arrow_udf`, likewise."""
+    made: Callable[..., Column] = arrow_udf(function, result)  # type: ignore[call-overload]
+    return made
+
+
 COLUMNS = {
     "id": "id",
     "tiny": "cast(id % 7 - 3 as tinyint)",
@@ -66,7 +72,7 @@ def plain_functions(spark: SparkSession) -> DataFrame:
     def show(*arguments: Any, **named: Any) -> str:
         return repr((arguments, sorted(named.items())))
 
-    plain = F.udf(show, "string")
+    plain: Callable[..., Column] = F.udf(show, "string")
     frame = rows(spark)
     every = plain(*frame.columns)
     return frame.select("k", every, plain(frame.id, frame.d, zone=frame.t), plain(plain(frame.s)))
@@ -84,7 +90,7 @@ def arrow_functions(spark: SparkSession) -> DataFrame:
     def types_of(values: pa.Array) -> pa.Array:
         return pa.array([f"{values.type} {value}" for value in values])
 
-    return rows(spark).select(*(arrow_udf(types_of, "string")(name) for name in COLUMNS))
+    return rows(spark).select(*(in_arrow(types_of, "string")(name) for name in COLUMNS))
 
 
 def pandas_iterators(spark: SparkSession) -> DataFrame:
@@ -103,7 +109,7 @@ def arrow_iterators(spark: SparkSession) -> DataFrame:
             for value in batch:
                 yield pa.array([value.as_py() + 1])
 
-    return rows(spark).select("s", arrow_udf(add, "long")("small"))
+    return rows(spark).select("s", in_arrow(add, "long")("small"))
 
 
 def functions_everywhere(spark: SparkSession) -> DataFrame:
@@ -189,7 +195,7 @@ def arrow_aggregates(spark: SparkSession) -> DataFrame:
     def add(numbers: pa.Array) -> float:
         return float(sum(numbers.to_pylist()))
 
-    return rows(spark).agg(arrow_udf(add, "double")("id"))
+    return rows(spark).agg(in_arrow(add, "double")("id"))
 
 
 def iterator_aggregates(spark: SparkSession) -> DataFrame:
