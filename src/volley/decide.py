@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -26,6 +27,7 @@ from volley.bridge.write_command import WriteCommand, read_command, rows_of
 from volley.deployment.base import Deployment
 from volley.errors import CaptureError
 from volley.plan.capture import Origins, capture
+from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
@@ -70,6 +72,12 @@ class Decision:
         """The tops of the sub-trees that run natively below what Spark runs."""
         parts = [self.plan] if isinstance(self.plan, SparkPart) else [item.part for item in self.inputs]
         return tuple(subplan.node for part in parts for subplan in part.subplans)
+
+
+def _python_access(deployment: Deployment) -> PythonAccess:
+    if not deployment.runs_python:
+        return PythonAccess.NONE
+    return PythonAccess.WITHOUT_FILES if deployment.is_remote else PythonAccess.ALL
 
 
 class Decider:
@@ -161,7 +169,7 @@ class Decider:
 
     def _capture(self, physical: Java, origins: Origins) -> Node:
         gateway = self._spark.sparkContext._gateway
-        return capture(gateway, physical, origins, python=self._deployment.runs_python)
+        return capture(gateway, physical, origins, python=partial(_python_access, self._deployment))
 
     def _portable(self, decision: Decision) -> Decision:
         """The decision with plans that workers in other processes can run; Spark's where one of them cannot."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -20,8 +22,16 @@ from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 
 import volley
 from helpers.waiting import eventually
+from volley.cli.worker import worker
+from volley.cluster import LocalCluster
 from volley.errors import QueryCancelled
+from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.plan.nodes import OneRow
+from volley.plan.python_nodes import EvalType, PythonCall, PythonEval, PythonProcess, PythonProgram
+from volley.rpc.messages import Failure, TaskFailure, TaskSpec
+from volley.shuffle.memory import MemoryStore
 from volley.testing.rows import assert_same_rows
+from volley.worker.slots import Slots
 
 pytestmark = pytest.mark.embedded
 
@@ -242,6 +252,39 @@ def test_functions_give_the_rows_of_spark(spark: SparkSession, name: str) -> Non
 def test_functions_on_several_workers(distributed: SparkSession, name: str) -> None:
     distributed.conf.set("spark.volley.local.workers", "3")
     assert_same_rows(distributed, QUERIES[name])
+
+
+@pytest.mark.parametrize("name", ["plain functions", "pandas aggregates"])
+def test_functions_on_worker_daemons(distributed: SparkSession, cluster: LocalCluster, name: str) -> None:
+    for key, value in cluster.settings.items():
+        distributed.conf.set(key, value)
+    assert_same_rows(distributed, QUERIES[name])
+
+
+def test_files_of_the_driver_do_not_reach_worker_daemons(spark: SparkSession, cluster: LocalCluster) -> None:
+    for key, value in cluster.settings.items():
+        spark.conf.set(key, value)
+    table = spark.sparkContext.broadcast({1: 2})
+    frame = rows(spark).select(F.udf(lambda number: table.value.get(number), "long")("id"))
+    assert "on the driver's machine" in str(volley.explain(frame).reasons[0])
+
+
+def test_a_worker_runs_functions_only_if_its_owner_said_so() -> None:
+    process = PythonProcess("app", "no-such-python", "3.11", (), "", (), (), None, True)
+    program = PythonProgram(EvalType.ARROW_BATCHED, (PythonCall("f", (b"",), ()),), (), (), 10, 0, process)
+    attempt = AttemptId(TaskId(StageId(QueryId.new(), 0), 0), 0)
+    task = TaskSpec(attempt, PythonEval(program, (), (), OneRow()), None, False, ())
+
+    async def outcome() -> object:
+        slots = Slots("w", 1, 1, MemoryStore("w"), runs_python=False)
+        assert slots.reserve(attempt)
+        return await slots.start(task).done()
+
+    failure = asyncio.run(outcome())
+    assert isinstance(failure, TaskFailure)
+    assert (failure.failure, "does not run Python functions" in failure.message) == (Failure.DATA, True)
+    refused = CliRunner().invoke(worker, ["--python-functions"])
+    assert (refused.exit_code, "needs a token" in refused.output) == (2, True)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
-from volley.plan.decode_python import PYTHON_DECODERS, PYTHON_SETTINGS, decode_python
+from volley.plan.decode_python import PYTHON_DECODERS, PYTHON_SETTINGS, PythonAccess, decode_python
 from volley.plan.expressions import Alias
 from volley.plan.file_scans import SETTINGS, file_scan
 from volley.plan.jvm import Java, enable_quick_ack
@@ -49,11 +49,15 @@ def plan_reader(gateway: Java) -> Reader:
 
 
 def capture(
-    gateway: Java, physical_plan: Java, origins: Origins | None = None, *, python: bool = True
+    gateway: Java,
+    physical_plan: Java,
+    origins: Origins | None = None,
+    *,
+    python: Callable[[], PythonAccess] = lambda: PythonAccess.ALL,
 ) -> Node:
     """The plan that Spark would execute. Raises CaptureError rather than guess.
 
-    `origins` records the Spark operator of each node. Without `python`, Spark has to call the Python functions.
+    `origins` records the Spark operator of each node. `python` is asked if the plan calls Python functions.
     """
     enable_quick_ack(gateway)
     try:
@@ -66,7 +70,9 @@ def capture(
 class _Decoder:
     """Decodes one plan. An entry only refers to earlier entries."""
 
-    def __init__(self, gateway: Java, reading: Reading, origins: Origins, python: bool) -> None:
+    def __init__(
+        self, gateway: Java, reading: Reading, origins: Origins, python: Callable[[], PythonAccess]
+    ) -> None:
         self._gateway = gateway
         self._reading = reading
         self._origins = origins
@@ -100,9 +106,7 @@ class _Decoder:
         if decoder := DECODERS.get(name):
             return decoder(operator)
         if name in PYTHON_DECODERS:
-            if not self._python:
-                return unknown(operator, "the workers do not run Python functions")
-            return decode_python(operator, self._reading.functions)
+            return decode_python(operator, self._reading.functions, self._python())
         if name == "FileSourceScanExec":
             return file_scan(operator, self._reading.scans[operator.value("scan")])
         if name == "ReusedExchangeExec":

@@ -11,6 +11,7 @@ import base64
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -107,12 +108,29 @@ Functions = list[dict[str, Any]]
 PythonDecoder = Callable[[Operator, Functions], Node]
 
 
-def decode_python(operator: Operator, functions: Functions) -> Node:
+class PythonAccess(Enum):
+    """Which functions the workers run."""
+
+    NONE = "none"
+    WITHOUT_FILES = "without files"
+    """Those that need no file of the driver."""
+    ALL = "all"
+
+
+def decode_python(operator: Operator, functions: Functions, access: PythonAccess) -> Node:
     """The node of an operator in `PYTHON_DECODERS`. `functions` are the pickled functions of the plan, by number."""
     try:
+        if access is PythonAccess.NONE:
+            raise _Refused("the workers do not run Python functions")
+        if access is PythonAccess.WITHOUT_FILES and any(map(_needs_files, functions)):
+            raise _Refused("broadcast variables or added files, which are on the driver's machine")
         return PYTHON_DECODERS[operator.name](operator, functions)
     except _Refused as refusal:
         return unknown(operator, str(refusal))
+
+
+def _needs_files(function: dict[str, Any]) -> bool:
+    return bool(function["broadcasts"] or function["includes"])
 
 
 def _eval(operator: Operator, functions: Functions) -> Node:

@@ -86,6 +86,8 @@ class DaemonSettings:
     lease_seconds: float = LEASE_SECONDS
     require_client_certificate: bool = False
     insecure: bool = False
+    python_functions: bool = False
+    """Whether it runs the pickled functions of sessions that have the token."""
 
 
 class Daemon:
@@ -120,7 +122,14 @@ class Daemon:
     async def _make_worker(self) -> Worker:
         settings = self._settings
         memory = OperatorMemory(self.budget.operators_bytes, self.scratch.directories, tasks=settings.slots)
-        slots = Slots(self.address, settings.slots, settings.cores, self._stores.used, memory=memory)
+        slots = Slots(
+            self.address,
+            settings.slots,
+            settings.cores,
+            self._stores.used,
+            memory=memory,
+            runs_python=settings.python_functions,
+        )
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
             identity,

@@ -36,6 +36,7 @@ _IDLE_SECONDS = 60.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _BUFFER_BYTES = 2**20
+_LONGEST_PARENT = 40
 
 Environment = tuple[str, str, bool, tuple[tuple[str, str], ...]]
 
@@ -147,7 +148,7 @@ class _Daemon:
 
     def __init__(self, environment: Environment) -> None:
         _, executable, _, variables = environment
-        self._directory = tempfile.mkdtemp(prefix="volley-python-")
+        self._directory = tempfile.mkdtemp(prefix="volley-python-", dir=_socket_parent())
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [executable, "-m", "pyspark.daemon", "pyspark.worker"],
@@ -204,6 +205,11 @@ class _Daemon:
             with contextlib.suppress(Exception):
                 sys.stderr.write(data.decode(errors="replace"))
                 sys.stderr.flush()
+
+
+def _socket_parent() -> str | None:
+    """Where sockets may be: their paths must not exceed some hundred bytes."""
+    return None if len(tempfile.gettempdir()) <= _LONGEST_PARENT else "/tmp"
 
 
 def _environment(process: PythonProcess) -> Environment:
