@@ -63,16 +63,12 @@ class PythonWorker:
         except OSError as error:
             raise PythonWorkerLost("Python worker exited unexpectedly (crashed).") from error
 
-    def close(self) -> None:
-        """Let an idle worker end."""
+    def kill(self) -> None:
+        """End the process, whatever it does. One that only lost its socket would complain about that."""
+        self._daemon.kill(self.pid)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-    def kill(self) -> None:
-        """End the process, whatever it does."""
-        self._daemon.kill(self.pid)
-        self.close()
 
 
 class PythonWorkers:
@@ -105,17 +101,19 @@ class PythonWorkers:
                 self._idle.setdefault(_environment(process), []).append(worker)
                 self._schedule()
                 return
-        worker.close()
+        worker.kill()
 
     def close(self) -> None:
         with self._lock:
-            daemons = list(self._daemons.values())
+            daemons, idle = list(self._daemons.values()), dict(self._idle)
             self._daemons.clear()
             self._idle.clear()
             if self._reaper is not None:
                 self._reaper.cancel()
         for daemon in daemons:
             daemon.close()
+        # Their sockets were open until now, so that none of them could notice.
+        idle.clear()
 
     def _schedule(self) -> None:
         if self._reaper is None:
@@ -131,7 +129,7 @@ class PythonWorkers:
             if self._idle:
                 self._schedule()
         for worker in expired:
-            worker.close()
+            worker.kill()
 
     def _take_expired(self, before: float) -> Iterator[PythonWorker]:
         for environment, workers in list(self._idle.items()):
