@@ -13,17 +13,20 @@ STORES ?= memory service object
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix lint bench docs java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix lint bench docs docs-functions java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
 	@echo "make test         lint and the test suite, in parallel                            (JOBS=2)"
+	@echo "make suite        only the tests                                                  (JOBS=2)"
+	@echo "make types        only mypy"
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
 	@echo "make docs         write the generated pages of docs/ anew"
+	@echo "make docs-functions  docs/functions.md: where each function of Spark runs"
 	@echo "make clean        remove the environment and everything that tools left"
 
 $(READY): pyproject.toml scripts/venv.sh
@@ -70,6 +73,9 @@ bench: $(READY) java
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+docs-functions: $(READY)
+	$(BIN)/python docs/functions.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -48,8 +48,9 @@ def supported() -> str:
         HEADER.format(source="src/volley/support/"),
         "# What runs natively\n\n"
         "Volley reads Spark's physical plan. Each operator and each expression below runs natively with exactly\n"
-        "Spark's values and types. Spark runs whatever is not listed, and `volley.explain(df)` names it.\n"
-        "A query can mix both: see [Mixed queries](mixed.md).\n\n",
+        "Spark's values and types. With transport local, Spark's own code evaluates other deterministic expressions\n"
+        "in the driver's JVM, inside the native plan ([JVM expressions](jvm-expressions.md)). Spark runs whatever is\n"
+        "left, and `volley.explain(df)` names it. A query can mix both: see [Mixed queries](mixed.md).\n\n",
         _section("Operators", "operator", OPERATORS),
         _section("Joins", "kind", {kind.value: rule for kind, rule in JOINS.items()}),
         _section("Generators", "function", GENERATORS),

@@ -23,6 +23,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 __version__ = "0.1.0"
 __all__ = [
     "Block",
+    "Dashboard",
     "ErrorReport",
     "Estimate",
     "Explanation",
@@ -48,6 +49,7 @@ __all__ = [
     "VolleyError",
     "__version__",
     "cancel",
+    "dashboard",
     "disable",
     "enable",
     "errors",
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
     from volley.cluster import LocalCluster
     from volley.errors import VolleyError
     from volley.events import FeedStatus
+    from volley.observe.dashboard.of_session import dashboard
+    from volley.observe.dashboard.server import Dashboard
     from volley.observe.explain import Explanation, explain
     from volley.observe.history import History, PastQuery, history
     from volley.observe.report import ErrorReport, OperatorReport, QueryReport, StageReport
@@ -78,6 +82,8 @@ _HOMES = {
     "volley.errors": ("VolleyError",),
     "volley.events": ("FeedStatus",),
     "volley.session_state": ("cancel", "last_query"),
+    "volley.observe.dashboard.of_session": ("dashboard",),
+    "volley.observe.dashboard.server": ("Dashboard",),
     "volley.observe.explain": ("Explanation", "explain"),
     "volley.observe.history": ("History", "PastQuery", "history"),
     "volley.observe.report": ("ErrorReport", "OperatorReport", "QueryReport", "StageReport"),

@@ -75,6 +75,10 @@ _share_or_all = _number(float, lambda value: 0 <= value <= 1, "a number from 0 t
 _port = _number(int, lambda value: 0 <= value < 65536, "a port, or 0 for any")
 
 
+def _optional_port(text: str) -> int | None:
+    return _port(text) if text else None
+
+
 def parse_bytes(text: str) -> int:
     """Parse a size such as 64m or 1.5g. As in Spark, k, m, g and t are powers of 1024."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
@@ -209,6 +213,14 @@ OPTIONS: tuple[Option, ...] = (
         "true",
         "Run the supported parts of a query natively if Spark must run the rest. If false, Spark runs all of it.",
         _boolean,
+    ),
+    Option(
+        "jvmExpressions",
+        "choice",
+        "auto",
+        "Expressions without a native form: auto (Spark's own code evaluates them in the driver's JVM, with transport "
+        "local) or off (Spark runs their operators).",
+        _choice("auto", "off"),
     ),
     Option(
         "singleTaskSize",
@@ -349,6 +361,20 @@ OPTIONS: tuple[Option, ...] = (
         _choice("auto", "on", "off"),
     ),
     Option(
+        "metrics.port",
+        "integer",
+        "",
+        "Port at which this driver serves Prometheus metrics of its queries. 0: any. Default: none.",
+        _optional_port,
+    ),
+    Option(
+        "metrics.host",
+        "host",
+        "127.0.0.1",
+        "Address at which it does so.",
+        str,
+    ),
+    Option(
         "history.dir",
         "directory",
         "",
@@ -392,6 +418,7 @@ class Config:
     shuffle_replicas: int
     python_functions: bool
     mixed: bool
+    jvm_expressions: str
     single_task_size: int
     planner_scan_task_size: int
     planner_shuffle_task_size: int
@@ -412,6 +439,8 @@ class Config:
     task_attempts: int
     timeout_seconds: float
     progress: str
+    metrics_port: int | None
+    metrics_host: str
     history_dir: str
     history_max_size: int
     history_max_age_days: float

@@ -24,16 +24,20 @@ from volley.bridge.native_to_spark import SparkPart, spark_part
 from volley.bridge.spark_to_native import SparkInput, find_spark_inputs, number_inputs
 from volley.bridge.write import laid_out
 from volley.bridge.write_command import WriteCommand, read_command, rows_of
+from volley.config import Config
 from volley.deployment.base import Deployment
 from volley.errors import CaptureError
+from volley.jvm.programs import Programs
 from volley.plan.capture import Origins, capture
 from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.splits.datasource import NotPortable, make_plan_portable
-from volley.support.check import NodeVerdict, check
+from volley.support.check import NodeVerdict, Verdict, check
+from volley.support.jvm_expressions import delegate_to_jvm
 from volley.support.reasons import Engine, Reason, Unsupported
+from volley.support.split import OF_EXPRESSIONS
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Decision:
     """What a native write does with the rows of `plan`."""
     has_rows: bool = True
     """False for a write that Spark only refuses or skips: `spark.volley.fallback` is not about those."""
+    programs: Programs | None = None
+    """What Spark's own code evaluates inside the plan. The numbers in the plan mean something while this is held."""
     planning_seconds: float = 0.0
     capture_seconds: float = 0.0
 
@@ -87,11 +93,14 @@ class Decider:
     """
 
     def __init__(
-        self, spark: SparkSession, deployment: Deployment, *, mixed: bool, what: str, started: float
+        self, spark: SparkSession, deployment: Deployment, config: Config, *, what: str, started: float
     ) -> None:
         self._spark = spark
         self._deployment = deployment
-        self._mixed = mixed
+        self._mixed = config.mixed
+        # Workers in other processes have no JVM.
+        self._jvm = config.jvm_expressions == "auto" and not deployment.is_remote
+        self._no_jvm = config.jvm_expressions == "auto" and deployment.is_remote
         self._what = what
         self._started = started
 
@@ -111,12 +120,18 @@ class Decider:
         planned = time.perf_counter()
         origins = Origins()
         try:
-            plan = finish(self._capture(physical, origins))
+            plan, programs = self._capture(physical, origins)
+            plan = finish(plan)
         except CaptureError as error:
             return self._on_spark(self._not_readable(error), planned)
         captured = time.perf_counter()
         decision = self._portable(self._choose(plan, origins, execution, subplans))
-        return replace(decision, planning_seconds=planned - self._started, capture_seconds=captured - planned)
+        return replace(
+            decision,
+            programs=programs,
+            planning_seconds=planned - self._started,
+            capture_seconds=captured - planned,
+        )
 
     def decide_write(self, command: Java) -> Decision:
         """The decision on an analyzed command. Where only Spark can write, its rows may still be computed natively."""
@@ -134,11 +149,21 @@ class Decider:
             return replace(self._on_spark(nothing), has_rows=False)
         return self._decide_rows(command, write)
 
+    def _capture(self, physical: Java, origins: Origins) -> tuple[Node, Programs | None]:
+        """Spark's plan, with what the JVM evaluates in it."""
+        gateway = self._spark.sparkContext._gateway
+        python = partial(_python_access, self._deployment)
+        plan = capture(gateway, physical, origins, python=python)
+        if not self._jvm:
+            return plan, None
+        programs = Programs(self._spark, origins)
+        return delegate_to_jvm(plan, programs, origins.replace), programs or None
+
     def _choose(self, plan: Node, origins: Origins, execution: Java, subplans: bool) -> Decision:
         verdict = check(plan)
         if verdict.native:
             return Decision("native", plan=plan, nodes=verdict.nodes)
-        on_spark = Decision("spark", verdict.reasons, nodes=verdict.nodes)
+        on_spark = Decision("spark", self._reasons(verdict), nodes=verdict.nodes)
         if not self._mixed:
             return on_spark
         subplans = subplans and self._deployment.serves_spark
@@ -149,7 +174,14 @@ class Decider:
         if isinstance(part, SparkPart):
             return replace(on_spark, engine="mixed", plan=part)
         refusals = dict.fromkeys(reason for reason in (inputs, part) if reason is not None)
-        return replace(on_spark, reasons=(*verdict.reasons, *refusals))
+        return replace(on_spark, reasons=(*on_spark.reasons, *refusals))
+
+    def _reasons(self, verdict: Verdict) -> tuple[Unsupported, ...]:
+        expressions = [reason.what for reason in verdict.reasons if reason.reason in OF_EXPRESSIONS]
+        if not self._no_jvm or not expressions:
+            return verdict.reasons
+        hint = "spark.volley.transport=local evaluates them in the driver's JVM"
+        return (*verdict.reasons, Unsupported(Reason.NO_JVM, ", ".join(dict.fromkeys(expressions)), hint))
 
     def _decide_rows(self, command: Java, reason: Unsupported) -> Decision:
         """The decision on the rows that Spark's writer writes."""
@@ -159,17 +191,13 @@ class Decider:
             return on_spark
         origins = Origins()
         try:
-            plan = self._capture(execution.executedPlan(), origins)
+            plan, programs = self._capture(execution.executedPlan(), origins)
         except CaptureError:
             return on_spark
         part = spark_part(self._spark, execution.optimizedPlan(), plan, origins)
         if isinstance(part, SparkPart):
-            return self._portable(replace(on_spark, engine="mixed", plan=part))
+            return self._portable(replace(on_spark, engine="mixed", plan=part, programs=programs))
         return on_spark if part is None else replace(on_spark, reasons=(reason, part))
-
-    def _capture(self, physical: Java, origins: Origins) -> Node:
-        gateway = self._spark.sparkContext._gateway
-        return capture(gateway, physical, origins, python=partial(_python_access, self._deployment))
 
     def _portable(self, decision: Decision) -> Decision:
         """The decision with plans that workers in other processes can run; Spark's where one of them cannot."""

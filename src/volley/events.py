@@ -84,7 +84,8 @@ class TaskMetrics:
     """The metrics of a task. Its worker creates them, and the report shows them unchanged.
 
     `rows` and `size_bytes` measure its output. `shuffle_spilled_bytes` of these did not fit into the memory of the
-    shuffle store.
+    shuffle store. `fetched_bytes` were read from other stages, and its streams waited `fetch_wait_seconds` for them,
+    all together.
     """
 
     rows: Count
@@ -92,6 +93,8 @@ class TaskMetrics:
     seconds: Seconds
     operators: tuple[OperatorMetrics, ...] = ()
     shuffle_spilled_bytes: Count = 0
+    fetched_bytes: Count = 0
+    fetch_wait_seconds: Seconds = 0.0
 
     @property
     def operator_spilled_bytes(self) -> int:

@@ -21,7 +21,7 @@ from volley.bridge.write_command import run_over
 from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.coordinator.options import NOTHING_GIVEN, RunOptions
+from volley.coordinator.options import NO_INPUTS, RunOptions
 from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute, materialize
 from volley.deployment.base import Deployment
@@ -84,12 +84,12 @@ class NativeRun:
         if isinstance(plan, SparkPart):
             self._subplans.clear()
             return SparkRows(plan.batches(self.boundary))
-        given = NOTHING_GIVEN
+        outputs = NO_INPUTS
         if inputs:
             if self._inputs is None:
                 self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
-            plan, given = self._inputs.fill(plan), self._inputs.given
-        self._top = self._execute(plan, given)
+            plan, outputs = self._inputs.fill(plan), self._inputs.outputs
+        self._top = self._execute(plan, outputs)
         return self._top
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
@@ -126,9 +126,9 @@ class NativeRun:
         """Every attempt at a task, of all tries."""
         return sum(isinstance(event, TaskStarted) for log in self._logs for event in log.events)
 
-    def _execute(self, plan: Node, given: Mapping[int, Sequence[TaskDone]]) -> ResultStream:
+    def _execute(self, plan: Node, inputs: Mapping[int, Sequence[TaskDone]]) -> ResultStream:
         transport = self._deployment.open()
-        return self._begin(execute, self._graph(plan, transport), transport, given)
+        return self._begin(execute, self._graph(plan, transport), transport, inputs)
 
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         workers = len(transport.workers())
@@ -144,7 +144,7 @@ class NativeRun:
         begin: Callable[[StageGraph, Transport, RunOptions], Running],
         graph: StageGraph,
         transport: Transport,
-        given: Mapping[int, Sequence[TaskDone]] = NOTHING_GIVEN,
+        inputs: Mapping[int, Sequence[TaskDone]] = NO_INPUTS,
     ) -> Running:
         input_bytes = partial(_input_bytes, graph)
         recorders = [self._recorder.listen(input_bytes)] if self._recorder else []
@@ -163,7 +163,7 @@ class NativeRun:
                 events=events,
                 limits=self._limits,
                 absence_seconds=self._deployment.absence_seconds,
-                given=given,
+                materialized_inputs=inputs,
             )
             return begin(graph, transport, options)
         except BaseException:

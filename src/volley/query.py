@@ -36,6 +36,7 @@ from volley.errors import (
 from volley.ids import QueryId
 from volley.interrupts import job_tag, labels_of
 from volley.native_run import NativeRun
+from volley.observe.driver_metrics import driver_metrics
 from volley.observe.history_writer import HistoryWriter, history_writer
 from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
@@ -130,9 +131,7 @@ class Query:
         """Decide who runs it. FallbackError when that is not Volley alone and the session does not allow it."""
         config = self._config = Config.read(settings(self.spark))
         deployment = choose_deployment(self.spark, config)
-        decision = decide(
-            Decider(self.spark, deployment, mixed=config.mixed, what=self.action, started=self._started)
-        )
+        decision = decide(Decider(self.spark, deployment, config, what=self.action, started=self._started))
         self._decision, self.engine, self.reasons = decision, decision.engine, decision.reasons
         self._capture_seconds = decision.capture_seconds
         self._planning_seconds = decision.planning_seconds
@@ -238,9 +237,9 @@ class Query:
         """From here on the history knows of the query."""
         self._history = history_writer(config)
         if self._history is not None:
-            self._recorder = QueryRecorder(
-                self.id, origin_of(self.spark, self._session, self.action), decision
-            )
+            origin = origin_of(self.spark, self._session, self.action)
+            started = time.time() - (time.perf_counter() - self._started)
+            self._recorder = QueryRecorder(self.id, origin, decision, started)
             self._history.put(self._recorder)
 
     def _report_failure(self, error: BaseException) -> None:
@@ -265,6 +264,7 @@ class Query:
         seconds = time.perf_counter() - self._started
         run = self._run if self.engine != "spark" else None
         stages = run.stages() if run else ()
+        programs = self._decision.programs if run and self._decision else None
         report = QueryReport(
             query=str(self.id),
             action=self.action,
@@ -281,8 +281,13 @@ class Query:
             native_tasks=self._run.native_tasks() if self._run else 0,
             outcome=outcome,
             error=error,
+            jvm_rows=programs.rows if programs else 0,
+            jvm_seconds=programs.seconds if programs else 0.0,
         )
         self._reported = True
+        metrics = driver_metrics(self._config) if self._config is not None else None
+        if metrics is not None:
+            metrics.observe(report)
         if is_last:
             session_state.keep(self._session, report)
         if self._recorder is not None and self._history is not None:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
 
 from volley.bench.feed import FeedRun, Pace, feed_table, measure
 
 
+@pytest.mark.slow
 def test_it_measures_volley_and_spark_with_the_same_source(spark: SparkSession) -> None:
     told: list[str] = []
     pace = Pace(splits=4, rows=5, discovery_seconds=0.2, read_seconds=0.01)

@@ -14,6 +14,7 @@ from volley.bench.writers import Way, make_rows
 from volley.cli.main import cli
 
 
+@pytest.mark.slow
 def test_every_way_moves_every_row(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     arguments = ["--rows", "20000", "--partitions", "3", "--cores", "1", "--runs", "1", "--json", str(file)]

@@ -82,7 +82,7 @@ def decided(spark: SparkSession, frame: DataFrame) -> tuple[Decision, NativeRun,
     """A query on its way: what was decided, and what it will run with."""
     config = Config.read(settings(spark))
     deployment = choose_deployment(spark, config)
-    decider = Decider(spark, deployment, mixed=True, what="collect", started=time.perf_counter())
+    decider = Decider(spark, deployment, config, what="collect", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())
     run = NativeRun(
         spark,
@@ -455,7 +455,7 @@ def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
         with closing(run), closing(inputs):
             filled = inputs.fill(decision.plan)
             (rows,) = [node for node in walk(filled) if isinstance(node, MaterializedInput)]
-            outputs = inputs.given[rows.number]
+            outputs = inputs.outputs[rows.number]
             # Two tasks of Spark's, and nothing of their rows here.
             assert sum(output.rows for output in outputs) == tpch.table("orders").count()
             assert {output.made_by for output in outputs} <= {member.address for member in cluster.members}

@@ -240,7 +240,7 @@ def run(
             attempts=3,
             events=log or EventLog(),
             limits=UNMERGED,
-            given={7: given},
+            materialized_inputs={7: given},
         ),
     )
     return sorted(value for batch in stream for value in batch.column(0).to_pylist())

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from helpers.tables import SCHEMA, rows, write
+from volley.bench.data import TABLES
 from volley.testing.session import conf
 from volley.testing.sources import Numbers
 
@@ -37,7 +38,7 @@ NATIVE = {
     "t": "Parquet, two files",
     "u": "Parquet, fewer rows",
     "e": "Parquet without rows",
-    "part": "Parquet in folders, one of NULLs and one whose file has no rows",
+    "folders": "Parquet in folders, one of NULLs and one whose file has no rows",
     "nulls": "Parquet, every column but the id NULL in every row",
     "local": "local rows",
     "nothing": "local rows of which none is left",
@@ -53,6 +54,8 @@ SPARKS = {"cached": "what Spark has in its memory", "handed": "what a Python fun
 
 @contextmanager
 def leaf_frames(spark: SparkSession, directory: Path) -> Iterator[dict[str, DataFrame]]:
+    # Views of both kinds live in one session, and a view that is replaced does not come back.
+    assert not {*NATIVE, *SPARKS} & set(TABLES)
     with conf(spark, {"spark.volley.enabled": "false"}):
         frames = _frames(spark, directory)
         cached = frames["t"].where("id > 3").cache()
@@ -72,8 +75,8 @@ def _frames(spark: SparkSession, directory: Path) -> dict[str, DataFrame]:
     for name, table in (("t", rows(60, 60)), ("u", rows(25, 25)), ("e", rows(0, 0)), ("nulls", _nulls(9))):
         write(directory / name, table)
         frames[name] = spark.read.schema(ddl).parquet(str(directory / name))
-    _write_folders(directory / "part", rows(31, 31))
-    frames["part"] = spark.read.schema(ddl).parquet(str(directory / "part"))
+    _write_folders(directory / "folders", rows(31, 31))
+    frames["folders"] = spark.read.schema(ddl).parquet(str(directory / "folders"))
     frames["local"] = spark.sql(_values(rows(11, 11)))
     frames["nothing"] = frames["local"].where("id > 1000")
     computed = ", ".join(_computed(name) for name in COLUMNS)

@@ -248,8 +248,15 @@ def _corpora() -> list[Corpus]:
     return corpora
 
 
+# Of the pairs of decimals, those with the most different rules for the type of a result.
+_COMMON = {"decimal(15,2)(15,2)", "decimal(18,0)(10,5)", "decimal(38,2)(38,2)", "decimal(38,38)(38,6)"}
 CASES = [
-    pytest.param(corpus, ansi, id=f"{corpus.name}-{'ansi' if ansi else 'legacy'}")
+    pytest.param(
+        corpus,
+        ansi,
+        id=f"{corpus.name}-{'ansi' if ansi else 'legacy'}",
+        marks=[pytest.mark.slow] if "decimal" in corpus.name and corpus.name not in _COMMON else [],
+    )
     for corpus in _corpora()
     for ansi in (True, False)
 ]

@@ -83,6 +83,7 @@ def test_without_ansi_the_same_queries_have_rows(numbers: SparkSession, query: s
 def test_data_that_only_spark_can_answer_is_replayed(numbers: SparkSession) -> None:
     """Text that the native cast does not read: right rows all the same, and the report says who gave them."""
     query = "select try_cast(concat(' ', s) as int) from numbers"
+    numbers.conf.set("spark.volley.jvmExpressions", "off")
     assert_same_rows(numbers, query, native=False)
     numbers.sql(query).collect()
     report = volley.last_query(numbers)

@@ -10,7 +10,6 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from helpers.records import query_record
 from helpers.waiting import eventually
 from volley import session_state
 from volley.cli.main import cli
@@ -30,33 +30,6 @@ from volley.testing.session import conf
 
 SECRET = "hunter2-tango"
 ENDLESS = "select count(*) from range(1000000000000) where (id * 3) % 7 = 3"
-
-
-def record_of(number: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "query": f"{number:012x}",
-        "started": time.time() - 1000 + number / 1000,
-        "updated": time.time(),
-        "outcome": "answered",
-        "engine": "native",
-        "application": "app",
-        "application_name": "app",
-        "host": "here",
-        "process": 1,
-        "session": "s",
-        "action": "collect",
-        "caller": "program.py:1",
-        "description": f"query number {number}",
-        "error": None,
-        "reasons": [],
-        "seconds": 0.5,
-        "planning_seconds": 0.1,
-        "capture_seconds": 0.0,
-        "rows": 3,
-        "plan": [],
-        "events": [],
-    } | changes
 
 
 @pytest.fixture
@@ -171,9 +144,9 @@ def test_the_size_and_the_age_are_bounded(tmp_path: Path) -> None:
     noise = [f"{number:x}" for number in range(2000)]
     limits = Limits(size_bytes=1 << 20, age_seconds=3600.0)
     store = HistoryStore(tmp_path, limits)
-    store.save([record_of(1, started=time.time() - 7200)])
+    store.save([query_record(1, started=time.time() - 7200)])
     for number in range(100, 400):
-        store.save([record_of(number, events=[hash((number, item)) for item in noise])])
+        store.save([query_record(number, events=[hash((number, item)) for item in noise])])
         if number % 50 == 0:
             store.prune()
     store.prune()
@@ -188,8 +161,8 @@ def test_the_size_and_the_age_are_bounded(tmp_path: Path) -> None:
 
 def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path)
-    store.save(record_of(number, engine="spark" if number % 3 == 0 else "native") for number in range(30))
-    store.save([record_of(99, outcome="running", updated=time.time() - 3600)])
+    store.save(query_record(number, engine="spark" if number % 3 == 0 else "native") for number in range(30))
+    store.save([query_record(99, outcome="running", updated=time.time() - 3600)])
     store.close()
     reader = HistoryReader(tmp_path)
     first = reader.summaries(10)
@@ -211,7 +184,7 @@ def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
 def _write(directory: str, first: int) -> None:
     store = HistoryStore(Path(directory))
     for number in range(first, first + 100):
-        store.save([record_of(number)])
+        store.save([query_record(number)])
         if number % 20 == 0:
             store.prune()
     store.close()
@@ -237,7 +210,9 @@ def test_the_command(tmp_path: Path) -> None:
     hostile = "[red]\x1b[2Jx</b>"
     reasons = [{"reason": "OPERATOR_NOT_SUPPORTED", "what": "Generate", "detail": ""}]
     plan = [{"depth": 0, "name": "Filter", "text": "Filter", "native": False, "reasons": []}]
-    store.save([record_of(1), record_of(2, engine="spark", description=hostile, reasons=reasons, plan=plan)])
+    store.save(
+        [query_record(1), query_record(2, engine="spark", description=hostile, reasons=reasons, plan=plan)]
+    )
     store.close()
 
     def run(*arguments: str) -> str:

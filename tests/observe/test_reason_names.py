@@ -11,6 +11,7 @@ from volley.support.function_names import FUNCTION_NAMES
 from volley.support.operators import OPERATORS
 from volley.support.reasons import Reason
 from volley.support.sql_names import SQL_NAMES
+from volley.testing.session import conf
 
 
 def test_names_are_those_of_sparks_registry(spark: SparkSession) -> None:
@@ -26,7 +27,8 @@ def test_names_are_those_of_sparks_registry(spark: SparkSession) -> None:
 
 def test_a_lambda_is_reported_by_the_function_that_calls_it(spark: SparkSession) -> None:
     frame = spark.createDataFrame([([1, 2], "x")], "a array<int>, s string")
-    explanation = explain(frame.select(F.transform("a", lambda item: item + F.length("s"))))
+    with conf(spark, {"spark.volley.jvmExpressions": "off"}):
+        explanation = explain(frame.select(F.transform("a", lambda item: item + F.length("s"))))
     assert [str(reason) for reason in explanation.reasons][:1] == [
         "[EXPRESSION_NOT_SUPPORTED] transform (ArrayTransform): it calls a lambda"
     ]
@@ -39,7 +41,8 @@ def test_all_causes_are_named(spark: SparkSession) -> None:
         F.from_json("s", "a int"),
         F.expr("make_interval(1)"),
     )
-    reasons = explain(both).reasons
+    with conf(spark, {"spark.volley.jvmExpressions": "off"}):
+        reasons = explain(both).reasons
     assert {reason.reason for reason in reasons} <= {Reason.EXPRESSION, Reason.DATA_TYPE, Reason.MIXED}
     text = "\n".join(map(str, reasons))
     assert "regexp_extract_all (RegExpExtractAll)" in text

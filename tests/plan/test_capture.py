@@ -63,7 +63,7 @@ def numbers(spark: SparkSession, numbers_frame: DataFrame) -> SparkSession:
     return spark
 
 
-@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_operator_of_tpch_has_a_form(tpch: SparkSession, name: str, adaptive: str) -> None:
     # With code generation Spark wraps its operators, as it does outside of tests.

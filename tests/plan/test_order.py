@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from volley.plan.carried_order import OrderCarrier
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -166,13 +167,13 @@ def test_groups_have_no_order_of_their_input() -> None:
 def test_small_files_are_read_in_the_order_of_spark_by_one_task() -> None:
     files = tuple(DataFile(f"/{size}", size, 0) for size in (10, 30, 20))
     plan = window(hashed(replace(LARGE, files=files)))
-    found = make_order_explicit(plan, one_task=True)
+    found = make_order_explicit(plan, OrderCarrier(max_files=16))
     scans = [node for node in walk(found) if isinstance(node, FileScan)]
     assert [scan.files[0].size_bytes for scan in scans] == [30, 20, 10]
     assert found.output == plan.output
-    assert make_order_explicit(plan, one_task=False) == plan
+    assert make_order_explicit(plan) == plan
 
 
 def test_large_files_are_left_as_they_are() -> None:
     plan = window(hashed(LARGE))
-    assert make_order_explicit(plan, one_task=True) == plan
+    assert make_order_explicit(plan, OrderCarrier(max_files=16)) == plan

@@ -112,8 +112,8 @@ class TestDaemon:
         with urllib.request.urlopen(url, timeout=10) as answer:
             text = answer.read().decode()
         found = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
-        assert found["volley_shuffle_commits_total"] == "1"
-        assert found["volley_shuffle_queries"] == "1"
+        assert float(found["volley_shuffle_commits_total"]) == 1
+        assert float(found["volley_shuffle_queries"]) == 1
         assert float(found["volley_shuffle_held_bytes"]) > 0
         assert "the token" not in text
         store.close()

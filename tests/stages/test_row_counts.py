@@ -77,7 +77,9 @@ def test_batches_are_made_in_one_place() -> None:
         "bridge/result.py",
         "lower/functions/arrays.py",
         "lower/functions/structs.py",
+        "lower/gathered_statistics.py",
         "lower/generate.py",
+        "lower/segments.py",
         "rpc/handshake.py",
         "sources/files.py",
     }

@@ -157,7 +157,7 @@ def test_the_work_of_both() -> None:
         (READER, replace(PRODUCER, plan=files(LIMIT + 1)), 0),
         (replace(READER, plan=Join(JoinKind.INNER, (K,), (FK,), None, None, READ, files(1))), PRODUCER, 0),
         (
-            replace(READER, plan=WriteFiles("d", (K, V), (), False, "snappy", False, None, (), READ)),
+            replace(READER, plan=WriteFiles("d", (K, V), (), False, None, (), (), READ)),
             PRODUCER,
             0,
         ),

@@ -146,6 +146,7 @@ def test_subqueries_run_there_too(executors: SparkSession) -> None:
     assert report_of(executors).engine == "native"
 
 
+@pytest.mark.slow
 def test_an_object_store_holds_the_data(executors: SparkSession, tmp_path: Path) -> None:
     with conf(executors, {"spark.volley.shuffle.store": tmp_path.as_uri(), **SHUFFLED}):
         assert_same_rows(executors, query_text("q03"), native=False)

@@ -108,7 +108,7 @@ class SparkInputs:
         ingest: Callable[[], IngestTarget | None],
     ) -> None:
         self.items = items
-        self.given: dict[int, list[TaskDone]] = {}
+        self.outputs: dict[int, list[TaskDone]] = {}
         """What has been put into the stores, by the numbers of the `MaterializedInput` in the plan."""
         self._boundary = boundary
         self._ingest = ingest
@@ -142,7 +142,7 @@ class SparkInputs:
             # A stage has an output, if only one without rows.
             nobody = AttemptId(TaskId(StageId(ingest_target.query, 0), 0), 0)
             outputs = [TaskDone(nobody, (), TaskMetrics(0, 0, 0.0))]
-        self.given[number] = outputs
+        self.outputs[number] = outputs
         return MaterializedInput(number, len(outputs), ingest_target.partitions, item.output)
 
     def close(self) -> None:

@@ -43,11 +43,11 @@ def write_plan(rows: Node, command: WriteCommand, staging: Staging) -> WriteFile
         columns=tuple(c for i, c in enumerate(command.columns) if i not in command.partition_positions),
         partition_names=command.partition_names,
         single=command.single,
-        codec=command.codec,
-        int96=command.int96,
         rows_a_file=command.rows_a_file,
-        metadata=command.metadata,
+        options=command.files.options,
+        metadata=command.files.metadata,
         child=rows,
+        format=command.format,
     )
 
 
@@ -57,7 +57,7 @@ def commit(written: list[Written], node: WriteFiles, command: WriteCommand, stag
         # Spark leaves one file without rows, which tells readers the schema.
         written = [_empty(node, staging)]
     replaces = [file.partition for file in written] if command.dynamic else [command.replaces]
-    staging.commit(written, command.suffix, replaces, command.mark_success)
+    staging.commit(written, command.files.suffix, replaces, command.mark_success)
 
 
 def files_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:

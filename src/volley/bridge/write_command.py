@@ -18,45 +18,26 @@ from pyspark.sql import SparkSession
 from volley.bridge.commit import can_be_replaced
 from volley.bridge.new_table import NewTable, makes_a_table, read_table, with_query
 from volley.bridge.partitions import CatalogPartitions
-from volley.formats.parquet import SPARK_VERSION
+from volley.formats import FORMATS
+from volley.formats.base import FileFormat, FilePlan, NotWritable, WriteRequest
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
-from volley.plan.types import NULL, ArrayType, DataType, SimpleType, StructType, is_carried, parse_type
+from volley.plan.types import NULL, ArrayType, DataType, StructType, is_carried, parse_type
 from volley.support.reasons import Reason, Unsupported
 from volley.worker.files import folder
 
 _COMMAND = "InsertIntoHadoopFsRelationCommand"
-_ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 
-# Settings that change what is in the files or how they are committed, with the values that mean what Volley does.
+# Settings that change how files are committed, with the values that mean what Volley does. Those that change what is in
+# the files are the format's.
 _SETTINGS = {
     "spark.sql.sources.commitProtocolClass": (
         "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol"
     ),
-    "spark.sql.parquet.output.committer.class": "org.apache.parquet.hadoop.ParquetOutputCommitter",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
 }
 _OPTIONS = frozenset(
-    {
-        "path",
-        "compression",
-        "parquet.compression",
-        "maxrecordsperfile",
-        "partitionoverwritemode",
-        "__partition_columns",
-        "serialization.format",
-    }
+    {"path", "maxrecordsperfile", "partitionoverwritemode", "__partition_columns", "serialization.format"}
 )
-# pyarrow's name and the ending of the file for each codec that both write alike.
-_CODECS = {
-    "UNCOMPRESSED": ("none", ".parquet"),
-    "SNAPPY": ("snappy", ".snappy.parquet"),
-    "GZIP": ("gzip", ".gz.parquet"),
-    "ZSTD": ("zstd", ".zstd.parquet"),
-    "LZ4_RAW": ("lz4", ".lz4raw.parquet"),
-}
 
 
 @dataclass(frozen=True)
@@ -77,11 +58,9 @@ class WriteCommand:
     dynamic: bool
     replaces: str
     static: str
-    codec: str
-    suffix: str
-    int96: bool
+    format: str
+    files: FilePlan
     rows_a_file: int | None
-    metadata: tuple[tuple[str, str], ...]
     single: bool
     mark_success: bool
     ansi: bool
@@ -154,15 +133,10 @@ class _Reader:
         for column in columns:
             if not is_carried(column.type) or _holds(column.type, NULL):
                 return Unsupported(Reason.DATA_TYPE, column.name, str(column.type))
-        stamps = str(self._conf.getConfString("spark.sql.parquet.outputTimestampType"))
-        int96 = stamps == "INT96"
-        if stamps == "TIMESTAMP_MILLIS" or (int96 and any(_holds(c.type, _NTZ) for c in columns)):
-            return Unsupported(Reason.FILE_OPTION, "outputTimestampType", stamps)
-        codec_name = str(self._parquet_options().compressionCodecClassName())
-        if codec_name not in _CODECS:
-            return Unsupported(Reason.FILE_OPTION, "compression", codec_name)
-        codec, suffix = _CODECS[codec_name]
         positions, names = self._partitions()
+        files = self._file_plan(columns, schema, positions)
+        if isinstance(files, NotWritable):
+            return Unsupported(Reason.FILE_OPTION, files.option, files.value)
         static = self._static(names)
         directory = Path(command.outputPath().toUri().getPath()).resolve()
         overwrite = str(command.mode()) == "Overwrite"
@@ -171,7 +145,6 @@ class _Reader:
         if replaces_all and not can_be_replaced(directory):
             return Unsupported(Reason.FILE_SYSTEM, "overwrite", f"{directory} cannot be exchanged")
         limit = int(self._options.get("maxrecordsperfile", self._conf.maxRecordsPerFile()))
-        in_files = [field for number, field in enumerate(schema) if number not in positions]
         return WriteCommand(
             directory=directory,
             columns=columns,
@@ -181,14 +154,9 @@ class _Reader:
             dynamic=dynamic,
             replaces=static if overwrite and not dynamic else "",
             static=static if len(self._given()) == len(names) else "",
-            codec=codec,
-            suffix=suffix,
-            int96=int96,
+            format=self._format_name(),
+            files=files,
             rows_a_file=limit if limit > 0 else None,
-            metadata=(
-                (SPARK_VERSION, self._spark.version),
-                (_ROW_METADATA, _compact({"type": "struct", "fields": in_files})),
-            ),
             single=self._is_single(),
             mark_success=self._marks_success() and not dynamic,
             ansi=bool(self._conf.ansiEnabled()),
@@ -197,25 +165,49 @@ class _Reader:
             catalog=self._partitions_kept,
         )
 
+    def _format_name(self) -> str:
+        return str(self._command.fileFormat().getClass().getSimpleName()).removesuffix("FileFormat").lower()
+
+    def _file_format(self) -> FileFormat:
+        return FORMATS[self._format_name()]
+
+    def _file_plan(
+        self, columns: tuple[Attribute, ...], schema: list[dict[str, Any]], partitions: tuple[int, ...]
+    ) -> FilePlan | NotWritable:
+        file_format = self._file_format()
+        in_files = [number for number in range(len(columns)) if number not in partitions]
+        return file_format.plan_write(
+            WriteRequest(
+                columns=tuple(columns[number] for number in in_files),
+                schema=_compact({"type": "struct", "fields": [schema[number] for number in in_files]}),
+                settings={
+                    key: str(self._conf.getConfString(key)) for key in file_format.write_rules.settings
+                },
+                options={key: str(value) for key, value in self._options.items()},
+                spark_version=self._spark.version,
+            )
+        )
+
     def _problem(self) -> Unsupported | None:
         command = self._command
-        format_name = command.fileFormat().getClass().getSimpleName().removesuffix("FileFormat").lower()
-        if format_name != "parquet":
-            return Unsupported(Reason.FILE_FORMAT, "write", format_name)
+        if self._format_name() not in FORMATS:
+            return Unsupported(Reason.FILE_FORMAT, "write", self._format_name())
+        rules = self._file_format().write_rules
         scheme = command.outputPath().getFileSystem(self._hadoop()).getUri().getScheme()
         if scheme != "file":
             return Unsupported(Reason.FILE_SYSTEM, "write", str(scheme))
         if command.bucketSpec().isDefined():
             return Unsupported(Reason.FILE_OPTION, "write", "buckets")
-        for key, wanted in _SETTINGS.items():
+        for key, wanted in {**_SETTINGS, **rules.settings}.items():
             value = str(self._conf.getConfString(key))
-            if value.lower() != wanted.lower():
+            if wanted is not None and value.lower() != wanted.lower():
                 return Unsupported(Reason.FILE_OPTION, "write", f"{key}={value}")
         for key in self._options:
-            if key not in _OPTIONS:
+            if key not in _OPTIONS | rules.options:
                 return Unsupported(Reason.FILE_OPTION, "write", f"option {key}")
-        if self._hadoop().get("parquet.crypto.factory.class") is not None:
-            return Unsupported(Reason.FILE_OPTION, "write", "encryption")
+        for key in rules.hadoop:
+            if self._hadoop().get(key) is not None:
+                return Unsupported(Reason.FILE_OPTION, "write", key)
         if command.ifPartitionNotExists():
             return Unsupported(Reason.ACTION, "write", "IF NOT EXISTS")
         if self._partitions_kept is not None and self._partitions_kept.elsewhere:
@@ -263,10 +255,6 @@ class _Reader:
     def _hadoop(self) -> Java:
         return self._spark._jsparkSession.sessionState().newHadoopConfWithOptions(self._command.options())
 
-    def _parquet_options(self) -> Java:
-        parquet = self._spark._jvm.org.apache.spark.sql.execution.datasources.parquet  # type: ignore[union-attr]
-        return parquet.ParquetOptions(self._command.options(), self._conf)
-
 
 def tell_spark(spark: SparkSession, write: WriteCommand, folders: Iterable[str]) -> None:
     """After the commit, into these folders: whatever Spark remembers of the files is out of date."""
@@ -287,9 +275,6 @@ def tell_spark(spark: SparkSession, write: WriteCommand, folders: Iterable[str])
     if table.isDefined():
         commands = spark._jvm.org.apache.spark.sql.execution.command  # type: ignore[union-attr]
         commands.CommandUtils.updateTableStats(session, table.get())
-
-
-_NTZ = SimpleType("timestamp_ntz")
 
 
 def _holds(data_type: DataType, wanted: DataType) -> bool:

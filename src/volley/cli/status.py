@@ -17,7 +17,8 @@ from volley.rpc.service import ServiceHealth
 from volley.security import Security
 
 
-def _addresses(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+def parse_daemons(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    """Callback of an option or argument of the form host:port,..."""
     try:
         return parse_addresses(value)
     except ValueError as error:
@@ -25,7 +26,7 @@ def _addresses(context: click.Context, parameter: click.Parameter, value: str) -
 
 
 @click.command()
-@click.argument("daemons", callback=_addresses)
+@click.argument("daemons", callback=parse_daemons)
 @click.option(
     "--drain", "draining", is_flag=True, help="Drain them: they take no new work. Stop them with SIGTERM."
 )

@@ -37,6 +37,11 @@ from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serv
     help="Run the Python functions of sessions, which are code, in processes of this account. Needs a token.",
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option. Repeatable.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics at http://host:port/metrics. Default: no metrics.",
+)
 @listening_options
 def worker(
     listening: Listening,
@@ -46,6 +51,7 @@ def worker(
     directories: tuple[Path, ...],
     python_functions: bool,
     settings: tuple[str, ...],
+    metrics_port: int | None,
 ) -> None:
     """Run a worker daemon, which runs the tasks of queries. It needs no Java.
 
@@ -80,17 +86,19 @@ def worker(
             require_client_certificate=listening.mutual_tls,
             insecure=listening.insecure,
             python_functions=python_functions,
+            metrics_port=metrics_port,
         ),
         listening.security,
     )
 
     def announce() -> None:
-        listening.announce(
-            {"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)},
-            [
-                f"worker {daemon.address}: {width} cores, up to {tasks or width} tasks",
-                f"memory {daemon.budget}",
-            ],
-        )
+        words = [
+            f"worker {daemon.address}: {width} cores, up to {tasks or width} tasks",
+            f"memory {daemon.budget}",
+        ]
+        if daemon.metrics_port is not None:
+            words.append(f"metrics http://{listening.host}:{daemon.metrics_port}/metrics")
+        ready = {"address": daemon.address, "pid": os.getpid(), "memory": asdict(daemon.budget)}
+        listening.announce(ready | {"metrics_port": daemon.metrics_port}, words)
 
     serve(daemon, announce, listening.parent)

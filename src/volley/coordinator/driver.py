@@ -71,7 +71,7 @@ class Driver:
         self._query = options.query
         self._attempts_limit = options.attempts
         self._limits = options.limits
-        self._materialized = options.given
+        self._materialized = options.materialized_inputs
         self._events = options.events
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)

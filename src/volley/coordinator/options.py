@@ -13,7 +13,7 @@ from volley.rpc.messages import TaskDone
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 
 RESULT_BUFFER_BYTES = 64 * 2**20
-NOTHING_GIVEN: Mapping[int, Sequence[TaskDone]] = {}
+NO_INPUTS: Mapping[int, Sequence[TaskDone]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class RunOptions:
     """How to run one query.
 
     `limits` decide how stages adapt to the sizes of their inputs. A task fails for good after `attempts` failures. If
-    no worker is left, the query waits `absence_seconds` for one; that only helps if its data outlives workers. `given`
-    holds the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`. `deferred` lists the
-    stages that wait for others; None means that the driver plans that itself.
+    no worker is left, the query waits `absence_seconds` for one; that only helps if its data outlives workers.
+    `materialized_inputs` are the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`.
+    `deferred` lists the stages that wait for others; None means that the driver plans that itself.
     """
 
     timeout_seconds: float
@@ -34,5 +34,5 @@ class RunOptions:
     events: EventLog = field(default_factory=EventLog)
     result_buffer_bytes: int = RESULT_BUFFER_BYTES
     absence_seconds: float = 0.0
-    given: Mapping[int, Sequence[TaskDone]] = field(default_factory=dict)
+    materialized_inputs: Mapping[int, Sequence[TaskDone]] = field(default_factory=dict)
     deferred: Mapping[int, frozenset[int]] | None = None

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from volley.coordinator.driver import Driver
 from volley.coordinator.launch import Launcher
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.coordinator.options import NOTHING_GIVEN, RunOptions
+from volley.coordinator.options import NO_INPUTS, RunOptions
 from volley.coordinator.result import ResultQueue, ResultStream
 from volley.errors import DeadlineExceeded, QueryError
 from volley.events import QueryFinished, QueryStarted
@@ -27,7 +27,7 @@ from volley.plan.nodes import MaterializedInput
 from volley.stages.graph import StageGraph
 from volley.transport.base import Transport
 
-__all__ = ["NOTHING_GIVEN", "RunOptions", "execute", "materialize"]
+__all__ = ["NO_INPUTS", "RunOptions", "execute", "materialize"]
 
 
 def execute(graph: StageGraph, transport: Transport, options: RunOptions) -> ResultStream:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
+from volley.formats.base import FilePlan, NotWritable, WriteRequest, WriteRules
 from volley.plan.nodes import DataFile, WriteFiles
 from volley.plan.types import (
     BINARY,
@@ -41,6 +42,7 @@ from volley.plan.types import (
 
 SPARK_VERSION = "org.apache.spark.version"
 """The footer entry that tells Spark that dates and times need no rebasing."""
+_ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 
 # A reader reads a row group at a time, and a writer holds one in memory before writing it.
 _GROUP_ROWS = 1 << 20
@@ -73,6 +75,28 @@ class Parquet:
         partitions: list[tuple[str, pa.DataType]],
     ) -> DataFrame:
         return context.read_parquet(directory, schema=schema, table_partition_cols=partitions or None)
+
+    @property
+    def write_rules(self) -> WriteRules:
+        return _WRITE_RULES
+
+    def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        stamps = request.settings[_TIMESTAMP_TYPE]
+        int96 = stamps == "INT96"
+        # Spark writes times without a zone as INT64, whatever the setting; Arrow has one form for all.
+        local = any(contains_any(column.type, frozenset({TIMESTAMP_NTZ})) for column in request.columns)
+        if stamps == "TIMESTAMP_MILLIS" or (int96 and local):
+            return NotWritable("outputTimestampType", stamps)
+        name = next((request.options[key] for key in _CODEC_OPTIONS if key in request.options), None)
+        codec = (name or request.settings[_CODEC]).lower()
+        if codec not in _CODECS:
+            return NotWritable("compression", codec)
+        compression, suffix = _CODECS[codec]
+        return FilePlan(
+            suffix,
+            (("compression", compression), ("int96", str(int96).lower())),
+            ((SPARK_VERSION, request.spark_version), (_ROW_METADATA, request.schema)),
+        )
 
     def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> ParquetFile:
         return ParquetFile(path, schema, node)
@@ -201,6 +225,33 @@ _TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
 
 # --------------------------------------------------------------------------------------------- writing
 
+_TIMESTAMP_TYPE = "spark.sql.parquet.outputTimestampType"
+_CODEC = "spark.sql.parquet.compression.codec"
+# The first that is given counts, before the setting of the session.
+_CODEC_OPTIONS = ("compression", "parquet.compression")
+# pyarrow's name and the ending of the file for each of Spark's codecs that both write alike.
+_CODECS = {
+    "none": ("none", ".parquet"),
+    "uncompressed": ("none", ".parquet"),
+    "snappy": ("snappy", ".snappy.parquet"),
+    "gzip": ("gzip", ".gz.parquet"),
+    "zstd": ("zstd", ".zstd.parquet"),
+    "lz4_raw": ("lz4", ".lz4raw.parquet"),
+}
+_WRITE_RULES = WriteRules(
+    settings={
+        "spark.sql.parquet.output.committer.class": "org.apache.parquet.hadoop.ParquetOutputCommitter",
+        "spark.sql.parquet.writeLegacyFormat": "false",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+        _TIMESTAMP_TYPE: None,
+        _CODEC: None,
+    },
+    options=frozenset(_CODEC_OPTIONS),
+    # It encrypts.
+    hadoop=frozenset({"parquet.crypto.factory.class"}),
+)
+
 
 class ParquetFile:
     """A `FormatWriter` that collects rows into row groups."""
@@ -209,11 +260,12 @@ class ParquetFile:
         self._schema = schema
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
+        options = dict(node.options)
         self._writer = pq.ParquetWriter(
             path,
             schema,
-            compression=node.codec,
-            use_deprecated_int96_timestamps=node.int96,
+            compression=options["compression"],
+            use_deprecated_int96_timestamps=options["int96"] == "true",
             # Spark reads its own metadata; Arrow's would only make the files differ from Spark's.
             store_schema=False,
             store_decimal_as_integer=True,

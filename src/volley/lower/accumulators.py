@@ -19,6 +19,7 @@ from datafusion.common import NullTreatment
 
 from volley.lower.expressions import lower_expression
 from volley.plan.expressions import Expression, Literal
+from volley.plan.types import to_arrow
 
 # Typed scalars: for other values DataFusion tries imports, which take longer than the rest of an aggregate.
 _ONE = literal(pa.scalar(1, pa.int64()))
@@ -43,6 +44,8 @@ class Total(StrEnum):
     STDDEV_POP = "stddev_pop"
     VAR_SAMP = "var_samp"
     VAR_POP = "var_pop"
+    # All values of a group, as a list: structs if there are several arguments.
+    LIST = "list"
 
 
 class FloatRank(IntEnum):
@@ -77,6 +80,8 @@ class Accumulator:
         """The value to accumulate for each row, regardless of `where`."""
         if self.total is Total.COUNT:
             return self._count_operand()
+        if self.total is Total.LIST:
+            return self._list_operand()
         value = lower_expression(self.arguments[0])
         if self.total in (Total.MIN_RANK, Total.MAX_RANK):
             return _rank(value)
@@ -94,6 +99,23 @@ class Accumulator:
         # Rows are distinct if any of their values differ.
         row = f.named_struct([(f"v{position}", value) for position, value in enumerate(values)])
         return f.when(present, row if self.distinct else _ONE).end()
+
+    def _list_operand(self) -> Expr:
+        # In exactly Spark's types: texts may be views here, and kernels take arrays of one type.
+        values = [lower_expression(argument).cast(to_arrow(argument.type)) for argument in self.arguments]
+        if len(values) == 1:
+            return values[0]
+        return f.named_struct([(f"v{position}", value) for position, value in enumerate(values)])
+
+    @property
+    def list_type(self) -> pa.ListType:
+        """The type of a list total."""
+        types = [to_arrow(argument.type) for argument in self.arguments]
+        if len(types) == 1:
+            return pa.list_(pa.field("item", types[0]))
+        return pa.list_(
+            pa.field("item", pa.struct([(f"v{position}", kind) for position, kind in enumerate(types)]))
+        )
 
     def lower_grouped(self) -> Expr:
         """The total as a DataFusion aggregate."""
@@ -126,6 +148,8 @@ class Accumulator:
                 return f.var_samp(value, filter=where)
             case Total.VAR_POP:
                 return f.var_pop(value, filter=where)
+            case Total.LIST:
+                return f.array_agg(value, distinct=self.distinct, filter=where)
 
     @property
     def sql_function(self) -> str:

@@ -18,6 +18,7 @@ from datafusion import DataFrame, Expr, col
 from volley.lower.accumulators import Accumulator, Total
 from volley.lower.aggregate_functions import AGGREGATES, state_width
 from volley.lower.expressions import column_name, lower_expression
+from volley.lower.gathered import gather, is_gathered, value_of_list
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -26,6 +27,7 @@ from volley.plan.expressions import (
     references,
 )
 from volley.plan.nodes import Aggregate
+from volley.plan.order import hides_order
 
 
 def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
@@ -45,8 +47,12 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     )
     columns = {total: col(_total_name(number)) for number, total in enumerate(totals)}
     finished: list[Expr] = []
-    for call, accumulators in zip(node.calls, requested, strict=True):
-        finished += _finish(call, [columns[accumulator] for accumulator in accumulators])
+    for position, (call, accumulators) in enumerate(zip(node.calls, requested, strict=True)):
+        found = [columns[accumulator] for accumulator in accumulators]
+        if is_gathered(call):
+            finished.append(value_of_list(call, found[0], hides_order(node, position)))
+        else:
+            finished += _finish(call, found)
     named = [expr.alias(column_name(buffer.id)) for expr, buffer in zip(finished, node.buffers, strict=True)]
     frame = frame.select(*(col(column_name(attribute_of(key).id)) for key in keys), *named)
     results = {attribute_of(result).id: result for result in node.results}
@@ -63,9 +69,12 @@ def _with_state(node: Aggregate) -> Iterator[tuple[AggregateCall, tuple[Attribut
 
 
 def _accumulators(node: Aggregate, call: AggregateCall, state: tuple[Attribute, ...]) -> list[Accumulator]:
+    distinct = call.distinct and not _already_distinct(node, call)
+    if is_gathered(call):
+        return [gather(call, distinct)]
     function = AGGREGATES[call.function.function]
     if call.mode.reads_rows:
-        return function.rows(call.function, call.filter, call.distinct and not _already_distinct(node, call))
+        return function.rows(call.function, call.filter, distinct)
     return function.merge(call.function, state)
 
 

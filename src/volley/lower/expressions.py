@@ -15,6 +15,7 @@ from volley.lower.functions import (  # noqa: F401  (each registers its translat
     dates,
     decimals,
     digests,
+    jvm,
     strings,
     structs,
 )

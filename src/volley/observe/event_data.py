@@ -53,6 +53,8 @@ def _metrics(metrics: TaskMetrics) -> dict[str, Any]:
         "bytes": metrics.size_bytes,
         "seconds": round(metrics.seconds, 6),
         "shuffle_spilled_bytes": metrics.shuffle_spilled_bytes,
+        "fetched_bytes": metrics.fetched_bytes,
+        "fetch_wait_seconds": round(metrics.fetch_wait_seconds, 6),
         "operator_spilled_bytes": metrics.operator_spilled_bytes,
         "operators": [{"name": operator.name} | dict(operator.values) for operator in metrics.operators],
     }

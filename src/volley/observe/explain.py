@@ -14,7 +14,7 @@ from volley.config import Config
 from volley.decide import Decider
 from volley.deployment.factory import choose_deployment
 from volley.observe.display import show, show_at_end
-from volley.observe.node_text import describe_node
+from volley.observe.node_text import delegated_names, describe_jvm_expressions, describe_node
 from volley.plan.nodes import Node
 from volley.settings import is_active, settings
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
@@ -44,6 +44,11 @@ class Explanation:
     limits: PlannerLimits = DEFAULT_LIMITS
     """How finely scans are divided."""
 
+    @property
+    def jvm_expressions(self) -> tuple[str, ...]:
+        """The Catalyst classes of what Spark's own code evaluates in the JVM, inside the native plan."""
+        return tuple(dict.fromkeys(name for verdict in self.nodes for name in delegated_names(verdict)))
+
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._lines()])
 
@@ -55,7 +60,10 @@ class Explanation:
             f'<div style="padding-left:{verdict.depth * 1.5}em;color:{_COLOURS[verdict.native]}">'
             + "".join(f"<i>{escape(text)}</i><br>" for text in self._boundary(position))
             + f"{_MARKS[verdict.native]} {escape(describe_node(verdict, self.workers, self.limits))}"
-            + "".join(f"<br><small>{escape(str(reason))}</small>" for reason in verdict.reasons)
+            + "".join(
+                f"<br><small>{escape(str(text))}</small>"
+                for text in (*describe_jvm_expressions(verdict), *verdict.reasons)
+            )
             + "</div>"
             for position, verdict in enumerate(self.nodes)
         )
@@ -97,6 +105,7 @@ class Explanation:
             indent = "  " * verdict.depth
             yield from (indent + text for text in self._boundary(position))
             yield f"{indent}{_MARKS[verdict.native]} {describe_node(verdict, self.workers, self.limits)}"
+            yield from (f"{indent}    {text}" for text in describe_jvm_expressions(verdict))
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
         yield from map(str, self._other_reasons())
@@ -122,7 +131,7 @@ def _explain(frame: DataFrame) -> Explanation:
     spark = frame.sparkSession
     config = Config.read(settings(spark))
     deployment = choose_deployment(spark, config)
-    decider = Decider(spark, deployment, mixed=config.mixed, what="plan", started=time.perf_counter())
+    decider = Decider(spark, deployment, config, what="plan", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())
     enabled = is_active(spark)
     off = () if enabled else (Unsupported(Reason.DISABLED, "session", "volley.enable(spark) turns it on"),)

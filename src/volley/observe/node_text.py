@@ -33,15 +33,30 @@ from volley.plan.python_nodes import (
     PythonMap,
     PythonWindow,
 )
+from volley.plan.traits import traits_of
 from volley.splits.files import FileSource
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.stages.scans import scan_tasks
 from volley.support.check import NodeVerdict
+from volley.support.jvm_expressions import delegated
+from volley.support.sql_names import display_name
 
 
 def describe_node(verdict: NodeVerdict, workers: int, limits: PlannerLimits) -> str:
     """One line for an operator of Spark's plan."""
     return ("subquery: " if verdict.in_subquery else "") + _summary(verdict.node, max(1, workers), limits)
+
+
+def describe_jvm_expressions(verdict: NodeVerdict) -> list[str]:
+    """A line about what the JVM evaluates for an operator, if anything."""
+    names = ", ".join(map(display_name, delegated_names(verdict)))
+    return [f"by Spark's own code in the JVM: {names}"] if names else []
+
+
+def delegated_names(verdict: NodeVerdict) -> list[str]:
+    """The Catalyst classes of what the JVM evaluates for an operator."""
+    calls = [call for expression in traits_of(verdict.node).evaluates for call in delegated(expression)]
+    return list(dict.fromkeys(str(call.option("name")) for call in calls))
 
 
 def outline_node(node: Node) -> str:

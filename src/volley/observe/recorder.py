@@ -64,9 +64,10 @@ def origin_of(spark: SparkSession, session: str, action: str) -> Origin:
 class QueryRecorder:
     """Collects the events of one query. May be used from any thread."""
 
-    def __init__(self, query: QueryId, origin: Origin, decision: Decision) -> None:
+    def __init__(self, query: QueryId, origin: Origin, decision: Decision, started: float) -> None:
+        """`started` is when the action was called, in seconds since the epoch."""
         self.query = query
-        self.started = time.time()
+        self.started = started
         self._origin = origin
         self._decision = decision
         self._lock = threading.Lock()

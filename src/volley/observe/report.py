@@ -68,7 +68,8 @@ class QueryReport:
     `engine` is who ran it, or was about to when it failed. `outcome` is failed, or cancelled for an interrupt,
     `volley.cancel` and rows that were not read to their end; `error` then says why. `spark_tasks` is None where Spark
     ran it with Volley off: they are not counted then. `native_tasks` counts every attempt at a native task, those of
-    subqueries too, which are no part of `stages`.
+    subqueries too, which are no part of `stages`. `jvm_rows` is how many rows native tasks sent to the JVM, for each
+    expression that it evaluates, and `jvm_seconds` how long they waited for it, all together.
     """
 
     query: str
@@ -86,6 +87,8 @@ class QueryReport:
     native_tasks: int = 0
     outcome: Outcome = "answered"
     error: ErrorReport | None = None
+    jvm_rows: int = 0
+    jvm_seconds: float = 0.0
 
     @property
     def native(self) -> bool:
@@ -121,6 +124,7 @@ class QueryReport:
             f"execution {self.execution_seconds:.3f})"
             + (f", {self.spark_tasks} Spark tasks" if self.spark_tasks is not None else "")
             + (f", {self.spilled_bytes:,} bytes spilled" if self.spilled_bytes else "")
+            + (f", {self.jvm_rows:,} rows in the JVM for {self.jvm_seconds:.3f} s" if self.jvm_rows else "")
         ]
         if self.error is not None:
             lines.append(f"  {str(self.error).splitlines()[0]}")

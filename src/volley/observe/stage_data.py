@@ -43,6 +43,8 @@ class Stage:
     size_bytes: int = 0
     seconds: float = 0.0
     spilled_bytes: int = 0
+    fetched_bytes: int = 0
+    fetch_wait_seconds: float = 0.0
     failures: int = 0
     rollbacks: int = 0
     tasks: list[Task] = field(default_factory=list)
@@ -105,6 +107,8 @@ def _end(stage: Stage, task: Task, event: dict[str, Any]) -> None:
         return
     task.rows, task.size_bytes = event["rows"], event["bytes"]
     stage.spilled_bytes += event["shuffle_spilled_bytes"] + event["operator_spilled_bytes"]
+    stage.fetched_bytes += event.get("fetched_bytes", 0)
+    stage.fetch_wait_seconds += event.get("fetch_wait_seconds", 0.0)
     for position, operator in enumerate(event["operators"]):
         if position == len(stage.operators):
             stage.operators.append({"name": operator["name"]})

@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.HexFormat;
 import java.util.IdentityHashMap;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -26,9 +27,11 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NumericEvalContext;
+import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
 import org.apache.spark.sql.execution.FileSourceScanExec;
 import org.apache.spark.sql.execution.InSubqueryExec;
 import org.apache.spark.sql.execution.RangeExec;
@@ -143,6 +146,7 @@ public final class PlanReader {
         private final Map scanNumbers = new IdentityHashMap();
         private final Map functionNumbers = new IdentityHashMap();
         private final Map unreadNumbers = new IdentityHashMap();
+        private Map parts = null;
 
         Reading(
                 Set readable, String[] settings, Set python, String[] pythonSettings, int mostParts, int deepest,
@@ -171,6 +175,24 @@ public final class PlanReader {
         /** The operator whose entry is the `number`th of the entries of operators. */
         public SparkPlan operator(int number) {
             return (SparkPlan) operators.get(number);
+        }
+
+        /** The expressions with these numbers of entries, which commas separate. */
+        public List expressions(String numbers) {
+            if (parts == null) {
+                parts = new HashMap();
+                Iterator each = partNumbers.entrySet().iterator();
+                while (each.hasNext()) {
+                    Map.Entry part = (Map.Entry) each.next();
+                    parts.put(part.getValue(), part.getKey());
+                }
+            }
+            List found = new ArrayList();
+            String[] wanted = numbers.split(",");
+            for (int i = 0; i < wanted.length; i++) {
+                found.add(parts.get(Integer.valueOf(wanted[i])));
+            }
+            return found;
         }
 
         // -------------------------------------------------------------------------------------- operators
@@ -390,8 +412,21 @@ public final class PlanReader {
                     scalar(value, entries);
                 }
             }
+            if (part instanceof HyperLogLogPlusPlus) {
+                corrections(((HyperLogLogPlusPlus) part).relativeSD());
+            }
             entries.close('}');
             return ended(size, depth + 1);
+        }
+
+        /** The tables by which Spark corrects the estimates of a sketch of this precision. */
+        private void corrections(double relativeError) {
+            int table = (int) Math.ceil(2.0 * Math.log(1.106 / relativeError) / Math.log(2.0)) - 4;
+            double[][] estimates = HyperLogLogPlusPlusHelper.RAW_ESTIMATE_DATA();
+            if (table >= 0 && table < estimates.length) {
+                entries.key("estimates").string(Arrays.toString(estimates[table]));
+                entries.key("biases").string(Arrays.toString(HyperLogLogPlusPlusHelper.BIAS_DATA()[table]));
+            }
         }
 
         /** Whether a field holds nothing but children of the expression, which are named already. */

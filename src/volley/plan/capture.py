@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
 from volley.plan.decode_python import PYTHON_DECODERS, PYTHON_SETTINGS, PythonAccess, decode_python
-from volley.plan.expressions import Alias
+from volley.plan.expressions import Alias, Expression
 from volley.plan.file_scans import SETTINGS, file_scan
 from volley.plan.jvm import Java, enable_quick_ack
 from volley.plan.nodes import Node, Project
@@ -19,13 +19,40 @@ from volley.plan.sources import SOURCES
 
 
 class Origins:
-    """Maps captured nodes to their Spark operators. Nodes are keyed by identity, so references to them are held."""
+    """Maps captured nodes to their Spark operators, and expressions to those of Catalyst.
+
+    Both are keyed by identity, so references to them are held.
+    """
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Node, Callable[[], Java]]] = {}
+        self._reading: Reading | None = None
+        self._parts: Sequence[object] = ()
+        self._part_numbers: dict[int, int] | None = None
 
     def add(self, node: Node, operator: Callable[[], Java]) -> None:
         self._found.setdefault(id(node), (node, operator))
+
+    def add_expressions(self, reading: Reading, decoded: Sequence[object]) -> None:
+        """`decoded` are all entries of the reading, in order."""
+        self._reading, self._parts = reading, decoded
+
+    def replace(self, old: Node, new: Node) -> None:
+        """Let the operator of `old` be that of `new`, too."""
+        if found := self._found.get(id(old)):
+            self._found[id(new)] = (new, found[1])
+
+    def expressions(self, wanted: Sequence[Expression]) -> Java | None:
+        """A Java list of the Catalyst expressions from which these were decoded; None if one has no origin."""
+        if self._part_numbers is None:
+            self._part_numbers = {}
+            for number, part in enumerate(self._parts):
+                self._part_numbers.setdefault(id(part), number)
+        numbers = [self._part_numbers.get(id(expression)) for expression in wanted]
+        found = [number for number in numbers if number is not None]
+        if self._reading is None or len(found) < len(numbers):
+            return None
+        return self._reading.expressions(found)
 
     def of(self, node: Node) -> Java | None:
         """The Spark operator of the node; None if no single operator corresponds to it."""
@@ -85,6 +112,7 @@ class _Decoder:
         built, types = self._built, self._types
         for entry in self._reading.entries:
             built.append(self._node(entry) if type(entry) is dict else decode(entry, built, types))
+        self._origins.add_expressions(self._reading, built)
         node: Node = built[-1]
         return node
 

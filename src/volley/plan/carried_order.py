@@ -91,18 +91,29 @@ class Order:
     """What is known about the order of Spark's rows.
 
     Rows with equal values of `together` are in one Spark partition; None: unknown. Columns in `not_null` have no NULL.
-    `lost` names the operator after which a requested order is no longer known.
+    `lost` names the operator after which a requested order is no longer known. `total`: no two rows are equal by all
+    keys.
     """
 
     keys: tuple[OrderKey, ...] = ()
     together: Expressions | None = None
     not_null: frozenset[int] = frozenset()
     lost: str = ""
+    total: bool = False
 
     @property
     def requested(self) -> bool:
         """Whether an ORDER BY below contributes to it."""
         return bool(self.lost) or any(key.requested for key in self.keys)
+
+    def is_total_within(self, grouped: Iterable[Expression]) -> bool:
+        """Whether `keys_within` gives the order of any two rows."""
+        known = {canonicalize(part) for part in grouped}
+        for item in self.keys:
+            if not item.within <= known or item.partial:
+                return False
+            known.add(canonicalize(item.key.child))
+        return self.total and bool(self.keys)
 
     def keys_within(self, grouped: Iterable[Expression]) -> tuple[tuple[SortKey, ...], str]:
         """The order among rows with equal `grouped`, as sort keys, and why it is incomplete ("" if it is complete)."""
@@ -119,16 +130,16 @@ class Order:
         return tuple(keys), self.lost
 
 
-# Spark does not split files this small, so it reads them one after the other.
-MAX_FILES = 16
-MAX_BYTES = 4 * 2**20
-
-
 @dataclass
 class OrderCarrier:
-    """Carries the columns that define an order up to where it is needed."""
+    """Carries the columns that define an order up to where it is needed.
 
-    one_task: bool = False
+    The order of rows in files is known for scans of up to `max_files` files and `max_bytes`: Spark does not split files
+    this small, so it reads them one after the other.
+    """
+
+    max_files: int = 1
+    max_bytes: int = 4 * 2**20
     _ids: Iterator[int] = field(default_factory=lambda: count(own_ids.PLACE))
 
     def carry(self, node: Node) -> tuple[Node, Order]:
@@ -164,7 +175,7 @@ class OrderCarrier:
                 return self._number_rows(node)
             case Range():
                 key = SortKey(node.output[0], node.step > 0, True)
-                return node, Order((OrderKey(key, requested=False),))
+                return node, Order((OrderKey(key, requested=False),), total=True)
             case Aggregate():
                 # Groups are in hash table order.
                 return node, Order(together=self.carry(node.child)[1].together)
@@ -183,8 +194,8 @@ class OrderCarrier:
 
     def _scan(self, node: FileScan) -> tuple[Node, Order]:
         """Spark reads the largest file first, each from its start."""
-        limit = MAX_FILES if self.one_task else 1
-        if len(node.files) > limit or sum(file.size_bytes for file in node.files) > MAX_BYTES:
+        size_bytes = sum(file.size_bytes for file in node.files)
+        if len(node.files) > self.max_files or size_bytes > self.max_bytes:
             return node, Order()
         files = sorted(node.files, key=lambda file: -file.size_bytes)
         if len(files) <= 1:
@@ -197,12 +208,12 @@ class OrderCarrier:
             file_number = Alias(branch.id, branch.name, Literal(number, INTEGER))
             branches.append(Project((*numbered.output, file_number), numbered))
         keys = tuple(OrderKey(SortKey(key, True, True), requested=False) for key in (branch, place))
-        return Union((*node.output, place, branch), tuple(branches)), Order(keys)
+        return Union((*node.output, place, branch), tuple(branches)), Order(keys, total=True)
 
     def _number_rows(self, node: FileScan | LocalRows) -> tuple[Node, Order]:
         place = Attribute(next(self._ids), "place", INTEGER, False)
         key = OrderKey(SortKey(place, True, True), requested=False)
-        return Window((_row_number(place),), node), Order((key,))
+        return Window((_row_number(place),), node), Order((key,), total=True)
 
     def _project(self, node: Project) -> tuple[Node, Order]:
         child, order = self.carry(node.child)
@@ -249,7 +260,9 @@ class OrderCarrier:
         if any(attribute.id in shown for attribute in child.output):
             return node, self._lose(node, f"{node.kind} join")
         joined = replace(node, left=child) if side is BuildSide.LEFT else replace(node, right=child)
-        return joined, order
+        # A row may match several others.
+        repeats = node.kind not in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
+        return joined, replace(order, total=order.total and not repeats)
 
     def _union(self, node: Union) -> tuple[Node, Order]:
         """Branches follow one another: sort by branch number, then by each branch's keys, NULL in the others."""
@@ -281,7 +294,8 @@ class OrderCarrier:
             numbered = Alias(number.id, number.name, Literal(place, INTEGER))
             branches.append(Project((*node.inputs[place].output, numbered, *key_columns), branch))
         output = (*node.output, number, *(column for _, column, _ in columns))
-        return Union(output, tuple(branches)), Order(tuple(keys), together)
+        total = all(order.total for _, order in carried)
+        return Union(output, tuple(branches)), Order(tuple(keys), together, total=total)
 
 
 def _row_number(column: Attribute, order_by: tuple[SortKey, ...] = ()) -> Alias:
@@ -338,11 +352,13 @@ def _order_after_sort(node: Sort, order: Order) -> Order:
     """A stable sort: by its keys, then as before."""
     before = order.keys
     lost = order.lost
-    if order.requested and not _is_stable(node, order):
+    is_stable = _is_stable(node, order)
+    order = replace(order, total=order.total and is_stable)
+    if order.requested and not is_stable:
         before, lost = (), "Sort"
     if node.whole:
         keys = tuple(OrderKey(key) for key in node.keys)
-        return Order((*keys, *before), None, order.not_null, lost)
+        return Order((*keys, *before), None, order.not_null, lost, order.total)
     if order.together is None:
         # Each partition is sorted separately: only equal rows keep their relative order.
         agreed = frozenset(canonicalize(key.child) for key in node.keys)

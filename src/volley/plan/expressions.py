@@ -77,6 +77,11 @@ class Call:
         return dict(self.options).get(name)
 
 
+JVM_EXPRESSION = "JvmExpression"
+"""The function of a `Call` that Spark's own code evaluates. Its option `program` is a number of `volley.jvm`, and
+`name` the Catalyst class at the top of what it stands for."""
+
+
 class AggregateMode(StrEnum):
     """Which step of an aggregation a node does: rows to state, state to state, state to value, rows to value."""
 
@@ -96,13 +101,17 @@ class AggregateMode(StrEnum):
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """One aggregate function in one mode. Result expressions refer to it by `result_id`."""
+    """One aggregate function in one mode. Result expressions refer to it by `result_id`.
+
+    `order_by` is the order of the rows that a function depends on, where `plan.order` has made that explicit.
+    """
 
     function: Call
     mode: AggregateMode
     distinct: bool
     filter: Expression | None
     result_id: int
+    order_by: tuple[SortKey, ...] = ()
 
     @property
     def type(self) -> DataType:
@@ -173,8 +182,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return (child,)
         case Call(_, arguments, _, _, _):
             return arguments
-        case AggregateCall(function, _, _, condition, _):
-            return (function,) if condition is None else (function, condition)
+        case AggregateCall(function, _, _, condition, _, order_by):
+            return (function, *order_by) if condition is None else (function, *order_by, condition)
         case WindowCall(function, partition_by, order_by, frame):
             bounds = tuple(bound for bound in (frame.lower, frame.upper) if bound is not None)
             return (function, *partition_by, *order_by, *bounds)
@@ -196,11 +205,11 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     for child in old:  # not a comprehension, which would add a stack frame per level
         new.append(transform(child, change))
     if any(mine is not theirs for mine, theirs in zip(new, old, strict=True)):
-        expression = _with_children(expression, new)
+        expression = with_children(expression, new)
     return change(expression)
 
 
-def _with_children(expression: Expression, parts: list[Any]) -> Expression:
+def with_children(expression: Expression, parts: list[Any]) -> Expression:
     """The expression with new children, in the order of `children`."""
     match expression:
         case Attribute() | Literal() | ScalarSubquery():
@@ -212,7 +221,10 @@ def _with_children(expression: Expression, parts: list[Any]) -> Expression:
         case Call(function, _, type_, mode, options):
             return Call(function, tuple(parts), type_, mode, options)
         case AggregateCall():
-            return replace(expression, function=parts[0], filter=parts[1] if len(parts) > 1 else None)
+            function, *rest = parts
+            order_by = tuple(rest[: len(expression.order_by)])
+            condition = None if expression.filter is None else rest[-1]
+            return replace(expression, function=function, order_by=order_by, filter=condition)
         case WindowCall(_, partition_by, order_by, frame):
             function, *rest = parts
             bounds = rest[len(partition_by) + len(order_by) :]

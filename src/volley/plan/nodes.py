@@ -371,16 +371,15 @@ class WriteFiles:
 
     The files are staged there: the commit moves those of the winning attempts. The child's columns are `columns`, as
     they are in the files, then one text for each of `partition_names`; rows with equal texts go to one folder.
-    `single`: one task writes everything, one file per folder.
+    `single`: one task writes everything, one file per folder. `options` and `metadata` are the format's own.
     """
 
     directory: str
     columns: tuple[Attribute, ...]
     partition_names: tuple[str, ...]
     single: bool
-    codec: str
-    int96: bool
     rows_a_file: int | None
+    options: tuple[tuple[str, str], ...]
     metadata: tuple[tuple[str, str], ...]
     child: Node
     format: str = "parquet"

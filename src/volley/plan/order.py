@@ -23,14 +23,20 @@ from dataclasses import replace
 
 from volley.plan.carried_order import Order, OrderCarrier
 from volley.plan.expressions import (
+    AggregateCall,
     Alias,
+    Attribute,
+    Call,
     Expression,
     Frame,
     Literal,
     WindowCall,
+    canonicalize,
+    children,
 )
 from volley.plan.expressions import transform as transform_expression
 from volley.plan.nodes import (
+    Aggregate,
     Exchange,
     FileScan,
     Filter,
@@ -44,7 +50,15 @@ from volley.plan.nodes import (
     Window,
     transform,
 )
-from volley.plan.traits import NUMBERING, depends_on_order, function_of, traits_of, window_calls
+from volley.plan.traits import (
+    NUMBERING,
+    ORDERED_AGGREGATES,
+    depends_on_order,
+    function_of,
+    traits_of,
+    window_calls,
+)
+from volley.plan.types import FRACTIONAL, ArrayType, SimpleType
 
 
 def order_of(node: Node) -> Order:
@@ -78,13 +92,13 @@ def missing_order(node: Node) -> str:
             return ""
 
 
-def make_order_explicit(plan: Node, one_task: bool = False) -> Node:
+def make_order_explicit(plan: Node, carrier: OrderCarrier | None = None) -> Node:
     """Rewrite every order that a node depends on as sort keys of that node.
 
-    The keys are those of an ORDER BY below, then the positions of rows in their files where these are known: in small
-    files that `one_task` reads. Nothing is guaranteed for a node for which `missing_order` gives a reason.
+    The keys are those of an ORDER BY below, then the positions of rows in their files where `carrier` knows these.
+    Nothing is guaranteed for a node for which `missing_order` gives a reason.
     """
-    carrier = OrderCarrier(one_task)
+    carrier = carrier or OrderCarrier()
 
     def change(node: Node) -> Node:
         match node:
@@ -98,6 +112,8 @@ def make_order_explicit(plan: Node, one_task: bool = False) -> Node:
                 return _order_sort(node, carrier)
             case Generate() if is_ordered(node.child):
                 return _order_generate(node, carrier)
+            case Aggregate() if any(map(_depends_on_input_order, node.calls)):
+                return _order_aggregate(node, carrier)
             case _:
                 return node
 
@@ -195,6 +211,59 @@ def _order_sort(node: Sort, carrier: OrderCarrier) -> Node:
     if not keys:
         return node
     return Project(node.output, Sort((*node.keys, *keys), True, child))
+
+
+def _depends_on_input_order(call: AggregateCall) -> bool:
+    return call.function.function in ORDERED_AGGREGATES
+
+
+def _order_aggregate(node: Aggregate, carrier: OrderCarrier) -> Node:
+    """Aggregate the rows of each group in their order."""
+    if not all(call.mode.reads_rows for call in node.calls):
+        # State is found by its position among the child's columns.
+        return node
+    child, order = carrier.carry(node.child)
+    keys, _ = order.keys_within(node.grouping)
+    if not keys:
+        return node
+    calls = tuple(
+        replace(call, order_by=keys) if _depends_on_input_order(call) else call for call in node.calls
+    )
+    return replace(node, calls=calls, child=child)
+
+
+def has_input_order(node: Aggregate) -> bool:
+    """Whether the order of the rows of each group is known, among equal rows of an ORDER BY as far as Spark's is."""
+    order = order_of(node.child)
+    keys, missing = order.keys_within(node.grouping)
+    shown = {canonicalize(key.child) for key in keys}
+    is_requested = any(item.requested and canonicalize(item.key.child) in shown for item in order.keys)
+    return not missing and (is_requested or order.is_total_within(node.grouping))
+
+
+# Of arrays whose elements can be told apart by their order alone.
+_HIDING_ORDER = frozenset({"SortArray", "Size", "ArrayContains", "ArrayMin", "ArrayMax"})
+
+
+def hides_order(node: Aggregate, position: int) -> bool:
+    """Whether the results show an array that a call collects only in ways that do not depend on its order."""
+    call, buffer = node.calls[position], node.buffers[position]
+    kind = call.type
+    if not isinstance(kind, ArrayType) or not isinstance(kind.element, SimpleType):
+        return False
+    if kind.element in FRACTIONAL or not call.mode.gives_values:
+        return False
+    return not any(_shows(result, buffer.id) for result in node.results)
+
+
+def _shows(expression: Expression, column: int) -> bool:
+    match expression:
+        case Attribute(id, _, _, _):
+            return id == column
+        case Call(function, (Attribute(id, _, _, _), *others), _, _, _) if function in _HIDING_ORDER:
+            return any(_shows(other, column) for other in others)
+        case _:
+            return any(_shows(part, column) for part in children(expression))
 
 
 def _order_generate(node: Generate, carrier: OrderCarrier) -> Node:

@@ -12,6 +12,7 @@ import re
 import secrets
 import threading
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.resources import files
@@ -99,6 +100,10 @@ class Reading:
     def operator(self, number: int) -> Java:
         """The Spark operator with this index among the operator entries."""
         return self._java.operator(number)
+
+    def expressions(self, numbers: Sequence[int]) -> Java:
+        """A Java list of the expressions with these indices among the entries."""
+        return self._java.expressions(",".join(map(str, numbers)))
 
 
 class Reader:

@@ -175,7 +175,7 @@ def _aggregate(node: Aggregate) -> Traits:
         together=None if is_partial else node.grouping,
         divisible=_ANY if is_partial else frozenset(),
         repeatable=not any(map(_shows_order, node.calls)),
-        needs_order=any(call.function.function in _BY_POSITION for call in node.calls),
+        needs_order=any(call.function.function in ORDERED_AGGREGATES for call in node.calls),
         sorts_input=True,
         reduces=Reduction.GROUPS,
         is_work=True,
@@ -362,8 +362,13 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
 
 # Their result is a row's position, or the value at some position.
 NUMBERING = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
+ORDERED_AGGREGATES = frozenset({"First", "Last", "CollectList", "ListAgg"})
 _BY_POSITION = frozenset({"First", "Last", "NthValue", "CollectList"})
-_SUMMED = frozenset({"Sum", "Average", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
+_SUMMED = frozenset(
+    {"Sum", "Average", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Skewness", "Kurtosis"}
+    | {"Corr", "CovPopulation", "CovSample"}
+    | {"RegrSlope", "RegrIntercept", "RegrR2", "RegrSXY", "RegrReplacement"}
+)
 
 
 def window_calls(calls: Iterable[Expression]) -> Iterator[WindowCall]:

@@ -26,18 +26,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
-import pyarrow.orc as orc
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from volley.batches import make_batch
+from volley.formats.ranges import RANGE_READERS, FileRange
 from volley.sources.pruning import Pruner
 
-FORMATS = ("parquet", "orc", "csv", "json")
 _SPLIT_BYTES = 64 * 2**20
-_ROWS_PER_BATCH = 65_536
 
 
 @dataclass
@@ -78,8 +75,8 @@ class Files(DataSource):
 
     def _reader(self, schema: StructType | None = None) -> FilesReader:
         kind = self.options.get("format", "parquet").lower()
-        if kind not in FORMATS:
-            raise ValueError(f"format {kind} is not one of {', '.join(FORMATS)}")
+        if kind not in RANGE_READERS:
+            raise ValueError(f"format {kind} is not one of {', '.join(RANGE_READERS)}")
         split_bytes = int(self.options.get("splitBytes", _SPLIT_BYTES))
         return FilesReader(self.options["path"], kind, split_bytes, schema)
 
@@ -130,18 +127,13 @@ class FilesReader(DataSourceReader):
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         stored = [field.name for field in wanted if field.name not in partition.values]
         file_system, _ = _open(self._path)
-        match self.format:
-            case "parquet":
-                batches = _read_parquet(self._pruner, file_system, partition, stored)
-            case "orc":
-                batches = _read_orc(file_system, partition, stored)
-            case kind:
-                batches = _read_whole(kind, wanted, file_system, partition, stored)
+        part = FileRange(partition.path, partition.start, partition.end, partition.size)
+        batches = RANGE_READERS[self.format].read(file_system, part, stored, wanted, self._pruner.keeps_group)
         for batch in batches:
             yield _conform(batch, partition.values, wanted)
 
     def _pieces(self, path: str, size: int, values: dict[str, str | None]) -> Iterator[FilePartition]:
-        count = max(1, -(-size // self._split_bytes)) if self.format in ("parquet", "orc") else 1
+        count = max(1, -(-size // self._split_bytes)) if RANGE_READERS[self.format].splittable else 1
         for number in range(count):
             yield FilePartition(path, size * number // count, size * (number + 1) // count, size, values)
 
@@ -166,53 +158,6 @@ def _parse_folder(folder: str) -> dict[str, str | None]:
     if not is_value:
         return {}
     return {unquote(key): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)}
-
-
-def _read_parquet(
-    pruner: Pruner, file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    with file_system.open_input_file(partition.path) as opened, pq.ParquetFile(opened) as file:
-        groups = [
-            number
-            for number in range(file.metadata.num_row_groups)
-            if partition.start <= _group_offset(file.metadata.row_group(number)) < partition.end
-            and pruner.keeps_group(file.metadata.row_group(number), file.schema_arrow)
-        ]
-        present = [name for name in columns if name in file.schema_arrow.names]
-        if groups and present:
-            yield from file.iter_batches(_ROWS_PER_BATCH, groups, present, use_threads=False)
-        elif groups:
-            rows = sum(file.metadata.row_group(number).num_rows for number in groups)
-            yield pa.RecordBatch.from_arrays([pa.nulls(rows)], ["row"])
-
-
-def _group_offset(group: pq.RowGroupMetaData) -> int:
-    first = group.column(0)
-    begin: int = first.data_page_offset
-    return begin if first.dictionary_page_offset is None else min(begin, first.dictionary_page_offset)
-
-
-def _read_orc(
-    file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    with file_system.open_input_file(partition.path) as opened:
-        file = orc.ORCFile(opened)
-        # Read at least one column, or the rows could not be counted.
-        present = [name for name in columns if name in file.schema.names] or file.schema.names[:1]
-        for stripe in range(file.nstripes):
-            if partition.start <= partition.size * stripe // file.nstripes < partition.end:
-                yield file.read_stripe(stripe, columns=present)
-
-
-def _read_whole(
-    kind: str, wanted: pa.Schema, file_system: fs.FileSystem, partition: FilePartition, columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    found = ds.dataset(partition.path, filesystem=file_system, format=kind)
-    present = [name for name in columns if name in found.schema.names]
-    typed = pa.schema(
-        [wanted.field(name) if name in present else found.schema.field(name) for name in found.schema.names]
-    )
-    yield from found.replace_schema(typed).to_batches(columns=present, batch_size=_ROWS_PER_BATCH)
 
 
 def _conform(batch: pa.RecordBatch, values: dict[str, str | None], wanted: pa.Schema) -> pa.RecordBatch:

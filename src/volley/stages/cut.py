@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from volley.plan.carried_order import OrderCarrier
 from volley.plan.nodes import (
     Exchange,
     Limit,
@@ -39,16 +40,18 @@ from volley.stages.limits import PlannerLimits
 from volley.stages.reuse import merge_equal_stages
 from volley.stages.row_counts import RowCounts
 from volley.stages.scans import scan_tasks, scans_of
-from volley.support.operators import UNSPLITTABLE
+from volley.support.operators import is_unsplittable
 
 
 def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     """The stages that run `plan` on `workers`. One worker: a single task, plus one for each subquery."""
 
     def arrange(plan: Node) -> Node:
-        plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, workers == 1)))
+        # Several tasks read files in an order of their own.
+        carrier = OrderCarrier(limits.ordered_files if workers == 1 else 1, limits.ordered_bytes)
+        plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, carrier)))
         if workers > 1:
-            plan = complete_after_exchange(plan, UNSPLITTABLE)
+            plan = complete_after_exchange(plan, is_unsplittable)
         return combine_aggregates(place_exchanges(plan, workers, limits))
 
     return merge_equal_stages(cut(plan, workers, limits, arrange))

@@ -7,6 +7,7 @@ becomes one aggregate again. Sorts that Spark added for its own join and aggrega
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from volley.plan.expressions import (
@@ -98,7 +99,7 @@ def combine_aggregates(plan: Node) -> Node:
     return transform(plan, change)
 
 
-def complete_after_exchange(plan: Node, unsplittable: frozenset[str]) -> Node:
+def complete_after_exchange(plan: Node, is_unsplittable: Callable[[AggregateCall], bool]) -> Node:
     """Exchange rows instead of state for functions whose state cannot be sent: exchange first, then aggregate."""
 
     def change(node: Node) -> Node:
@@ -107,7 +108,7 @@ def complete_after_exchange(plan: Node, unsplittable: frozenset[str]) -> Node:
         exchange, partial = node.child, node.child.child
         if not isinstance(partial, Aggregate):
             return node
-        if not any(call.function.function in unsplittable for call in partial.calls):
+        if not any(map(is_unsplittable, partial.calls)):
             return node
         whole = combine(node, partial)
         if whole is None:

@@ -51,6 +51,10 @@ class PlannerLimits:
     """Once both sides of a join are exchanged, reading one whole pays only if the other is this many times larger."""
     skew_ratio: float = 1.5
     """A task with more than this multiple of its fair share is divided."""
+    ordered_files: int = 16
+    """The most files of which Spark's row order is reproduced where a query depends on it."""
+    ordered_bytes: int = 4 * _MIB
+    """The most bytes of such files. Spark does not split files this small, so it reads them one after the other."""
     deferral_ratio: int = 8
     """A stage that scans less than one over this of what it could wait for does not wait: it would save little."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
+
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -12,26 +14,145 @@ from volley.plan.expressions import (
     Call,
     Expression,
     Literal,
+    SortKey,
     attribute_of,
 )
-from volley.plan.nodes import Aggregate, Exchange, Expand, Node, walk
-from volley.plan.types import INTEGRAL, NULL, DataType, DecimalType, SimpleType, is_number
-from volley.support.operators import AGGREGATES, UNSPLITTABLE
+from volley.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Expand,
+    FileScan,
+    Filter,
+    Limit,
+    LocalRows,
+    Node,
+    OneRow,
+    Project,
+    Range,
+    Sort,
+    TopN,
+    Union,
+    Window,
+    walk,
+)
+from volley.plan.order import has_input_order, hides_order
+from volley.plan.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    FRACTIONAL,
+    INTEGRAL,
+    LONG,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+    SimpleType,
+    StructType,
+    is_number,
+)
+from volley.support.expressions import check_expression
+from volley.support.operators import AGGREGATES, UNSPLITTABLE, is_unsplittable
 from volley.support.reasons import Reason, Unsupported
 
 
 def check_aggregate(node: Aggregate) -> Iterator[Unsupported]:
-    for call in node.calls:
+    for position, call in enumerate(node.calls):
+        name = call.function.function
         yield from check_function(call.function, call.distinct)
-        if call.function.function in UNSPLITTABLE and call.mode is AggregateMode.PARTIAL_MERGE:
+        if is_unsplittable(call) and call.mode is AggregateMode.PARTIAL_MERGE:
             # Spark merges states in several steps here; ours aggregates rows in one step.
-            yield Unsupported(Reason.AGGREGATE, call.function.function, "together with a distinct aggregate")
-        if call.function.function in ("First", "Last") and not _is_deterministic(node, call):
-            yield Unsupported(
-                Reason.NONDETERMINISTIC,
-                call.function.function,
-                "which row comes first depends on Spark's partitions",
-            )
+            yield Unsupported(Reason.AGGREGATE, name, "together with a distinct aggregate")
+        yield from _check_order(node, position)
+
+
+def _check_order(node: Aggregate, position: int) -> Iterator[Unsupported]:
+    """Whether a result that depends on the order or the partitions of the rows is Spark's nevertheless."""
+    call = node.calls[position]
+    name = call.function.function
+    match name:
+        case "First" | "Last" if call.mode.reads_rows and not _is_deterministic(node, call):
+            if not has_input_order(node):
+                yield Unsupported(
+                    Reason.NONDETERMINISTIC, name, "which row comes first depends on Spark's partitions"
+                )
+        case "CollectList" | "CollectSet" if call.mode.gives_values and not hides_order(node, position):
+            rows = _node_over_rows(node)
+            known = _has_few_groups(rows) if name == "CollectList" else _reads_little(rows)
+            if not known:
+                yield Unsupported(Reason.NONDETERMINISTIC, name, "its order depends on Spark's partitions")
+        case "ListAgg" if call.mode.reads_rows and len(call.function.arguments) < _WITH_ORDER:
+            if call.distinct or not _has_few_groups(node):
+                yield Unsupported(Reason.NONDETERMINISTIC, name, "its order depends on Spark's partitions")
+        case "Mode" if call.mode.reads_rows and call.function.option("reverseOpt") is None:
+            if not _reads_little(node):
+                yield Unsupported(Reason.NONDETERMINISTIC, name, "among equally frequent values")
+
+
+# The arguments of listagg: text, delimiter, then sort keys.
+_WITH_ORDER = 3
+# A query over so little is soon run again by Spark, if its result proves to depend on partitions after all.
+_LITTLE_BYTES = 4 * 2**20
+
+
+def _node_over_rows(node: Aggregate) -> Aggregate:
+    """The half of the aggregate that reads rows."""
+    below: Node = node
+    while True:
+        if isinstance(below, Aggregate) and all(call.mode.reads_rows for call in below.calls):
+            return below
+        if len(below.children) != 1:
+            return node
+        (below,) = below.children
+
+
+# Spark aggregates objects in a hash table of at most so many groups, and then sorts the rest of its rows by group. That
+# changes the order of the rows of a group.
+_HASHED_GROUPS = 128
+
+
+def _has_few_groups(node: Aggregate) -> bool:
+    """Whether Spark aggregates the rows of each group in a known order."""
+    if not has_input_order(node):
+        return False
+    return not node.grouping or _most_rows(node.child) <= _HASHED_GROUPS
+
+
+def _most_rows(node: Node) -> int:
+    """An upper bound for the number of rows, where it is known."""
+    unknown = _HASHED_GROUPS + 1
+    match node:
+        case OneRow():
+            return 1
+        case LocalRows():
+            return sum(batch.num_rows for batch in pa.ipc.open_stream(node.ipc))
+        case Range():
+            return max(0, -(-(node.end - node.start) // node.step))
+        case Limit() | TopN() if node.count is not None:
+            return min(node.count, _most_rows(node.child))
+        case Union():
+            return sum(map(_most_rows, node.inputs))
+        case Project() | Filter() | Sort() | Exchange() | Window() | Aggregate() | Limit():
+            return _most_rows(node.child)
+        case _:
+            return unknown
+
+
+def _reads_little(node: Node) -> bool:
+    size_bytes = 0
+    for leaf in walk(node):
+        match leaf:
+            case FileScan():
+                size_bytes += sum(file.size_bytes for file in leaf.files)
+            case LocalRows():
+                size_bytes += len(leaf.ipc)
+            case Range():
+                size_bytes += 8 * abs((leaf.end - leaf.start) // leaf.step)
+            case _ if not leaf.children and not isinstance(leaf, OneRow):
+                return False
+    return size_bytes <= _LITTLE_BYTES
 
 
 def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
@@ -47,16 +168,64 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
         case "BitAndAgg" | "BitOrAgg" | "BitXorAgg":
             allowed = call.arguments[0].type in INTEGRAL
         case "Min" | "Max":
-            allowed = is_ordered(call.arguments[0].type)
+            allowed = _is_comparable(call.arguments[0].type)
+        case "MinBy" | "MaxBy":
+            allowed = _is_comparable(call.arguments[0].type) and is_ordered(call.arguments[1].type)
+        case "Percentile" | "PercentileDisc":
+            allowed = is_number(call.arguments[0].type) and _has_constant_percentages(call)
+        case "Mode":
+            allowed = is_ordered(call.arguments[0].type) and call.arguments[0].type not in FRACTIONAL
+        case "CollectSet":
+            allowed = call.arguments[0].type in _HASHED and call.option("ignoreNulls") is True
+        case "HyperLogLogPlusPlus":
+            hashed = Call("XxHash64", call.arguments, LONG, options=(("seed", 42),))
+            allowed = not check_expression(hashed) and call.option("biases") is not None
+        case "ListAgg":
+            allowed = _joins_texts(call)
         case _:
             allowed = True
     if not allowed:
-        yield Unsupported(Reason.ARGUMENT_TYPES, call.function, str(call.arguments[0].type))
+        # Spark's result of these depends on the order of rows, which a hand-over does not keep.
+        is_ordered_one = call.function in _BY_ORDER
+        reason = Reason.NONDETERMINISTIC if is_ordered_one else Reason.ARGUMENT_TYPES
+        yield Unsupported(reason, call.function, str(call.arguments[0].type))
     if call.function in UNSPLITTABLE:
-        if distinct:
+        if distinct and call.function in _MOMENTS:
             yield Unsupported(Reason.AGGREGATE, call.function, "distinct")
         if call.option("nullOnDivideByZero") is False:
             yield Unsupported(Reason.AGGREGATE, call.function, "spark.sql.legacy.statisticalAggregate")
+
+
+_BY_ORDER = frozenset({"MinBy", "MaxBy", "Mode", "CollectSet", "ListAgg"})
+_MOMENTS = frozenset({"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
+# Types whose hash in Java is known, and with it the order of a set.
+_HASHED = frozenset({BOOLEAN, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, *INTEGRAL})
+
+
+def _is_comparable(data_type: DataType) -> bool:
+    """Whether values can be compared bit by bit."""
+    if isinstance(data_type, StructType):
+        return all(_is_comparable(field.type) for field in data_type.fields)
+    return is_ordered(data_type)
+
+
+def _has_constant_percentages(call: Call) -> bool:
+    match call.arguments[1]:
+        case Literal(value, _):
+            shares = [value]
+        case Call("CreateArray", parts, _, _, _):
+            shares = [part.value if isinstance(part, Literal) else None for part in parts]
+        case _:
+            return False
+    is_weighted = call.function == "Percentile" and getattr(call.arguments[2], "value", None) != 1
+    fits = all(isinstance(share, float) and 0 <= share <= 1 for share in shares)
+    return bool(shares) and fits and not is_weighted and call.option("legacyCalculation") is not True
+
+
+def _joins_texts(call: Call) -> bool:
+    text, delimiter, *order = call.arguments
+    sorted_by = all(isinstance(key, SortKey) and is_ordered(key.type) for key in order)
+    return text.type in (STRING, BINARY) and isinstance(delimiter, Literal) and sorted_by
 
 
 def is_ordered(data_type: DataType) -> bool:

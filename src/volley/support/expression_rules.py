@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from volley.plan.expressions import Call
+from volley.plan.expressions import JVM_EXPRESSION, Call
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
@@ -57,6 +57,7 @@ _DATE = "Dates and times"
 _STRUCT = "Structs"
 _ARRAY = "Arrays"
 _DIGEST = "Digests and encodings"
+_JVM = "Spark's own expressions"
 
 _compared = same(ordered)
 _boolean = one_of(BOOLEAN)
@@ -311,6 +312,15 @@ _INSTANT = arguments(one_of(TIMESTAMP))
 _CLOCK = all_of(arguments(one_of(TIMESTAMP)), casts.check_utc)
 
 EXPRESSIONS: dict[str, ExpressionRule] = {
+    **_rules(
+        _JVM,
+        {
+            JVM_EXPRESSION: (
+                same(any_type, alike=False),
+                "Any other deterministic expression, evaluated by Spark's own code in the driver's JVM.",
+            )
+        },
+    ),
     **_rules(
         _COMPARISON,
         {

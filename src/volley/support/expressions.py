@@ -21,7 +21,7 @@ from volley.support.expression_rules import EXPRESSIONS
 from volley.support.reasons import Reason, Unsupported
 from volley.support.signatures import ExpressionRule
 
-__all__ = ["EXPRESSIONS", "ExpressionRule", "check_expression"]
+__all__ = ["EXPRESSIONS", "ExpressionRule", "check_expression", "check_itself"]
 
 
 def check_expression(expression: Expression) -> list[Unsupported]:
@@ -48,15 +48,19 @@ def _reasons(expression: Expression) -> Iterator[Unsupported]:
     if below:
         # The parent of an unsupported expression is not another reason.
         yield from below
-    elif not is_carried(expression.type):
+    elif refusal := check_itself(expression):
+        yield refusal
+
+
+def check_itself(expression: Expression) -> Unsupported | None:
+    """Why the expression has no native form, if all below it has one."""
+    if not is_carried(expression.type):
         name = expression.function if isinstance(expression, Call) else getattr(expression, "name", "")
-        yield Unsupported(Reason.DATA_TYPE, str(name) or type(expression).__name__, str(expression.type))
-    elif isinstance(expression, Call):
-        rule = EXPRESSIONS.get(expression.function)
-        if rule is None:
-            yield Unsupported(Reason.EXPRESSION, expression.function)
-        elif refusal := rule.check(expression):
-            yield refusal
+        return Unsupported(Reason.DATA_TYPE, str(name) or type(expression).__name__, str(expression.type))
+    if not isinstance(expression, Call):
+        return None
+    rule = EXPRESSIONS.get(expression.function)
+    return Unsupported(Reason.EXPRESSION, expression.function) if rule is None else rule.check(expression)
 
 
 def _is_lambda(expression: Expression) -> bool:
@@ -65,7 +69,7 @@ def _is_lambda(expression: Expression) -> bool:
 
 def _parts_to_check(expression: Expression) -> tuple[Expression, ...]:
     match expression:
-        case AggregateCall(function, _, _, condition, _):
+        case AggregateCall(function, _, _, condition, _, _):
             return function.arguments if condition is None else (*function.arguments, condition)
         case WindowCall(function, partition_by, order_by, frame):
             called = function.arguments if isinstance(function, Call) else _parts_to_check(function)

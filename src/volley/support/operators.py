@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volley.plan.expressions import Call, Expression, Literal
+from volley.plan.expressions import AggregateCall, Call, Expression, Literal
 from volley.plan.nodes import JoinKind
+from volley.plan.types import StructType
 from volley.support.reasons import Reason
 
 
@@ -104,10 +105,12 @@ AGGREGATES: dict[str, Rule] = {
     "Count": Rule("count(*) or count of one or more expressions."),
     "Sum": Rule("Integers, floats and decimals."),
     "Average": Rule("Integers, floats and decimals."),
-    "Min": Rule("Numbers, strings, binary, booleans, dates and timestamps."),
-    "Max": Rule("Numbers, strings, binary, booleans, dates and timestamps."),
-    "First": Rule("Only in ordered windows and inside Spark's rewrite of several distinct aggregates."),
-    "Last": Rule("Only in ordered windows."),
+    "Min": Rule("Numbers, strings, binary, booleans, dates, timestamps, and structs of these."),
+    "Max": Rule("Numbers, strings, binary, booleans, dates, timestamps, and structs of these."),
+    "First": Rule(
+        "Where the order of rows is known: below ORDER BY, of rows of the driver, of one small file."
+    ),
+    "Last": Rule("Where the order of rows is known, as for first."),
     "BitAndAgg": Rule("Integers; not in windows."),
     "BitOrAgg": Rule("Integers; not in windows."),
     "BitXorAgg": Rule("Integers; not in windows."),
@@ -115,18 +118,49 @@ AGGREGATES: dict[str, Rule] = {
     "StddevPop": Rule("Computed in one step; the rows of a group are exchanged."),
     "VarianceSamp": Rule("Computed in one step; the rows of a group are exchanged."),
     "VariancePop": Rule("Computed in one step; the rows of a group are exchanged."),
-    "CollectList": Rule("Its order depends on Spark's partitions.", Reason.NONDETERMINISTIC),
-    "CollectSet": Rule("Its order depends on Spark's partitions.", Reason.NONDETERMINISTIC),
-    "HyperLogLogPlusPlus": Rule(
-        "approx_count_distinct: no native sketch gives Spark's result.", Reason.AGGREGATE
+    **dict.fromkeys(
+        ("Corr", "CovPopulation", "CovSample", "Skewness", "Kurtosis"), Rule("Computed in one step.")
     ),
+    **dict.fromkeys(
+        ("RegrSlope", "RegrIntercept", "RegrR2", "RegrSXY", "RegrReplacement"), Rule("Computed in one step.")
+    ),
+    "MinBy": Rule("If rows with the same extreme differ, Spark runs the query."),
+    "MaxBy": Rule("If rows with the same extreme differ, Spark runs the query."),
+    "Percentile": Rule("percentile, percentile_cont and median of numbers, with constant percentages."),
+    "PercentileDisc": Rule("Numbers, with constant percentages."),
+    "Mode": Rule(
+        "Not of floats. If several values are equally frequent and no order is given, Spark runs the query."
+    ),
+    "CollectSet": Rule(
+        "Small inputs, or where its order is not shown. Integers, texts, dates, timestamps and booleans."
+    ),
+    "HyperLogLogPlusPlus": Rule("Spark's registers and estimate. Not of floats and decimals."),
+    "CollectList": Rule(
+        "Where its order is not shown (size, sort_array, array_contains); or where that of rows is known, as for first,"
+        " and there are no groups or at most 128 rows."
+    ),
+    "ListAgg": Rule("With ORDER BY; without, as collect_list."),
     "ApproximatePercentile": Rule(
         "percentile_approx: no native sketch gives Spark's result.", Reason.AGGREGATE
     ),
 }
 
 # Functions without a partial state that tasks could exchange: the rows of a group are exchanged instead.
-UNSPLITTABLE = frozenset({"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
+UNSPLITTABLE = frozenset(
+    {"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
+    | {"Corr", "CovPopulation", "CovSample", "Skewness", "Kurtosis"}
+    | {"RegrSlope", "RegrIntercept", "RegrR2", "RegrSXY", "RegrReplacement"}
+    | {"MinBy", "MaxBy", "Percentile", "PercentileDisc", "Mode"}
+    | {"CollectSet", "CollectList", "ListAgg", "HyperLogLogPlusPlus"}
+)
+
+
+def is_unsplittable(call: AggregateCall) -> bool:
+    """Whether the rows of a group must be in one task: the call has no state that tasks could exchange."""
+    name = call.function.function
+    is_nested = name in ("Min", "Max") and isinstance(call.type, StructType)
+    return name in UNSPLITTABLE or is_nested or bool(call.order_by)
+
 
 WINDOWS: dict[str, Rule] = {
     "RowNumber": Rule(

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     TIME_ZONE = "SESSION_TIME_ZONE"
     NONDETERMINISTIC = "DEPENDS_ON_SPARK_PARTITIONS"
     ORDER = "DEPENDS_ON_INPUT_ORDER"
+    NO_JVM = "NO_JVM_AT_THE_WORKERS"
     CAPTURE = "PLAN_NOT_READABLE"
     ACTION = "ACTION_NOT_SUPPORTED"
     DISABLED = "DISABLED"
@@ -70,6 +71,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
     Reason.NONDETERMINISTIC: "The result depends on how Spark partitions the rows.",
     Reason.ORDER: "The rows depend on an ORDER BY below, whose order does not reach this operator natively.",
+    Reason.NO_JVM: "Spark's own code could evaluate this, but only where the driver's process is the worker.",
     Reason.CAPTURE: "Part of Spark's plan could not be read exactly.",
     Reason.ACTION: "Spark runs this action.",
     Reason.DISABLED: "Volley is disabled on this session: Spark runs everything.",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from volley.plan.expressions import AggregateCall, Call, Frame, WindowCall, walk
 from volley.plan.nodes import Window
 from volley.plan.order import order_of
-from volley.plan.types import DATE, FRACTIONAL, INTEGRAL
+from volley.plan.types import DATE, FRACTIONAL, INTEGRAL, StructType
 from volley.support.aggregates import check_function, is_ordered
 from volley.support.operators import UNSPLITTABLE, WINDOWS, constant_of, is_constant
 from volley.support.reasons import Reason, Unsupported
@@ -57,6 +57,8 @@ def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -
             yield Unsupported(Reason.NONDETERMINISTIC, name, "a window without ORDER BY")
         return
     yield from check_function(function)
+    if isinstance(function.type, StructType):
+        yield Unsupported(Reason.WINDOW, name, str(function.type))
     if not _starts_at_first_row(call.frame):
         # DataFusion subtracts values that leave a moving frame; for floats that differs from Spark's sum.
         adds_floats = name in ("Sum", "Average") and function.arguments[0].type in FRACTIONAL

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from datafusion import SessionContext
 
 from volley.errors import DataError
-from volley.formats.base import FileFormat
+from volley.formats.base import FileFormat, FilePlan, WriteRequest
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile, Range, WriteFiles
 from volley.plan.types import LONG, STRING
@@ -19,14 +20,32 @@ from volley.plan.types import LONG, STRING
 NARROW, WIDE = Attribute(1, "Narrow", LONG), Attribute(2, "wide", STRING)
 SCHEMA = pa.schema([pa.field("Narrow", pa.int64()), pa.field("wide", pa.string())])
 ROWS = 3000
+WRITE_DEFAULTS = {
+    "parquet": {
+        "spark.sql.parquet.outputTimestampType": "INT96",
+        "spark.sql.parquet.compression.codec": "snappy",
+    }
+}
+"""Spark's defaults of the settings that a format decides about in `plan_write`."""
 
 
 def write_node(file_format: FileFormat) -> WriteFiles:
     """A write node for one file, without partitions."""
-    tags = (("org.apache.spark.version", "4.0.0"),)
-    rows = Range(0, 1, 1, (NARROW,))
     columns = (NARROW, WIDE)
-    return WriteFiles("", columns, (), True, "snappy", False, None, tags, rows, file_format.name)
+    plan = file_format.plan_write(write_request(file_format))
+    assert isinstance(plan, FilePlan)
+    rows = Range(0, 1, 1, (NARROW,))
+    return WriteFiles("", columns, (), True, None, plan.options, plan.metadata, rows, file_format.name)
+
+
+def write_request(file_format: FileFormat, **settings: str) -> WriteRequest:
+    """A write of the two columns under Spark's defaults."""
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in (("Narrow", "long"), ("wide", "string"))
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return WriteRequest((NARROW, WIDE), schema, WRITE_DEFAULTS[file_format.name] | settings, {}, "4.3.0")
 
 
 def write(file_format: FileFormat, directory: Path, *batches: pa.RecordBatch) -> DataFile:
@@ -56,6 +75,13 @@ class FileFormatContract:
         write(file_format, tmp_path, batch.slice(0, 1000), batch.slice(1000))
         frame = file_format.read(SessionContext(), f"{tmp_path}/", SCHEMA, [])
         assert pa.Table.from_batches(frame.collect()).sort_by("Narrow").to_pylist() == batch.to_pylist()
+
+    def test_a_plan_of_files_is_for_every_setting_that_it_asks_for(self, file_format: FileFormat) -> None:
+        decided = {key for key, value in file_format.write_rules.settings.items() if value is None}
+        assert decided == WRITE_DEFAULTS[file_format.name].keys()
+        plan = file_format.plan_write(write_request(file_format))
+        assert isinstance(plan, FilePlan)
+        assert plan.suffix.endswith(file_format.suffix)
 
     def test_a_file_without_rows(self, file_format: FileFormat, tmp_path: Path) -> None:
         file = write(file_format, tmp_path)

@@ -27,6 +27,8 @@ from volley import foreground
 from volley.errors import ConfigError
 from volley.loop import LoopThread
 from volley.lower.memory import OperatorMemory
+from volley.metrics_server import MetricsServer
+from volley.rpc.control import Health
 from volley.rpc.handshake import Identity
 from volley.rpc.server import address_of, listen, reachable_name
 from volley.security import Security
@@ -34,6 +36,7 @@ from volley.shuffle.base import ShuffleStore
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
 from volley.worker.external_attempts import ExternalAttempts
+from volley.worker.metrics import WorkerMetrics
 from volley.worker.pulling import Pulls
 from volley.worker.scratch import Scratch
 from volley.worker.server import ServingStore, Worker, WorkerServer
@@ -88,6 +91,8 @@ class DaemonSettings:
     insecure: bool = False
     python_functions: bool = False
     """Whether it runs the pickled functions of sessions that have the token."""
+    metrics_port: int | None = None
+    """Where Prometheus finds metrics; None for nowhere."""
 
 
 class Daemon:
@@ -112,7 +117,14 @@ class Daemon:
         )
         self._pulls = Pulls(self.address, security)
         self.scratch = Scratch(settings.directories)
+        self._metrics = WorkerMetrics()
         self._worker: Worker = self._loop.submit(self._make_worker()).result()
+        self._metrics.watch(self._health, self.budget)
+        self._metrics_server = (
+            None
+            if settings.metrics_port is None
+            else MetricsServer(settings.host, settings.metrics_port, self._metrics.registry)
+        )
         self._server.serve(self._worker)
         self._leases: list[Future[None]] = [
             self._loop.submit(self._worker.drivers.expire_leases()),
@@ -129,6 +141,7 @@ class Daemon:
             self._stores.used,
             memory=memory,
             runs_python=settings.python_functions,
+            on_end=self._metrics.observe,
         )
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
@@ -143,6 +156,16 @@ class Daemon:
             self._loop,
         )
 
+    @property
+    def metrics_port(self) -> int | None:
+        return self._metrics_server.port if self._metrics_server else None
+
+    def _health(self) -> Health:
+        async def ask() -> Health:
+            return self._worker.health()
+
+        return self._loop.submit(ask()).result()
+
     def drain(self, hurry: threading.Event) -> None:
         """Accept nothing new. Returns when nothing is left, when `hurry` is set or after the drain timeout."""
         self._loop.submit(self._drain()).result()
@@ -155,6 +178,8 @@ class Daemon:
         """Stop serving. Pending calls are answered; running attempts are cancelled."""
         for lease in self._leases:
             lease.cancel()
+        if self._metrics_server:
+            self._metrics_server.close()
         shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
         shutdown.start()
         self._loop.close()

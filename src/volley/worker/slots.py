@@ -48,6 +48,7 @@ class Slots:
     """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`.
 
     Without `runs_python`, attempts that call Python functions fail.
+    `on_end` is told how each attempt ended.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Slots:
         memory: OperatorMemory | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
         runs_python: bool = True,
+        on_end: Callable[[TaskDone | TaskFailure], None] = lambda outcome: None,
     ) -> None:
         self.name = name
         self.runs_python = runs_python
@@ -69,6 +71,7 @@ class Slots:
         self._result_buffer_bytes = result_buffer_bytes
         self._memory = memory
         self._reservation_seconds = reservation_seconds
+        self._on_end = on_end
         self._reserved: dict[AttemptId, float] = {}
         self._attempts: dict[AttemptId, Attempt] = {}
         self._released = EndedQueries()
@@ -128,6 +131,7 @@ class Slots:
         self._attempts[task.attempt] = attempt
         _log.debug("attempt %s began", task.attempt, extra=about(_query(task.attempt)))
         attempt.on_end(_log_end)
+        attempt.on_end(lambda ended: self._on_end(ended.outcome))
         return attempt
 
     def __getitem__(self, attempt: AttemptId) -> Attempt:

@@ -44,6 +44,7 @@ from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, Tas
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.worker.async_sink import AsyncSink
+from volley.worker.fetched import Fetched, Readable
 from volley.worker.fragment import Fragment, Running
 from volley.worker.micro_batches import MicroBatches, find_filtered_scan
 from volley.worker.python.streams import PythonStreams
@@ -94,20 +95,23 @@ async def _run_once(
 ) -> TaskDone:
     started = time.perf_counter()
     errors: list[Exception] = []
+    fetched = Fetched()
     with ExitStack() as resources:
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
         python = PythonStreams(task.attempt, cores, memory, errors)
-        inputs = _Inputs(task, store, cores, errors, scans, python, resources)
+        inputs = _Inputs(task, fetched.measure(store), cores, errors, scans, python, resources)
         running = await run_blocking(Work.PLAN, _plan, task, inputs, cores, memory, resources, scans, errors)
         on_running(running)
         try:
             await scans.admit(python.tables)
             if isinstance(task.plan, WriteFiles):
-                return await _write(task, task.plan, running, give, started)
-            if task.output is None:
-                return await _stream(task, running, give, started)
-            return await _store(task, task.output, running, store, started)
+                done = await _write(task, task.plan, running, give, started)
+            elif task.output is None:
+                done = await _stream(task, running, give, started)
+            else:
+                done = await _store(task, task.output, running, store, started)
+            return fetched.add_to(done)
         except Exception as error:
             # DataFusion turns errors of its inputs into text; the original says which block is lost.
             if running.input_errors:
@@ -250,7 +254,7 @@ class _Inputs:
     """Where the rows of a task come from: other stages, feeds and Python functions."""
 
     task: TaskSpec
-    store: ShuffleStore
+    store: Readable
     cores: int
     errors: list[Exception]
     scans: Scans
@@ -278,7 +282,7 @@ def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:
 
 def _input_table(
     inputs: tuple[InputBlocks, ...],
-    store: ShuffleStore,
+    store: Readable,
     cores: int,
     errors: list[Exception],
     node: StageInput,
@@ -292,7 +296,7 @@ def _input_table(
 
 
 def _read(
-    store: ShuffleStore, blocks: list[Block], schema: pa.Schema, errors: list[Exception]
+    store: Readable, blocks: list[Block], schema: pa.Schema, errors: list[Exception]
 ) -> Iterator[pa.RecordBatch]:
     try:
         for batch in store.read_many(blocks):

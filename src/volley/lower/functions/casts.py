@@ -11,6 +11,7 @@ from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.functions import parsing
+from volley.lower.functions.jvm import run_program
 from volley.lower.registry import translates
 from volley.lower.semantics import (
     MICROS_A_DAY,
@@ -85,6 +86,9 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
     if source == NULL:
         return value.cast(arrow_type)
     if source == STRING and target != BINARY:
+        program = call.option("program")
+        if isinstance(program, int):
+            return parsing.parse_plain(value, target, run_program(program, call, arguments))
         return parsing.parse(value, target, call.mode)
     if target == BOOLEAN:
         return value != _zero(source)

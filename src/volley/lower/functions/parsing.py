@@ -13,9 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datafusion import Expr
 
-from volley.lower.semantics import ExactnessError, Kernel, kernel
+from volley.lower.semantics import ExactnessError, Kernel, case, kernel
 from volley.plan.expressions import EvalMode
-from volley.plan.types import BOOLEAN, DATE, INTEGRAL, DataType, to_arrow
+from volley.plan.types import (
+    BOOLEAN,
+    BYTE,
+    DATE,
+    INTEGER,
+    INTEGRAL,
+    LONG,
+    SHORT,
+    DataType,
+    DecimalType,
+    to_arrow,
+)
 
 _WHOLE = r"^-?[0-9]{1,18}$"
 _FRACTION = r"^-?[0-9]{1,18}(\.[0-9]{1,18})?$"
@@ -31,6 +42,37 @@ def parse(value: Expr, target: DataType, mode: EvalMode | None) -> Expr:
     name = f"plain_text_{target}_{bool(nonsense)}"
     plain = kernel(name, _plain(_form(target), nonsense), pa.string(), pa.string())
     return plain(value).cast(to_arrow(target))
+
+
+def parse_plain(value: Expr, target: DataType, otherwise: Expr) -> Expr:
+    """Parse texts of a form that means the same in all modes and cannot fail; `otherwise` is for all others."""
+    form = _safe_form(target)
+    plain = kernel(f"is_plain_{form}", _matches(form), pa.bool_(), pa.string())
+    # A boolean CASE would evaluate `otherwise` for every row.
+    return case([(plain(value), value.cast(to_arrow(target)))], otherwise, lazy_boolean=target == BOOLEAN)
+
+
+def _safe_form(target: DataType) -> str:
+    if target in _SAFE_DIGITS:
+        return f"^-?[0-9]{{1,{_SAFE_DIGITS[target]}}}$"
+    if isinstance(target, DecimalType):
+        whole, scale = target.precision - target.scale, target.scale
+        fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
+        return f"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else "^$a"
+    if target == DATE:
+        return r"^[0-9]{4}-(0[13-9]|1[0-2])-(0[1-9]|[12][0-9]|30)$|^[0-9]{4}-02-(0[1-9]|1[0-9]|2[0-8])$"
+    return _form(target)
+
+
+_SAFE_DIGITS = {BYTE: 2, SHORT: 4, INTEGER: 9, LONG: 18}
+
+
+@cache
+def _matches(form: str) -> Kernel:
+    def run(values: pa.Array) -> pa.Array:
+        return pc.fill_null(pc.match_substring_regex(values, form), True)
+
+    return run
 
 
 def _form(target: DataType) -> str:

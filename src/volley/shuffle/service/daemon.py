@@ -11,9 +11,10 @@ import threading
 import time
 from dataclasses import dataclass
 
+from volley.metrics_server import MetricsServer
 from volley.rpc.server import address_of, listen, reachable_name
 from volley.security import Security
-from volley.shuffle.service.metrics import MetricsServer
+from volley.shuffle.service.metrics import service_registry
 from volley.shuffle.service.server import ShuffleServer
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 
@@ -57,7 +58,7 @@ class ServiceDaemon:
         self._metrics = (
             None
             if settings.metrics_port is None
-            else MetricsServer(settings.host, settings.metrics_port, self.server_state)
+            else MetricsServer(settings.host, settings.metrics_port, service_registry(self.server_state))
         )
         self._server.serve(self.server_state)
 

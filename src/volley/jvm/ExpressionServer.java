@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+package volley;
+
+import java.io.IOException;
+import java.lang.ref.WeakReference;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.channels.WritableByteChannel;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.IdentityHashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import org.apache.arrow.flatbuf.Message;
+import org.apache.arrow.memory.ArrowBuf;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.VectorLoader;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.VectorUnloader;
+import org.apache.arrow.vector.ipc.WriteChannel;
+import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
+import org.apache.arrow.vector.ipc.message.MessageSerializer;
+import org.apache.arrow.vector.types.pojo.Schema;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Generator;
+import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
+import org.apache.spark.sql.catalyst.expressions.MutableProjection;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
+import org.apache.spark.sql.catalyst.expressions.Nondeterministic;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.SpecificInternalRow;
+import org.apache.spark.sql.catalyst.expressions.Unevaluable;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
+import org.apache.spark.sql.execution.arrow.ArrowWriter;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.util.Utils;
+
+/**
+ * Evaluates Catalyst expressions over Arrow record batches with Spark's own generated code. Spark's Janino compiles this
+ * (programs.py), so it is Java without lambdas, and type arguments are left out.
+ *
+ * It listens on a Unix domain socket. A connection carries one request at a time, in network byte order:
+ *
+ *   request   int32 program, int64 length, an encapsulated IPC record batch message with the arguments
+ *   reply     int32 status, int64 length, the payload
+ *             status 0: a record batch message with one column, the result
+ *             status 1: the text of the exception that an evaluation raised
+ *
+ * A program lives as long as the `Programs` that prepared it, which the driver's Python process holds.
+ */
+public final class ExpressionServer {
+    private final Map programs = new ConcurrentHashMap();
+
+    public ExpressionServer(String path) throws IOException {
+        ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
+        server.bind(UnixDomainSocketAddress.of(path));
+        Thread thread = new Thread(new Acceptor(this, server), "volley-expressions-accept");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    /** The programs of one query, which are evaluated with these settings, and find the classes of users in `classes`. */
+    public Programs programs(SQLConf conf, ClassLoader classes) {
+        Iterator each = programs.values().iterator();
+        while (each.hasNext()) {
+            if (((WeakReference) each.next()).get() == null) {
+                each.remove();
+            }
+        }
+        return new Programs(this, conf, classes);
+    }
+
+    Program find(int number) {
+        WeakReference found = (WeakReference) programs.get(Integer.valueOf(number));
+        Program program = found == null ? null : (Program) found.get();
+        if (program == null) {
+            throw new IllegalStateException("the query of program " + number + " has ended");
+        }
+        return program;
+    }
+
+    // ---------------------------------------------------------------------------------------- programs
+
+    public static final class Programs {
+        private final ExpressionServer server;
+        private final SQLConf conf;
+        private final ClassLoader classes;
+        private final List prepared = new ArrayList();
+
+        Programs(ExpressionServer server, SQLConf conf, ClassLoader classes) {
+            this.server = server;
+            this.conf = conf;
+            this.classes = classes;
+        }
+
+        /**
+         * Prepares the first of `parts` as the program `number`; the others are its arguments, in the order of the
+         * columns of its batches. Returns null, the number of an equal program as text, or why this one is refused.
+         */
+        public String prepare(int number, List parts) {
+            Expression root = (Expression) parts.get(0);
+            StructType input = new StructType();
+            Map ordinals = new IdentityHashMap();
+            Map columns = new ConcurrentHashMap();
+            for (int i = 1; i < parts.size(); i++) {
+                Expression argument = (Expression) parts.get(i);
+                boolean isColumn = argument instanceof AttributeReference;
+                boolean nullable = !isColumn || argument.nullable();
+                Object bound = new BoundReference(i - 1, argument.dataType(), nullable);
+                ordinals.put(argument, bound);
+                if (isColumn) {
+                    columns.put(Long.valueOf(((AttributeReference) argument).exprId().id()), bound);
+                }
+                input = input.add("c" + (i - 1), argument.dataType(), true);
+            }
+            Expression whole = (Expression) root.transformDown(new Bind(ordinals, columns));
+            String refusal = refusal(whole);
+            if (refusal != null) {
+                return refusal;
+            }
+            for (int i = 0; i < prepared.size(); i++) {
+                Program other = (Program) prepared.get(i);
+                if (other.input.equals(input) && other.whole.equals(whole)) {
+                    return Integer.toString(other.number);
+                }
+            }
+            byte[] bytes;
+            try {
+                bytes = Utils.serialize(whole);
+            } catch (Exception error) {
+                return "it cannot be serialized";
+            }
+            Program program = new Program(number, whole, bytes, input, conf, classes);
+            prepared.add(program);
+            server.programs.put(Integer.valueOf(number), new WeakReference(program));
+            return null;
+        }
+
+        /** Why the JVM cannot evaluate the expression outside of Spark's tasks; null if it can. */
+        private static String refusal(Expression whole) {
+            if (!whole.resolved()) {
+                return "it is not resolved";
+            }
+            if (!whole.deterministic()) {
+                return "it is not deterministic";
+            }
+            List pending = new ArrayList();
+            Set variables = new HashSet();
+            pending.add(whole);
+            while (!pending.isEmpty()) {
+                Expression part = (Expression) pending.remove(pending.size() - 1);
+                if (part instanceof LambdaFunction) {
+                    scala.collection.Iterator bound = ((LambdaFunction) part).arguments().iterator();
+                    while (bound.hasNext()) {
+                        variables.add(((NamedExpression) bound.next()).exprId());
+                    }
+                }
+                if (part instanceof NamedLambdaVariable
+                        && !variables.contains(((NamedLambdaVariable) part).exprId())) {
+                    return "it reads the variable of a lambda around it";
+                }
+                if (part instanceof Nondeterministic || part instanceof PlanExpression || part instanceof Unevaluable
+                        || part instanceof AggregateFunction || part instanceof Generator) {
+                    return part.prettyName() + " needs a task of Spark";
+                }
+                scala.collection.Iterator children = part.children().iterator();
+                while (children.hasNext()) {
+                    pending.add(children.next());
+                }
+            }
+            return null;
+        }
+    }
+
+    /** Puts columns of the input in the place of arguments. */
+    static final class Bind extends scala.runtime.AbstractPartialFunction {
+        private final Map ordinals;
+        private final Map columns;
+
+        Bind(Map ordinals, Map columns) {
+            this.ordinals = ordinals;
+            this.columns = columns;
+        }
+
+        private Object bound(Object part) {
+            Object found = ordinals.get(part);
+            if (found == null && part instanceof AttributeReference) {
+                // Catalyst copies its attributes freely.
+                found = columns.get(Long.valueOf(((AttributeReference) part).exprId().id()));
+            }
+            return found;
+        }
+
+        public boolean isDefinedAt(Object part) {
+            return bound(part) != null;
+        }
+
+        public Object applyOrElse(Object part, scala.Function1 otherwise) {
+            Object found = bound(part);
+            return found != null ? found : otherwise.apply(part);
+        }
+    }
+
+    /** An expression over the columns of `input`. */
+    static final class Program {
+        final int number;
+        final Expression whole;
+        final byte[] bytes;
+        final StructType input;
+        final SQLConf conf;
+        final ClassLoader classes;
+        private final ConcurrentLinkedQueue idle = new ConcurrentLinkedQueue();
+
+        Program(int number, Expression whole, byte[] bytes, StructType input, SQLConf conf, ClassLoader classes) {
+            this.number = number;
+            this.whole = whole;
+            this.bytes = bytes;
+            this.input = input;
+            this.conf = conf;
+            this.classes = classes;
+        }
+
+        void evaluate(ArrowBuf message, WritableByteChannel out) throws Throwable {
+            Evaluation evaluation = new Evaluation(this, message, out);
+            // Generated code finds classes through it, as in a task of Spark.
+            Thread.currentThread().setContextClassLoader(classes);
+            // The settings are those of a thread, and expressions read some of them while they are evaluated.
+            SQLConf.withExistingConf(conf, evaluation);
+            if (evaluation.thrown != null) {
+                throw evaluation.thrown;
+            }
+        }
+    }
+
+    static final class Evaluation extends scala.runtime.AbstractFunction0 {
+        private final Program program;
+        private final ArrowBuf message;
+        private final WritableByteChannel out;
+        Throwable thrown;
+
+        Evaluation(Program program, ArrowBuf message, WritableByteChannel out) {
+            this.program = program;
+            this.message = message;
+            this.out = out;
+        }
+
+        public Object apply() {
+            try {
+                Evaluator evaluator = (Evaluator) program.idle.poll();
+                if (evaluator == null) {
+                    evaluator = new Evaluator(program);
+                }
+                evaluator.run(message, out);
+                // After an exception the state of its expressions is unknown.
+                program.idle.add(evaluator);
+            } catch (Throwable error) {
+                thrown = error;
+            }
+            return null;
+        }
+    }
+
+    /** One copy of a program, for one thread at a time. Between batches it holds no memory outside of the heap. */
+    static final class Evaluator {
+        private final Schema inputSchema;
+        private final Schema outputSchema;
+        private final MutableProjection projection;
+        private final UnsafeProjection toRow;
+
+        Evaluator(Program program) {
+            // Expressions may have state. A task of Spark has copies of its own, too.
+            Expression whole = (Expression) Utils.deserialize(program.bytes, program.classes);
+            inputSchema = arrow(program.input);
+            outputSchema = arrow(new StructType().add("c0", whole.dataType(), true));
+            ArrayList one = new ArrayList();
+            one.add(whole);
+            projection = MutableProjection.create(sequence(one));
+            projection.initialize(0);
+            ArrayList types = new ArrayList();
+            types.add(whole.dataType());
+            projection.target(new SpecificInternalRow(sequence(types)));
+            toRow = hasNested(program.input) ? UnsafeProjection.create(program.input) : null;
+        }
+
+        /** Expressions are not made for arrays over Arrow's memory, so those are copied into rows of Spark first. */
+        private static boolean hasNested(StructType input) {
+            for (int i = 0; i < input.length(); i++) {
+                DataType type = input.apply(i).dataType();
+                if (type instanceof ArrayType || type instanceof StructType || type instanceof MapType) {
+                    return true;
+                }
+            }
+            return false;
+        }
+
+        private static Schema arrow(StructType type) {
+            return ArrowUtils.toArrowSchema(type, "UTC", false, false, ArrowUtils.toArrowSchema$default$5());
+        }
+
+        private static scala.collection.immutable.Seq sequence(List list) {
+            return scala.jdk.javaapi.CollectionConverters.asScala(list).toList();
+        }
+
+        void run(ArrowBuf message, WritableByteChannel out) throws IOException {
+            VectorSchemaRoot input = VectorSchemaRoot.create(inputSchema, ArrowUtils.rootAllocator());
+            VectorSchemaRoot output = VectorSchemaRoot.create(outputSchema, ArrowUtils.rootAllocator());
+            try {
+                ArrowRecordBatch batch = parse(message);
+                int rows = batch.getLength();
+                try {
+                    new VectorLoader(input).load(batch);
+                } finally {
+                    batch.close();
+                }
+                ((FieldVector) output.getFieldVectors().get(0)).setInitialCapacity(rows);
+                ArrowWriter writer = ArrowWriter.create(output);
+                ColumnVector[] columns = new ColumnVector[input.getFieldVectors().size()];
+                for (int i = 0; i < columns.length; i++) {
+                    columns[i] = new ArrowColumnVector((FieldVector) input.getFieldVectors().get(i));
+                }
+                ColumnarBatch table = new ColumnarBatch(columns, rows);
+                for (int row = 0; row < rows; row++) {
+                    InternalRow values = table.getRow(row);
+                    if (toRow != null) {
+                        values = (InternalRow) toRow.apply(values);
+                    }
+                    writer.write((InternalRow) projection.apply(values));
+                }
+                writer.finish();
+                ArrowRecordBatch result = new VectorUnloader(output).getRecordBatch();
+                try {
+                    MessageSerializer.serialize(new WriteChannel(out), result);
+                } finally {
+                    result.close();
+                }
+            } finally {
+                input.close();
+                output.close();
+            }
+        }
+
+        /** A record batch over the memory of its message, without a copy. */
+        private static ArrowRecordBatch parse(ArrowBuf message) throws IOException {
+            boolean marked = message.getInt(0) == -1;
+            int start = marked ? 8 : 4;
+            int length = message.getInt(start - 4);
+            ByteBuffer metadata = message.nioBuffer(start, length).order(ByteOrder.LITTLE_ENDIAN);
+            Message header = Message.getRootAsMessage(metadata);
+            ArrowBuf body = message.slice(start + length, header.bodyLength());
+            body.getReferenceManager().retain();
+            return MessageSerializer.deserializeRecordBatch(header, body);  // it releases the body
+        }
+    }
+
+    // ------------------------------------------------------------------------------------- connections
+
+    static final class Acceptor implements Runnable {
+        private final ExpressionServer server;
+        private final ServerSocketChannel channel;
+
+        Acceptor(ExpressionServer server, ServerSocketChannel channel) {
+            this.server = server;
+            this.channel = channel;
+        }
+
+        public void run() {
+            try {
+                while (true) {
+                    SocketChannel accepted = channel.accept();
+                    Thread thread = new Thread(new Connection(server, accepted), "volley-expressions");
+                    thread.setDaemon(true);
+                    thread.start();
+                }
+            } catch (IOException closed) {
+                // Nobody can connect any more, and callers are told so.
+            }
+        }
+    }
+
+    static final class Connection implements Runnable {
+        private final ExpressionServer server;
+        private final SocketChannel channel;
+        private final ByteBuffer header = ByteBuffer.allocateDirect(12);
+        private final Reply reply = new Reply();
+
+        Connection(ExpressionServer server, SocketChannel channel) {
+            this.server = server;
+            this.channel = channel;
+        }
+
+        public void run() {
+            try {
+                while (true) {
+                    header.clear();
+                    if (!fill(header)) {
+                        break;
+                    }
+                    header.flip();
+                    int number = header.getInt();
+                    answer(number, header.getLong());
+                }
+            } catch (IOException gone) {
+                // The other side has ended.
+            } finally {
+                try {
+                    channel.close();
+                } catch (IOException ignored) {
+                    // It is closed.
+                }
+            }
+        }
+
+        private void answer(int number, long length) throws IOException {
+            ArrowBuf message = ArrowUtils.rootAllocator().buffer(length);
+            int status = 0;
+            try {
+                if (!fill(message.nioBuffer(0, (int) length))) {
+                    throw new IOException("the request was cut off");
+                }
+                reply.clear();
+                try {
+                    server.find(number).evaluate(message, reply);
+                } catch (Throwable error) {
+                    reply.clear();
+                    status = 1;
+                    reply.write(ByteBuffer.wrap(String.valueOf(error).getBytes("UTF-8")));
+                }
+            } finally {
+                message.getReferenceManager().release();
+            }
+            ByteBuffer payload = reply.flipped();
+            header.clear();
+            header.putInt(status);
+            header.putLong(payload.remaining());
+            header.flip();
+            ByteBuffer[] parts = new ByteBuffer[] {header, payload};
+            while (header.hasRemaining() || payload.hasRemaining()) {
+                channel.write(parts);
+            }
+        }
+
+        private boolean fill(ByteBuffer buffer) throws IOException {
+            while (buffer.hasRemaining()) {
+                if (channel.read(buffer) < 0) {
+                    return false;
+                }
+            }
+            return true;
+        }
+    }
+
+    /** A buffer that grows, and is used again. */
+    static final class Reply implements WritableByteChannel {
+        private ByteBuffer buffer = ByteBuffer.allocateDirect(1 << 20);
+
+        void clear() {
+            buffer.clear();
+        }
+
+        ByteBuffer flipped() {
+            buffer.flip();
+            return buffer;
+        }
+
+        public int write(ByteBuffer source) {
+            int length = source.remaining();
+            if (buffer.remaining() < length) {
+                int size = Math.max(2 * buffer.capacity(), buffer.position() + length);
+                ByteBuffer larger = ByteBuffer.allocateDirect(size);
+                buffer.flip();
+                larger.put(buffer);
+                buffer = larger;
+            }
+            buffer.put(source);
+            return length;
+        }
+
+        public boolean isOpen() {
+            return true;
+        }
+
+        public void close() {
+            // The buffer is used again.
+        }
+    }
+}

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`volley.dashboard(spark)`: the dashboard of a session's history and workers."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from volley.config import Config
+from volley.deployment.base import read_security
+from volley.errors import ConfigError
+from volley.observe.dashboard.server import Dashboard, Site
+from volley.observe.history_writer import history_directory
+from volley.settings import settings
+
+
+def dashboard(
+    spark: SparkSession,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    certificate_file: str = "",
+    key_file: str = "",
+    insecure: bool = False,
+) -> Dashboard:
+    """Serve the dashboard from this process: the history that the session writes to, and its workers.
+
+    Its `url` is for a browser. It listens on loopback only, on any free port, unless told otherwise; beyond loopback it
+    asks for a token, which is part of the `url`, and needs TLS or `insecure`. Needs the extra `dashboard`.
+    """
+    config = Config.read(settings(spark))
+    directory = history_directory(config.history_dir)
+    if directory is None:
+        raise ConfigError(
+            "this session keeps no history.", hint="Unset spark.volley.history.dir, or name a folder."
+        )
+    addresses = (*config.workers, *config.shuffle_service)
+    site = Site(host, port, token, certificate_file, key_file, insecure)
+    return Dashboard([directory], site, lambda: addresses, read_security(config) if addresses else None)

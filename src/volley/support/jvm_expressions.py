@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses what Spark's own code evaluates inside a native plan.
+
+Of an expression without a native form the smallest part is taken whose value the native engine can carry. Everything
+below it goes along, so that Spark's code decides which branches it evaluates, and what the part reads are columns:
+
+    concat(date_format(t, 'E'), '!')          ->   concat(JvmExpression[date_format](t), '!')
+    size(map_keys(map(a, b)))                 ->   size(JvmExpression[map_keys](a, b))
+    date_format(t, 'E') || date_format(u, 'E')     both in one crossing
+
+Text is cast natively where it has a plain form, and by Spark's code elsewhere, row by row.
+
+Where a branch must not be evaluated, native CASE, AND and OR guard such a part like any other that may fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from volley.plan.expressions import (
+    JVM_EXPRESSION,
+    AggregateCall,
+    Attribute,
+    Call,
+    Expression,
+    InSubquery,
+    Literal,
+    ScalarSubquery,
+    WindowCall,
+    children,
+    conjuncts,
+    transform,
+    walk,
+    with_children,
+)
+from volley.plan.nodes import FileScan, Node, SourceScan, Unknown, map_expressions
+from volley.plan.nodes import with_children as with_inputs
+from volley.plan.types import BINARY, BOOLEAN, STRING
+from volley.support.expressions import check_expression, check_itself
+
+
+class Preparation(Protocol):
+    """Makes programs, for expressions of the captured plan and what they read."""
+
+    def prepare(self, call: Call, read: Sequence[Expression]) -> int | str:
+        """The number of a program, or why there is none. Equal expressions have one number."""
+
+    def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
+        """The number of a program that will rarely run; None if there can be none. Equal keys have one number."""
+
+
+# A program without arguments needs a column for the number of rows.
+_ANY_COLUMN = Literal(True, BOOLEAN)
+
+
+def delegate_to_jvm(plan: Node, programs: Preparation, replaced: Callable[[Node, Node], None]) -> Node:
+    """The plan with a `JvmExpression` for each part that has no native form and can be prepared.
+
+    `replaced` is told of every node that has become another. Expressions that the JVM cannot evaluate stay.
+    """
+    return _Delegation(programs, replaced).node(plan)
+
+
+def delegated(expression: Expression) -> Iterator[Call]:
+    """The parts of an expression that the JVM evaluates."""
+    for part in walk(expression):
+        if isinstance(part, Call) and part.function == JVM_EXPRESSION:
+            yield part
+
+
+class _Delegation:
+    def __init__(self, programs: Preparation, replaced: Callable[[Node, Node], None]) -> None:
+        self._programs = programs
+        self._replaced = replaced
+
+    def node(self, old: Node) -> Node:
+        below = tuple(self.node(child) for child in old.children)
+        new = old
+        if any(mine is not theirs for mine, theirs in zip(below, old.children, strict=True)):
+            new = with_inputs(old, below)
+        if isinstance(old, FileScan | SourceScan | Unknown):
+            # The filters of a scan only prune, but a subquery in them is one with that in a filter above.
+            new = map_expressions(new, lambda expression: transform(expression, self._rewrite_subquery))
+        else:
+            new = map_expressions(new, lambda expression: self._rewrite(expression)[0])
+        if new is not old:
+            self._replaced(old, new)
+        return new
+
+    def _rewrite(self, old: Expression, *, evaluated: bool = True) -> tuple[Expression, bool]:
+        """The expression, and whether all of it has a native form now.
+
+        Without `evaluated` it is an aggregate or window function, whose operator evaluates it.
+        """
+        if isinstance(old, Call) and old.function == "LambdaFunction":
+            # A part of it would read the lambda's variables, which are no columns.
+            return old, not check_expression(old)
+        below = children(old)
+        over = isinstance(old, AggregateCall | WindowCall)
+        parts = [
+            self._rewrite(child, evaluated=not (over and number == 0)) for number, child in enumerate(below)
+        ]
+        new = old
+        if any(part is not child for (part, _), child in zip(parts, below, strict=True)):
+            new = with_children(old, [part for part, _ in parts])
+        new = self._rewrite_subquery(new)
+        native = all(is_native for _, is_native in parts)
+        if not evaluated:
+            return new, native
+        if not isinstance(old, Call):
+            return new, native and check_itself(new) is None
+        native = native and check_itself(new) is None
+        if native and not _crosses_often(new):
+            return self._with_fallback(old, new), True
+        if (call := self._delegate(old)) is not None:
+            return call, True
+        return new, native
+
+    def _with_fallback(self, old: Call, new: Expression) -> Expression:
+        """A cast of text with a program for the texts that have no plain form."""
+        if old.function != "Cast" or old.arguments[0].type != STRING or old.type in (STRING, BINARY):
+            return new
+        key = (old.type, old.mode, old.options, getattr(old.arguments[0], "nullable", True))
+        number = self._programs.defer(key, old, old.arguments)
+        if number is None or not isinstance(new, Call):
+            return new
+        return replace(new, options=(*new.options, ("program", number)))
+
+    def _rewrite_subquery(self, part: Expression) -> Expression:
+        if isinstance(part, ScalarSubquery | InSubquery) and (plan := self.node(part.plan)) is not part.plan:
+            return replace(part, plan=plan)
+        return part
+
+    def _delegate(self, call: Call) -> Call | None:
+        if check_itself(Call(JVM_EXPRESSION, (_ANY_COLUMN,), call.type)) is not None:
+            return None
+        found: dict[tuple[type, int], Expression] = {}
+        for leaf in _leaves(call):
+            key = (type(leaf), leaf.id)
+            if found.setdefault(key, leaf).type != leaf.type:
+                return None
+        read = tuple(found.values())
+        arguments = [self._rewrite(leaf) for leaf in read]
+        if not all(native for _, native in arguments):
+            return None
+        number = self._programs.prepare(call, read)
+        if isinstance(number, str):
+            return None
+        options = (("program", number), ("name", call.function))
+        return Call(
+            JVM_EXPRESSION,
+            tuple(part for part, _ in arguments) or (_ANY_COLUMN,),
+            call.type,
+            None,
+            options,
+        )
+
+
+def _crosses_often(call: Expression) -> bool:
+    """Whether rows would cross for several parts of a call, but only once if the JVM evaluated all of it.
+
+    A condition that is partly native stays so: its native parts prune, and spare the JVM rows.
+    """
+    parts = tuple(conjuncts(call))
+    if len(parts) == 1:
+        parts = children(call)
+        return sum(map(_crosses, parts)) > 1
+    return all(map(_crosses, parts))
+
+
+def _crosses(expression: Expression) -> bool:
+    return any(True for _ in delegated(expression))
+
+
+def _leaves(expression: Expression) -> Iterator[Attribute | ScalarSubquery | InSubquery]:
+    """What an expression reads: columns, and the results of subqueries."""
+    if isinstance(expression, Attribute | ScalarSubquery | InSubquery):
+        yield expression
+        return
+    for child in children(expression):
+        yield from _leaves(child)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aggregates over all values of a group, with Spark as the oracle: NULLs, NaN, empty groups, ties, order, tasks."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+import volley
+from volley.support.reasons import Reason
+from volley.testing.rows import assert_same_rows
+
+QUERIES = (
+    "select k, max_by(s, id), min_by(struct(id, f), id), max_by(id, m) filter (where id > 5) from t group by k",
+    "select max_by(s, id), min_by(f, id), max_by(id, cast(null as int)) from t",
+    "select k, max(struct(l, s, id)), min(struct(f, b, id)), max(struct(dt, struct(d, g))) from t group by k",
+    "select min(struct(k, id)), max(if(b, struct(f, id), null)) filter (where id > 9) from t",
+    "select k, corr(id, l), covar_pop(id, l), covar_samp(id, l), skewness(id), kurtosis(d) from t group by k",
+    "select skewness(f), kurtosis(f), covar_pop(f, id), covar_samp(f, g), corr(f, id) from t",
+    # One row a group, and numbers without variance.
+    "select id, skewness(l), kurtosis(l), covar_pop(l, l), covar_samp(l, l), regr_slope(l, l), corr(l, l)"
+    " from t group by id",
+    "select skewness(0.1), kurtosis(0.1), regr_slope(id, 0.1), regr_intercept(id, 0.1) from t",
+    "select k, regr_count(id, l), regr_slope(id, l), regr_intercept(id, l), regr_r2(id, l), regr_sxx(id, l),"
+    " regr_syy(id, l), regr_sxy(id, l), regr_avgx(id, l), regr_avgy(id, l) from t group by k",
+    "select corr(distinct id, l), skewness(distinct k) from t",
+    "select k, percentile(id, 0.3), percentile(l, array(0.0, 0.1, 0.5, 0.77, 1.0)), median(d), median(g),"
+    " percentile(w, 0.4), median(id) filter (where b) from t group by k",
+    "select percentile_cont(0.25) within group (order by id desc), percentile_cont(0.9) within group (order by m),"
+    " percentile_disc(0.25) within group (order by id desc), percentile_disc(0.0) within group (order by l),"
+    " percentile_disc(1.0) within group (order by l), percentile_disc(0.31) within group (order by id) from t",
+    "select k, percentile_disc(0.4) within group (order by l), percentile_disc(0.5) within group (order by d)"
+    " from t group by k",
+    "select s, mode() within group (order by l), mode() within group (order by s desc), mode(k, true)"
+    " from t group by s",
+    "select mode(b) from t",
+    "select k, collect_set(l), collect_set(s), collect_set(b), collect_set(k) from t group by k",
+    "select collect_set(k), collect_set(concat('x', repeat(s, 3), 'éèß')), collect_set(id % 11 - 4),"
+    " collect_set(cast(id % 7 as tinyint)), collect_set(ts) filter (where id < 10), collect_set(distinct dt)"
+    " filter (where id < 9) from t",
+    "select size(collect_set(id * id * 31)) from range(3000)",
+    "select k, size(collect_list(id)), array_contains(collect_set(id), 4L) from t group by k",
+    "select approx_count_distinct(id), approx_count_distinct(s), approx_count_distinct(dt),"
+    " approx_count_distinct(ts), approx_count_distinct(b), approx_count_distinct(k, 0.01) from t",
+    # Few values are counted, more are corrected, many are estimated.
+    "select id % 13, approx_count_distinct(id), approx_count_distinct(cast(id as string), 0.2),"
+    " approx_count_distinct(id, 0.02) from range(26000) group by 1",
+    "select k, listagg(s, ',') within group (order by s desc), listagg(cast(id as string)) within group (order by id)"
+    " from t group by k",
+    "select k, listagg(distinct s, '|') within group (order by s) from t group by k",
+    "select covar_pop(id, l), skewness(id), regr_slope(id, l), median(id), mode(k, true), collect_set(k),"
+    " approx_count_distinct(k), max_by(id, k), size(collect_list(k)) from e",
+    "select listagg(s, ',') within group (order by s), percentile(id, array(0.5)) from e",
+    # The order of rows that the driver holds, of ranges, and of an ORDER BY.
+    "select k, collect_list(x), first(x), last(x), first(x, true), any_value(x), listagg(x, ',')"
+    " from values (1, 'a'), (2, null), (1, null), (1, 'b'), (2, 'c') v(k, x) group by k",
+    "select id % 3, collect_list(id), array_agg(id) filter (where id > 4) from range(30) group by 1",
+    "select collect_list(id), first(s), last(id), last(s, true), collect_list(struct(id, f)) from"
+    " (select * from t order by id desc)",
+    "select k, first(id), last(l, true) from (select * from t order by id) group by k",
+)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries(tables: SparkSession, query: str) -> None:
+    assert_same_rows(tables, query)
+
+
+@pytest.mark.usefixtures("distributed")
+def test_across_tasks(tables: SparkSession) -> None:
+    tables.conf.set("spark.volley.local.workers", "3")
+    for query in QUERIES:
+        assert_same_rows(tables, query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        # Spark takes the last of the rows with the largest value, whichever that is.
+        "select max_by(id, k) from t",
+        "select mode(x) from values (1), (2) v(x)",
+        "select collect_set(id) from t",
+        "select listagg(cast(id as string)) within group (order by k) from (select /*+ repartition(3) */ * from t)",
+        "select corr(k, 1) from t",
+        "select percentile(f, 0.5) from t where f = 0.0 or f = 1.5",
+    ],
+)
+def test_spark_decides_what_depends_on_the_order_of_rows(tables: SparkSession, query: str) -> None:
+    assert_same_rows(tables, query, native=False)
+    report = volley.last_query(tables)
+    assert report is not None
+    assert [reason.reason for reason in report.reasons] == [Reason.REPLAY]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select k, collect_list(id) from t group by k",
+        "select k, first(id) from t group by k",
+        # Spark sorts by group once a table of 128 groups is full, and rows change their order.
+        "select id % 200, collect_list(id) from range(2000) group by 1",
+        "select collect_set(f) from t",
+        "select k, collect_list(s), count(distinct l) from t group by k",
+        "select percentile_approx(id, 0.5) from t",
+    ],
+)
+def test_what_spark_runs(tables: SparkSession, query: str) -> None:
+    codes = {reason.reason for reason in volley.explain(tables.sql(query)).reasons}
+    assert codes & {Reason.NONDETERMINISTIC, Reason.AGGREGATE}
