@@ -200,6 +200,14 @@ OPTIONS: tuple[Option, ...] = (
         _at_least(1),
     ),
     Option(
+        "pythonFunctions",
+        "boolean",
+        "true",
+        "Call Python functions (UDFs, mapInPandas, applyInPandas, ...) in Volley's own Python workers. If false, Spark "
+        "calls them.",
+        _boolean,
+    ),
+    Option(
         "mixed",
         "boolean",
         "true",
@@ -429,6 +437,7 @@ class Config:
     shuffle_store: str
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int
+    python_functions: bool
     mixed: bool
     jvm_expressions: str
     single_task_size: int

@@ -32,6 +32,11 @@ from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serv
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for data that does not fit into memory. Repeatable. Default: the temporary directory.",
 )
+@click.option(
+    "--python-functions",
+    is_flag=True,
+    help="Run the Python functions of sessions, which are code, in processes of this account. Needs a token.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option. Repeatable.")
 @click.option(
     "--tracing",
@@ -50,6 +55,7 @@ def worker(
     tasks: int | None,
     memory: int | None,
     directories: tuple[Path, ...],
+    python_functions: bool,
     settings: tuple[str, ...],
     tracing: bool,
     metrics_port: int | None,
@@ -66,6 +72,11 @@ def worker(
     """
     if tracing:
         export_spans("volley-worker")
+    if python_functions and listening.security.token is None and not listening.insecure:
+        raise click.BadParameter(
+            "needs a token; otherwise everybody who can connect could run code",
+            param_hint="--python-functions",
+        )
     config = Config.read(parse_settings(settings))
     spill = directories or (Path(tempfile.gettempdir()),)
     check_directories(spill)
@@ -83,6 +94,7 @@ def worker(
             drain_seconds=listening.drain_seconds,
             require_client_certificate=listening.mutual_tls,
             insecure=listening.insecure,
+            python_functions=python_functions,
             metrics_port=metrics_port,
         ),
         listening.security,

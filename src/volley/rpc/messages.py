@@ -18,13 +18,17 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A worker as it describes itself. `slots` is how many tasks of one query it runs at a time."""
+    """A worker as it describes itself. `slots` is how many tasks of one query it runs at a time.
+
+    `runs_python`: its owner lets it run Python functions.
+    """
 
     name: Name
     cores: Count
     slots: Count
     engine_version: str
     protocol_version: int = PROTOCOL_VERSION
+    runs_python: bool = False
 
 
 @dataclass(frozen=True)
