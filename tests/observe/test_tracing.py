@@ -111,6 +111,7 @@ class Collector(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
 def test_a_worker_joins_the_trace_of_its_driver(
     spark: SparkSession, spans: Any, monkeypatch: pytest.MonkeyPatch
