@@ -145,6 +145,13 @@ def distributed(spark: SparkSession) -> SparkSession:
 
 
 @pytest.fixture
+def functions_on_spark(spark: SparkSession) -> SparkSession:
+    """`spark`, told to leave Python functions to Spark: for queries that no engine runs alone."""
+    spark.conf.set("spark.volley.pythonFunctions", "false")
+    return spark
+
+
+@pytest.fixture
 def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """For programs that start a session and stop it: they are given the one of the tests, which stays."""
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
@@ -207,6 +214,8 @@ def leaf_views(
 @pytest.fixture
 def leaves(distributed: SparkSession, leaf_views: dict[str, DataFrame]) -> SparkSession:
     """The session with the views of `helpers/leaves.py`, whose few rows are exchanged nevertheless."""
+    # One of the views is there to be read by Spark.
+    distributed.conf.set("spark.volley.pythonFunctions", "false")
     # Spark forgets what it cached when the view of it is dropped, as it is after each test.
     leaf_views["cached"].cache()
     for name, frame in leaf_views.items():
