@@ -28,6 +28,7 @@ spark.stop()
 """
 
 
+@pytest.mark.spark
 def test_a_program_is_run_and_reported(tmp_path: Path) -> None:
     program = tmp_path / "app.py"
     program.write_text(PROGRAM)

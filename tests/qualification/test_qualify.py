@@ -75,6 +75,7 @@ def report(log: Path, *arguments: str) -> Any:
     return result.output
 
 
+@pytest.mark.spark
 def test_a_rolling_log(rolling_log: Path, tmp_path: Path) -> None:
     assert rolling_log.is_dir()
     log = read_event_log(rolling_log)
@@ -101,6 +102,7 @@ def test_a_rolling_log(rolling_log: Path, tmp_path: Path) -> None:
     assert len(read_event_log(cut).queries) == len(log.queries)
 
 
+@pytest.mark.spark
 def test_every_format(rolling_log: Path) -> None:
     found = json.loads(report(rolling_log, "--format", "json"))
     assert found["engines"]["native"] >= 2
