@@ -108,5 +108,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'volley' has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """For `%load_ext volley`, which IPython calls with its shell."""
+    import importlib
+
+    importlib.import_module("volley.notebook").load(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

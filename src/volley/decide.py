@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -28,6 +29,7 @@ from volley.deployment.base import Deployment
 from volley.errors import CaptureError
 from volley.jvm.programs import Programs
 from volley.plan.capture import Origins, capture
+from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
@@ -76,6 +78,12 @@ class Decision:
         """The tops of the sub-trees that run natively below what Spark runs."""
         parts = [self.plan] if isinstance(self.plan, SparkPart) else [item.part for item in self.inputs]
         return tuple(subplan.node for part in parts for subplan in part.subplans)
+
+
+def _python_access(deployment: Deployment) -> PythonAccess:
+    if not deployment.runs_python:
+        return PythonAccess.NONE
+    return PythonAccess.WITHOUT_FILES if deployment.is_remote else PythonAccess.ALL
 
 
 class Decider:
@@ -143,7 +151,9 @@ class Decider:
 
     def _capture(self, physical: Java, origins: Origins) -> tuple[Node, Programs | None]:
         """Spark's plan, with what the JVM evaluates in it."""
-        plan = capture(self._spark.sparkContext._gateway, physical, origins)
+        gateway = self._spark.sparkContext._gateway
+        python = partial(_python_access, self._deployment)
+        plan = capture(gateway, physical, origins, python=python)
         if not self._jvm:
             return plan, None
         programs = Programs(self._spark, origins)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -88,6 +89,6 @@ def _has_rows(spark: SparkSession, query: str) -> bool:
     """Whether Spark has a result, of types that Arrow has."""
     try:
         spark_rows(spark, query)
-    except (PySparkException, ValueError, TypeError):
+    except (PySparkException, Py4JJavaError, ValueError, TypeError):
         return False
     return True

@@ -48,6 +48,13 @@ from volley.plan.nodes import (
     Window,
     WriteFiles,
 )
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.types import (
     BOOLEAN,
     DATE,
@@ -56,7 +63,9 @@ from volley.plan.types import (
     INTEGRAL,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    ArrayType,
     DecimalType,
+    StructType,
 )
 
 Expressions = frozenset[Expression]
@@ -152,7 +161,7 @@ class OrderCarrier:
             case Limit():
                 child, order = self.carry(node.child)
                 return replace(node, child=child), replace(order, together=ALL_ROWS) if node.whole else order
-            case Window():
+            case Window() | PythonEval():
                 child, order = self.carry(node.child)
                 return replace(node, child=child), order
             case Exchange():
@@ -175,6 +184,8 @@ class OrderCarrier:
             case Generate():
                 return self._generate(node)
             case Expand() | Unknown() | WriteFiles():
+                return node, self._lose(node)
+            case PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
                 return node, self._lose(node)
             case _:
                 return node, Order()
@@ -343,6 +354,9 @@ def _order_after_sort(node: Sort, order: Order) -> Order:
     """A stable sort: by its keys, then as before."""
     before = order.keys
     lost = order.lost
+    if any(isinstance(key.type, ArrayType | StructType) for key in node.keys):
+        # Native sorts order nested values differently.
+        return Order(together=order.together, not_null=order.not_null, lost="Sort" if order.requested else "")
     is_stable = _is_stable(node, order)
     order = replace(order, total=order.total and is_stable)
     if order.requested and not is_stable:

@@ -26,6 +26,12 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.order import order_of
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.traits import traits_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
@@ -88,6 +94,8 @@ def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] 
 def _takes_any_spread(node: Node) -> bool:
     if isinstance(node, Unknown):
         return node.name in _ROW_BY_ROW
+    if isinstance(node, PythonMap | PythonGroupMap | PythonAggregate | PythonWindow):
+        return False
     if isinstance(node, Generate):
         return True
     return all(item.reason in OF_EXPRESSIONS for item in reasons_of(node))

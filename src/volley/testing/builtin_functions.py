@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -128,6 +129,6 @@ def _is_accepted(spark: SparkSession, query: str) -> bool:
     try:
         with conf(spark, {"spark.volley.enabled": "false"}):
             spark.sql(query)
-    except PySparkException:
+    except (PySparkException, Py4JJavaError):
         return False
     return True
