@@ -322,6 +322,30 @@ def test_batches_are_cut_as_in_spark(spark: SparkSession) -> None:
     assert expected.column(0).to_pylist() == ["[1000, 1000, 500]"]
 
 
+def test_one_partition_is_one_call(spark: SparkSession) -> None:
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"n": [sum(batch.num_rows for batch in batches)]})
+
+    frame = spark.range(0, 20_000, 1, 2)
+    for gathered in (frame.coalesce(1), frame.repartition(1), frame.coalesce(1).where("id >= 0")):
+        assert gathered.mapInArrow(count, "n long").collect() == [(20_000,)]
+        report = volley.last_query(spark)
+        assert report is not None
+        assert report.engine == "native"
+
+
+def test_a_function_does_not_see_rows_that_a_filter_below_drops(spark: SparkSession) -> None:
+    """A condition above drops NULLs too, but a function must not meet them before."""
+    length = F.udf(lambda text: len(text), "int")
+    rows(spark).createOrReplaceTempView("rows_with_nulls")
+
+    def query(session: SparkSession) -> DataFrame:
+        texts = session.table("rows_with_nulls").where("s is not null").select("s", length("s").alias("n"))
+        return texts.where("n > 1 and s > '1'")
+
+    assert_same_rows(spark, query)
+
+
 def test_rows_that_were_sorted_for_a_function_come_in_that_order(spark: SparkSession) -> None:
     def runs(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         last, count = None, 0

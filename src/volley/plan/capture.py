@@ -104,6 +104,7 @@ class _Decoder:
         self._reading = reading
         self._origins = origins
         self._python = python
+        self._gathered: list[Node] = []
         self._types = [type_of(value) for value in reading.types]
         self._built: list[Any] = []
         self._operators = 0
@@ -122,6 +123,8 @@ class _Decoder:
         name = entry["operator"]
         if name in TRANSPARENT:
             below: Node = children[0]
+            if name == "CoalesceExec" and entry["values"].get("numPartitions") == 1:
+                self._gathered.append(below)
             return below
         expressions = {field: self._expressions(value) for field, value in entry["expressions"].items()}
         operator = Operator(name, expressions, entry["values"], children)
@@ -134,7 +137,7 @@ class _Decoder:
         if decoder := DECODERS.get(name):
             return decoder(operator)
         if name in PYTHON_DECODERS:
-            return decode_python(operator, self._reading.functions, self._python())
+            return decode_python(operator, self._reading.functions, self._python(), self._gathered)
         if name == "FileSourceScanExec":
             return file_scan(operator, self._reading.scans[operator.value("scan")])
         if name == "ReusedExchangeExec":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -29,10 +29,12 @@ from volley.plan.expressions import (
 from volley.plan.nodes import (
     Exchange,
     Filter,
+    Limit,
     Node,
     Partitioning,
     Project,
     Sort,
+    TopN,
 )
 from volley.plan.python_nodes import (
     EvalType,
@@ -117,14 +119,22 @@ class PythonAccess(Enum):
     ALL = "all"
 
 
-def decode_python(operator: Operator, functions: Functions, access: PythonAccess) -> Node:
-    """The node of an operator in `PYTHON_DECODERS`. `functions` are the pickled functions of the plan, by number."""
+def decode_python(
+    operator: Operator, functions: Functions, access: PythonAccess, gathered: Sequence[Node]
+) -> Node:
+    """The node of an operator in `PYTHON_DECODERS`. `functions` are the pickled functions of the plan, by number.
+
+    The rows of the nodes in `gathered`, by identity, are in one partition because the program said `coalesce(1)`.
+    """
     try:
         if access is PythonAccess.NONE:
             raise _Refused("the workers do not run Python functions")
         if access is PythonAccess.WITHOUT_FILES and any(map(_needs_files, functions)):
             raise _Refused("broadcast variables or added files, which are on the driver's machine")
-        return PYTHON_DECODERS[operator.name](operator, functions)
+        node = PYTHON_DECODERS[operator.name](operator, functions)
+        if isinstance(node, PythonMap) and _is_placed(node.child, gathered):
+            return replace(node, single=True)
+        return node
     except _Refused as refusal:
         return unknown(operator, str(refusal))
 
@@ -151,7 +161,7 @@ def _map(operator: Operator, functions: Functions) -> Node:
     attributes = _attributes(call, child)
     columns = (StructField("struct", StructType(_fields(attributes)), True),)
     program = _one_call(operator, call, (0,), columns, functions)
-    return PythonMap(program, attributes, operator.all("output"), _is_placed(child), child)
+    return PythonMap(program, attributes, operator.all("output"), False, child)
 
 
 def _group_map(operator: Operator, functions: Functions) -> Node:
@@ -240,12 +250,14 @@ def _fields(attributes: tuple[Attribute, ...]) -> tuple[StructField, ...]:
     return tuple(StructField(item.name, item.type, item.nullable) for item in attributes)
 
 
-def _is_placed(node: Node) -> bool:
+def _is_placed(node: Node, gathered: Sequence[Node]) -> bool:
     """Whether rows were partitioned or sorted for what reads them, which sees that."""
-    while isinstance(node, Project | Filter | PythonEval):
+    while isinstance(node, Project | Filter | PythonEval) and not any(node is one for one in gathered):
         node = node.child
     placed = (Partitioning.HASH, Partitioning.RANGE, Partitioning.SINGLE)
-    return isinstance(node, Sort) or (isinstance(node, Exchange) and node.partitioning in placed)
+    if isinstance(node, Exchange):
+        return node.partitioning in placed
+    return isinstance(node, Sort | TopN | Limit) or any(node is one for one in gathered)
 
 
 def _one_call(

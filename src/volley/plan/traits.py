@@ -258,12 +258,11 @@ def _python_eval(node: PythonEval) -> Traits:
         evaluates=node.arguments,
         together=None,
         divisible=_ANY,
-        # Not row by row: a function sees the batches of its task, and it runs beside the plan, not in it.
+        # Not row by row, and nothing is carried: a function sees the batches of its task, and would notice other rows.
         repeatable=True,
         needs_order=False,
         keeps_order=True,
         is_work=True,
-        carries=lambda: _own_columns(node.child),
     )
 
 
