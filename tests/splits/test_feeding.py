@@ -257,11 +257,10 @@ class TestSources:
 
     @pytest.mark.slow
     def test_a_heavy_tail_is_spread_evenly_over_real_workers(self) -> None:
-        # As many as one process reads at a time, however few cores it has: see `worker.engine_threads`.
-        stream = start(numbers(splits=1000, tail="yes", size_pause=0.002), workers=2)
+        stream = start(numbers(splits=1000, tail="yes", size_pause=0.002), workers=4)
         assert sorted(column(stream)) == list(range(10_000))
         loads = fed(stream).bytes_by_task
-        assert len(loads) == 2
+        assert len(loads) == 4
         assert max(loads) <= 1.2 * min(loads)
 
 
