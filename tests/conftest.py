@@ -51,8 +51,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--store", choices=STORES, default="memory", help="where exchanged data is kept")
 
 
+SLOW_TIMEOUT_SECONDS = 1500
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests that need Java are marked, so that `-m "not spark"` selects the others."""
+    """Tests that need Java are marked, so that `-m "not spark"` selects the others. Slow ones may take longer."""
+    if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
     if isinstance(item, pytest.Function) and "spark_session" in item.fixturenames:
         item.add_marker("spark")
 
@@ -140,6 +145,13 @@ def distributed(spark: SparkSession) -> SparkSession:
 
 
 @pytest.fixture
+def functions_on_spark(spark: SparkSession) -> SparkSession:
+    """`spark`, told to leave Python functions to Spark: for queries that no engine runs alone."""
+    spark.conf.set("spark.volley.pythonFunctions", "false")
+    return spark
+
+
+@pytest.fixture
 def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """For programs that start a session and stop it: they are given the one of the tests, which stays."""
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
@@ -202,6 +214,8 @@ def leaf_views(
 @pytest.fixture
 def leaves(distributed: SparkSession, leaf_views: dict[str, DataFrame]) -> SparkSession:
     """The session with the views of `helpers/leaves.py`, whose few rows are exchanged nevertheless."""
+    # One of the views is there to be read by Spark.
+    distributed.conf.set("spark.volley.pythonFunctions", "false")
     # Spark forgets what it cached when the view of it is dropped, as it is after each test.
     leaf_views["cached"].cache()
     for name, frame in leaf_views.items():

@@ -71,7 +71,7 @@ class LocalCluster:
 
     `settings` are options for the workers, `arguments` are command-line arguments of `volley worker`. The workers share
     the machine's cores equally unless `cores` is given. If `services` is above 0, that many shuffle servers are started
-    too, and the workers keep exchanged data there.
+    too, and the workers keep exchanged data there. Without `python_functions` the workers run no Python functions.
     """
 
     def __init__(
@@ -84,7 +84,9 @@ class LocalCluster:
         arguments: Sequence[str] = (),
         services: int = 0,
         service_arguments: Sequence[str] = (),
+        python_functions: bool = True,
     ) -> None:
+        self._python_functions = python_functions
         self._count = workers
         self._services = services
         self._service_arguments = tuple(service_arguments)
@@ -204,6 +206,8 @@ class LocalCluster:
 
     def _start(self, port: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         arguments = ["--cores", str(self._cores), "--memory", self._memory, *self._arguments]
+        if self._python_functions:
+            arguments.append("--python-functions")
         for key, value in self._worker_settings.items():
             arguments += ["--set", f"{key}={value}"]
         return self._process("worker", port, arguments)

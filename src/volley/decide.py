@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -28,6 +29,7 @@ from volley.deployment.base import Deployment
 from volley.errors import CaptureError
 from volley.jvm.programs import Programs
 from volley.plan.capture import Origins, capture
+from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
@@ -35,7 +37,9 @@ from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
 from volley.support.reasons import Engine, Reason, Unsupported
-from volley.support.split import OF_EXPRESSIONS
+
+# Reasons that are always about an expression, never about its operator.
+_OF_EXPRESSIONS = frozenset({Reason.EXPRESSION, Reason.ARGUMENT_VALUE, Reason.CAST, Reason.TIME_ZONE})
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,12 @@ class Decision:
         """The tops of the sub-trees that run natively below what Spark runs."""
         parts = [self.plan] if isinstance(self.plan, SparkPart) else [item.part for item in self.inputs]
         return tuple(subplan.node for part in parts for subplan in part.subplans)
+
+
+def _python_access(deployment: Deployment) -> PythonAccess:
+    if not deployment.runs_python:
+        return PythonAccess.NONE
+    return PythonAccess.WITHOUT_FILES if deployment.is_remote else PythonAccess.ALL
 
 
 class Decider:
@@ -143,7 +153,9 @@ class Decider:
 
     def _capture(self, physical: Java, origins: Origins) -> tuple[Node, Programs | None]:
         """Spark's plan, with what the JVM evaluates in it."""
-        plan = capture(self._spark.sparkContext._gateway, physical, origins)
+        gateway = self._spark.sparkContext._gateway
+        python = partial(_python_access, self._deployment)
+        plan = capture(gateway, physical, origins, python=python)
         if not self._jvm:
             return plan, None
         programs = Programs(self._spark, origins)
@@ -167,7 +179,7 @@ class Decider:
         return replace(on_spark, reasons=(*on_spark.reasons, *refusals))
 
     def _reasons(self, verdict: Verdict) -> tuple[Unsupported, ...]:
-        expressions = [reason.what for reason in verdict.reasons if reason.reason in OF_EXPRESSIONS]
+        expressions = [reason.what for reason in verdict.reasons if reason.reason in _OF_EXPRESSIONS]
         if not self._no_jvm or not expressions:
             return verdict.reasons
         hint = "spark.volley.transport=local evaluates them in the driver's JVM"

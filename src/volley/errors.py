@@ -22,6 +22,7 @@ VolleyError                      code, what happened, what to do next
     |   +-- LeaseExpired         the driver did not renew its lease; the query's data was removed
     +-- ShuffleRefused           a shared shuffle store refuses exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
+    +-- PythonWorkerLost         a Python worker process ended while it ran a function
     +-- SourceError              a source failed to discover its splits
     +-- CommitError              a write may have been committed in part; it is not retried
     +-- CrossingError            rows could not be handed from one engine to the other
@@ -140,6 +141,12 @@ class DataError(QueryError):
     """The native engine met data for which Spark may raise an error (overflow, bad cast, broken file)."""
 
     code = "DATA_ERROR"
+
+
+class PythonWorkerLost(QueryError):
+    """The function crashed its process, or something ended it from outside. Another attempt starts another process."""
+
+    code = "PYTHON_WORKER_LOST"
 
 
 class CommitError(QueryError):

@@ -62,7 +62,7 @@ ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.ar
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
 
 # Its tables are small, and rows are to cross between several tasks.
-pytestmark = pytest.mark.usefixtures("distributed")
+pytestmark = pytest.mark.usefixtures("distributed", "functions_on_spark")
 
 
 def report_of(spark: SparkSession) -> QueryReport:

@@ -21,6 +21,8 @@ from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 
+pytestmark = pytest.mark.usefixtures("functions_on_spark")
+
 DERBY = "jdbc:derby:memory:volley;create=true"
 
 

@@ -19,12 +19,12 @@ import volley
 from volley.errors import DataError
 from volley.lower.null_checks import drop_implied_null_checks
 from volley.lower.operators import lower, select_result
+from volley.lower.scope import Streamed
 from volley.lower.sessions import planning_context
 from volley.lower.streams import StreamTable
 from volley.plan.expressions import Attribute, Call, Expression, Literal
 from volley.plan.nodes import (
     DataFile,
-    FeedInput,
     FileScan,
     Filter,
     Join,
@@ -167,7 +167,7 @@ def _scan(path: Path, columns: tuple[Attribute, ...], size: int | None = None) -
 
 
 def _run(node: Node, inputs: StreamTable | None = None) -> pa.Table:
-    def given(_: StageInput | FeedInput) -> StreamTable:
+    def given(_: Streamed) -> StreamTable:
         assert inputs is not None
         return inputs
 

@@ -196,7 +196,8 @@ def nested(column: Column, levels: int, grow: Callable[[Column], Column]) -> Col
 
 def small_reader(spark: SparkSession, most_parts: int, deepest: int) -> reader.Reader:
     gateway = spark.sparkContext._gateway
-    return reader.Reader(reader.instantiate(gateway, reader.source(), "ProjectExec", "", most_parts, deepest))
+    lists = ("ProjectExec", "", "", "")
+    return reader.Reader(reader.instantiate(gateway, reader.source(), *lists, most_parts, deepest))
 
 
 def test_nested_cases_do_not_double(numbers: DataFrame) -> None:
@@ -277,7 +278,7 @@ def test_as_deep_as_may_be_is_native(numbers: DataFrame, spark: SparkSession) ->
 def test_a_source_that_does_not_compile_says_why(spark: SparkSession) -> None:
     made: Future[reader.Reader] = Future()
     source = reader.source().replace("plan.productArity()", "plan.productWidth()")
-    reader.compile_reader(made, spark.sparkContext._gateway, source, (), ())
+    reader.compile_reader(made, spark.sparkContext._gateway, source, reader.Wanted((), ()))
     with pytest.raises(CaptureError, match=r"could not be compiled: .*productWidth"):
         reader.wait_for_reader(made)
 

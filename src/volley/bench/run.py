@@ -64,6 +64,7 @@ class Results:
     scale: float
     environment: dict[str, Any]
     results: list[Result] = field(default_factory=list)
+    suite: str = "TPC-H"
 
     def of(self, query: str, engine: str) -> Result | None:
         return next((r for r in self.results if (r.query, r.engine) == (query, engine)), None)

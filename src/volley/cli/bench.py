@@ -22,6 +22,7 @@ from volley.bench.run import Results, run_queries
 from volley.bench.table import results_table
 from volley.cli.bench_feed import feed
 from volley.cli.bench_shuffle import shuffle
+from volley.cli.bench_udf import udf
 from volley.cli.console import (
     Command,
     counting_bar,
@@ -51,6 +52,7 @@ def bench() -> None:
 
 bench.add_command(shuffle)
 bench.add_command(feed)
+bench.add_command(udf)
 
 
 def _engine_names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -144,7 +146,7 @@ def tpch(context: click.Context, /, scale: float, queries: str, data: Path | Non
     console = new_console()
     chosen = parse_queries(queries)
     directory = generate_with_progress(console, scale, data)
-    _run_suite(context, console, scale, Suite(chosen, directory, TABLES, query_text), **options)
+    _run_suite(context, console, scale, Suite("TPC-H", chosen, directory, TABLES, query_text), **options)
 
 
 @bench.command()
@@ -163,7 +165,7 @@ def tpcds(context: click.Context, /, scale: float, queries: str, data: Path | No
     with step(console, f"TPC-DS data, scale {scale:g} ..."):
         directory = tpcds_suite.tpcds_data(scale, data)
     tables, text_of = tpcds_suite.tables(directory), partial(tpcds_suite.query_text, directory)
-    suite = Suite(chosen, directory, tables, text_of, tpcds_suite.SETTINGS)
+    suite = Suite("TPC-DS", chosen, directory, tables, text_of, tpcds_suite.SETTINGS)
     _run_suite(context, console, scale, suite, **options)
 
 
@@ -171,6 +173,7 @@ def tpcds(context: click.Context, /, scale: float, queries: str, data: Path | No
 class Suite:
     """The chosen queries, and where to find their tables and texts. `settings` are what Spark needs to read them."""
 
+    name: str
     queries: tuple[str, ...]
     data: Path
     tables: tuple[str, ...]
@@ -233,7 +236,7 @@ def _run_suite(
                     sides[name] = Embedded(spark)
                 case _:
                     sides[name] = DataFusion(suite.data, cores, suite.tables)
-    results = Results(scale, environment(spark, master, cores, chosen_settings))
+    results = Results(scale, environment(spark, master, cores, chosen_settings), suite=suite.name)
     with counting_bar(console) as bar:
         task = bar.add_task("", total=len(suite.queries) * len(engines) * (runs + 1))
 

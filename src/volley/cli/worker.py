@@ -15,6 +15,7 @@ from volley.cli.daemon_options import Listening, bytes_option, listening_options
 from volley.config import Config
 from volley.machine import available_cores, available_memory_bytes
 from volley.shuffle.factory import ShuffleSettings
+from volley.tracing import export_spans
 from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serve
 
 
@@ -31,7 +32,17 @@ from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serv
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for data that does not fit into memory. Repeatable. Default: the temporary directory.",
 )
+@click.option(
+    "--python-functions",
+    is_flag=True,
+    help="Run the Python functions of sessions, which are code, in processes of this account. Needs a token.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option. Repeatable.")
+@click.option(
+    "--tracing",
+    is_flag=True,
+    help="Send OpenTelemetry spans of traced queries to OTEL_EXPORTER_OTLP_ENDPOINT. Needs the extra tracing.",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -44,7 +55,9 @@ def worker(
     tasks: int | None,
     memory: int | None,
     directories: tuple[Path, ...],
+    python_functions: bool,
     settings: tuple[str, ...],
+    tracing: bool,
     metrics_port: int | None,
 ) -> None:
     """Run a worker daemon, which runs the tasks of queries. It needs no Java.
@@ -57,6 +70,13 @@ def worker(
       volley worker --port 7070 --memory 8g
       spark.volley.transport=flight, spark.volley.workers=127.0.0.1:7070
     """
+    if tracing:
+        export_spans("volley-worker")
+    if python_functions and listening.security.token is None and not listening.insecure:
+        raise click.BadParameter(
+            "needs a token; otherwise everybody who can connect could run code",
+            param_hint="--python-functions",
+        )
     config = Config.read(parse_settings(settings))
     spill = directories or (Path(tempfile.gettempdir()),)
     check_directories(spill)
@@ -74,6 +94,7 @@ def worker(
             drain_seconds=listening.drain_seconds,
             require_client_certificate=listening.mutual_tls,
             insecure=listening.insecure,
+            python_functions=python_functions,
             metrics_port=metrics_port,
         ),
         listening.security,

@@ -35,6 +35,10 @@ class Deployment(Protocol):
         """Whether workers are other processes, so that plans may only name what every process can make."""
 
     @property
+    def runs_python(self) -> bool:
+        """Whether the workers run Python functions."""
+
+    @property
     def serves_spark(self) -> bool:
         """Whether Spark's tasks can be given native rows."""
 

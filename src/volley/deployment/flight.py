@@ -9,7 +9,7 @@ from volley.bridge.reading import Access
 from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.deployment.base import absence_seconds, open_ingest, read_security, shared_store, tls_files
-from volley.errors import ConfigError
+from volley.errors import ConfigError, QueryError
 from volley.shuffle.config import ShuffleConfig
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
@@ -23,6 +23,17 @@ class FlightDeployment:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether the owners of all workers that are up let them run Python functions."""
+        if not self._config.python_functions:
+            return False
+        try:
+            found = self.open().workers()
+        except QueryError:
+            return False
+        return bool(found) and all(worker.runs_python for worker in found)
 
     @property
     def absence_seconds(self) -> float:

@@ -34,6 +34,10 @@ class LocalDeployment:
         self._config = config
 
     @property
+    def runs_python(self) -> bool:
+        return self._config.python_functions
+
+    @property
     def serves_spark(self) -> bool:
         """The driver has to listen for Spark's tasks, and may do so beyond loopback only with TLS or if told to."""
         if not self._serves_itself:

@@ -21,6 +21,7 @@ class SparkDeployment:
     """Each stage is a job of the session's SparkContext."""
 
     is_remote = True
+    runs_python = False
     serves_spark = True
 
     def __init__(self, spark: SparkSession, config: Config) -> None:

@@ -17,7 +17,7 @@ from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
 from volley.lower.order_keys import is_computed, order_operand
 from volley.lower.scan import lower_scan
-from volley.lower.scope import Inputs, Scope, arrow_schema, column, distinct, read_schema
+from volley.lower.scope import Inputs, Scope, Streamed, arrow_schema, column, distinct, read_schema
 from volley.lower.streams import StreamTable
 from volley.lower.windows import lower_window
 from volley.plan.expressions import Expression, SortKey, attribute_of
@@ -45,14 +45,21 @@ from volley.plan.nodes import (
     Window,
     WriteFiles,
 )
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 
 
 def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
     """The DataFusion plan of a fragment.
 
     It has one column `c<id>` for each distinct id of `node.output`, in that order, with exactly Spark's type.
-    `inputs` returns the data of each `StageInput` and `FeedInput` (a `StreamTable`). `resources` owns what must live
-    until the run has ended, and removes it on close. Raises DataError if files are not as planned.
+    `inputs` returns the data of each node in `Streamed` (a `StreamTable`). `resources` owns what must live until the
+    run has ended, and removes it on close. Raises DataError if files are not as planned.
     """
     frame = _lower(drop_implied_null_checks(node), Scope(context, inputs, resources))
     return _cast_to(frame, arrow_schema(node.output))
@@ -64,7 +71,7 @@ def lower_split(node: Node, context: SessionContext, resources: ExitStack) -> Da
     return _cast_to(frame, read_schema(node.output))
 
 
-def _no_inputs(node: StageInput | FeedInput) -> StreamTable:
+def _no_inputs(node: Streamed) -> StreamTable:
     raise TypeError(f"a split reads only files, not {type(node).__name__}")
 
 
@@ -89,6 +96,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case OneRow():
             return scope.context.read_empty()
         case StageInput() | FeedInput():
+            return _read_stream(node, scope)
+        case PythonEval() | PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
             return _read_stream(node, scope)
         case Project(expressions, child):
             return _project(expressions, _lower(child, scope))
@@ -205,7 +214,7 @@ def _range(node: Range, scope: Scope) -> DataFrame:
     return numbers.select(*(col("value").alias(column_name(a.id)) for a in distinct(node.output)))
 
 
-def _read_stream(node: StageInput | FeedInput, scope: Scope) -> DataFrame:
+def _read_stream(node: Streamed, scope: Scope) -> DataFrame:
     frame = scope.dataset(scope.inputs(node))
     # DataFusion would push filters into the stream as pyarrow expressions, for which NULL NOT IN (1) is true and
     # NaN > 1 is not. It cannot push them through this function, which with one argument is the identity.

@@ -15,9 +15,13 @@ from datafusion import DataFrame, Expr, SessionContext, col
 from volley.lower.expressions import column_name
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import FeedInput, StageInput
+from volley.plan.python_nodes import PythonNode
 from volley.plan.types import STRING, DataType, to_arrow
 
-Inputs = Callable[[StageInput | FeedInput], ds.Dataset]
+Streamed = StageInput | FeedInput | PythonNode
+"""Nodes whose rows do not come from DataFusion. The worker gives them as streams."""
+
+Inputs = Callable[[Streamed], ds.Dataset]
 
 
 # Sessions are shared, so names must be unique in the process.

@@ -26,6 +26,13 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.traits import traits_of
 from volley.splits.files import FileSource
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
@@ -122,6 +129,9 @@ def _summary(node: Node, workers: int, limits: PlannerLimits, name_of: Callable[
             return f"Join {kind}{' null-aware' if null_aware else ''} on {len(left_keys)} keys" + (
                 " and a condition" if condition is not None else ""
             )
+        case PythonEval() | PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
+            functions = ", ".join(name_of(call.name) for call in node.program.calls)
+            return f"{type(node).__name__} {functions} [{names(node.output)}]"
         case Unknown(name, detail, _, _):
             return f"{name} {detail}".rstrip()
         case _:

@@ -3,6 +3,7 @@ package volley;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.HexFormat;
@@ -11,6 +12,10 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.SparkFiles;
+import org.apache.spark.api.python.PythonBroadcast;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.catalog.CatalogTablePartition;
 import org.apache.spark.sql.catalyst.expressions.Alias;
@@ -38,6 +43,7 @@ import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
+import org.apache.spark.sql.execution.python.ArrowPythonRunner;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
@@ -51,8 +57,9 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Writes a physical plan as one JSON text, in one pass. Spark's own Janino compiles this when a session first needs it
  * (reader.py), so it is Java without lambdas, and type arguments are left out.
  *
- * The text has three tables. `entries` lists expressions and operators, each after all that it consists of, by whose
- * numbers it names them. `types` are the distinct data types, `scans` what file scans read. An entry is
+ * The text has four tables. `entries` lists expressions and operators, each after all that it consists of, by whose
+ * numbers it names them. `types` are the distinct data types, `scans` what file scans read, `functions` the pickled
+ * Python functions. An entry is
  *
  *   [class, type, [children], {field: value}]         an expression; some classes have a form of their own, see part()
  *   {"operator": class, "children": [...], "expressions": {field: numbers}, "values": {field: value}}
@@ -63,17 +70,22 @@ import org.apache.spark.unsafe.types.UTF8String;
 public final class PlanReader {
     private final Set readable;
     private final String[] settings;
+    private final Set python;
+    private final String[] pythonSettings;
     private final int mostParts;
     private final int deepest;
 
     /**
-     * Of operators in `readable` every field is read, of others only the output. `settings` are read for file scans.
-     * Both are lists with commas. A plan of more than `mostParts` parts, or an expression of more than `deepest`
+     * Of operators in `readable` every field is read, of others only the output. `settings` are read for file scans,
+     * `pythonSettings` for the operators in `python`. All are lists with commas. A plan of more than `mostParts` parts, or an expression of more than `deepest`
      * levels, is refused: a part that stands in many places counts in each.
      */
-    public PlanReader(String readable, String settings, int mostParts, int deepest) {
+    public PlanReader(
+            String readable, String settings, String python, String pythonSettings, int mostParts, int deepest) {
         this.readable = new HashSet(Arrays.asList(readable.split(",")));
         this.settings = settings.split(",");
+        this.python = new HashSet(Arrays.asList(python.split(",")));
+        this.pythonSettings = pythonSettings.split(",");
         this.mostParts = mostParts;
         this.deepest = deepest;
     }
@@ -81,7 +93,7 @@ public final class PlanReader {
     /** Throws IllegalStateException for a plan that is too large. */
     public Reading read(SparkPlan plan) {
         try {
-            return new Reading(readable, settings, mostParts, deepest, plan);
+            return new Reading(readable, settings, python, pythonSettings, mostParts, deepest, plan);
         } catch (StackOverflowError error) {
             throw new IllegalStateException("it is nested too deeply");
         }
@@ -111,12 +123,15 @@ public final class PlanReader {
     public static final class Reading {
         private final Set readable;
         private final String[] settings;
+        private final Set python;
+        private final String[] pythonSettings;
         private final int mostParts;
         private final int deepest;
 
         private final Text entries = new Text();
         private final Text types = new Text();
         private final Text scans = new Text();
+        private final Text functions = new Text();
         private final List operators = new ArrayList();
 
         private int numberOfEntries = 0;
@@ -129,24 +144,32 @@ public final class PlanReader {
         private final Map attributeNumbers = new HashMap();
         private final Map typeNumbers = new HashMap();
         private final Map scanNumbers = new IdentityHashMap();
+        private final Map functionNumbers = new IdentityHashMap();
         private final Map unreadNumbers = new IdentityHashMap();
         private Map parts = null;
 
-        Reading(Set readable, String[] settings, int mostParts, int deepest, SparkPlan plan) {
+        Reading(
+                Set readable, String[] settings, Set python, String[] pythonSettings, int mostParts, int deepest,
+                SparkPlan plan) {
             this.readable = readable;
             this.settings = settings;
+            this.python = python;
+            this.pythonSettings = pythonSettings;
             this.mostParts = mostParts;
             this.deepest = deepest;
             entries.open('[');
             types.open('[');
             scans.open('[');
+            functions.open('[');
             operator(plan);
         }
 
         public String text() {
-            StringBuilder all = new StringBuilder(entries.length() + types.length() + scans.length() + 64);
+            int length = entries.length() + types.length() + scans.length() + functions.length();
+            StringBuilder all = new StringBuilder(length + 64);
             all.append("{\"entries\":").append(entries).append("],\"types\":").append(types);
-            return all.append("],\"scans\":").append(scans).append("]}").toString();
+            all.append("],\"scans\":").append(scans);
+            return all.append("],\"functions\":").append(functions).append("]}").toString();
         }
 
         /** The operator whose entry is the `number`th of the entries of operators. */
@@ -211,6 +234,9 @@ public final class PlanReader {
                 values.key("step").number(range.step());
             } else if (readable.contains(name)) {
                 fields((scala.Product) plan, expressions, values);
+                if (python.contains(name)) {
+                    pythonWorker(plan.conf(), values);
+                }
             } else {
                 expressions("output", plan.output(), expressions);
             }
@@ -576,6 +602,8 @@ public final class PlanReader {
                 out.number(((ExprId) value).id());
             } else if (value instanceof Class) {
                 out.string(((Class) value).getName());
+            } else if (value instanceof PythonFunction) {
+                out.number(function((PythonFunction) value));
             } else if (value instanceof Float || value instanceof Double || value instanceof String
                     || value instanceof Character || value instanceof Enum
                     || value instanceof scala.Enumeration.Value) {
@@ -600,6 +628,78 @@ public final class PlanReader {
                 }
                 out.string(shortName(value) + "#" + number);
             }
+        }
+
+        // ------------------------------------------------------------------------------- Python functions
+
+        private int function(PythonFunction function) {
+            Integer number = (Integer) functionNumbers.get(function);
+            if (number == null) {
+                Text text = new Text();
+                describe(function, text);
+                functions.next().raw(text);
+                number = Integer.valueOf(functionNumbers.size());
+                functionNumbers.put(function, number);
+            }
+            return number.intValue();
+        }
+
+        private static void describe(PythonFunction function, Text out) {
+            scala.collection.Seq command = (scala.collection.Seq) function.command();
+            byte[] bytes = new byte[command.size()];
+            scala.collection.Iterator each = command.iterator();
+            for (int i = 0; i < bytes.length; i++) {
+                bytes[i] = ((Byte) each.next()).byteValue();
+            }
+            out.open('{');
+            out.key("command").string(Base64.getEncoder().encodeToString(bytes));
+            out.key("executable").string(function.pythonExec());
+            out.key("version").string(function.pythonVer());
+            out.key("includes").open('[');
+            for (int i = 0; i < function.pythonIncludes().size(); i++) {
+                out.next().string((String) function.pythonIncludes().get(i));
+            }
+            out.close(']');
+            out.key("variables").open('{');
+            Object[] names = function.envVars().keySet().toArray();
+            for (int i = 0; i < names.length; i++) {
+                out.key((String) names[i]).string((String) function.envVars().get(names[i]));
+            }
+            out.close('}');
+            out.key("broadcasts").open('[');
+            for (int i = 0; i < function.broadcastVars().size(); i++) {
+                Broadcast broadcast = (Broadcast) function.broadcastVars().get(i);
+                out.next().open('[').next().number(broadcast.id());
+                out.next().string(((PythonBroadcast) broadcast.value()).path()).close(']');
+            }
+            out.close(']');
+            out.close('}');
+        }
+
+        /** What Spark tells and gives a worker process of this session. */
+        private void pythonWorker(SQLConf conf, Text out) {
+            out.key("runner").open('{');
+            scala.collection.Iterator each = ArrowPythonRunner.getPythonRunnerConfMap(conf).iterator();
+            while (each.hasNext()) {
+                scala.Tuple2 setting = (scala.Tuple2) each.next();
+                out.key((String) setting._1()).string((String) setting._2());
+            }
+            out.close('}');
+            out.key("settings").open('{');
+            for (int i = 0; i < pythonSettings.length; i++) {
+                String value;
+                try {
+                    value = conf.getConfString(pythonSettings[i]);
+                } catch (java.util.NoSuchElementException unset) {
+                    continue;
+                }
+                // The default of some is to be what another one is.
+                if (value != null && !value.startsWith("<")) {
+                    out.key(pythonSettings[i]).string(value);
+                }
+            }
+            out.close('}');
+            out.key("files").string(SparkFiles.getRootDirectory());
         }
 
         // ------------------------------------------------------------------------------------- file scans

@@ -9,11 +9,12 @@ from typing import Any
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
+from volley.plan.decode_python import PYTHON_DECODERS, PYTHON_SETTINGS, PythonAccess, decode_python
 from volley.plan.expressions import Alias, Expression
 from volley.plan.file_scans import SETTINGS, file_scan
 from volley.plan.jvm import Java, enable_quick_ack
 from volley.plan.nodes import Node, Project
-from volley.plan.reader import Reader, Reading, reader_of, wait_for_reader
+from volley.plan.reader import Reader, Reading, Wanted, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
 
 
@@ -59,28 +60,36 @@ class Origins:
         return found[1]() if found else None
 
 
-_READABLE = (*DECODERS, *TRANSPARENT)
+_WANTED = Wanted(
+    (*DECODERS, *TRANSPARENT, *PYTHON_DECODERS), SETTINGS, tuple(PYTHON_DECODERS), PYTHON_SETTINGS
+)
 
 
 def prepare(gateway: Java) -> None:
     """Start compiling the plan reader of this JVM, so that the first query does not wait for it."""
-    reader_of(gateway, _READABLE, SETTINGS)
+    reader_of(gateway, _WANTED)
 
 
 def plan_reader(gateway: Java) -> Reader:
     """The plan reader of this JVM. Raises CaptureError if it cannot be compiled."""
-    return wait_for_reader(reader_of(gateway, _READABLE, SETTINGS))
+    return wait_for_reader(reader_of(gateway, _WANTED))
 
 
-def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) -> Node:
+def capture(
+    gateway: Java,
+    physical_plan: Java,
+    origins: Origins | None = None,
+    *,
+    python: Callable[[], PythonAccess] = lambda: PythonAccess.ALL,
+) -> Node:
     """The plan that Spark would execute. Raises CaptureError rather than guess.
 
-    `origins` records the Spark operator of each node.
+    `origins` records the Spark operator of each node. `python` is asked if the plan calls Python functions.
     """
     enable_quick_ack(gateway)
     try:
         reading = plan_reader(gateway).read(physical_plan)
-        return _Decoder(gateway, reading, Origins() if origins is None else origins).decode()
+        return _Decoder(gateway, reading, Origins() if origins is None else origins, python).decode()
     except (KeyError, IndexError, ValueError) as error:
         raise CaptureError(f"the serialized plan has an unexpected shape: {error!r}.") from error
 
@@ -88,10 +97,14 @@ def capture(gateway: Java, physical_plan: Java, origins: Origins | None = None) 
 class _Decoder:
     """Decodes one plan. An entry only refers to earlier entries."""
 
-    def __init__(self, gateway: Java, reading: Reading, origins: Origins) -> None:
+    def __init__(
+        self, gateway: Java, reading: Reading, origins: Origins, python: Callable[[], PythonAccess]
+    ) -> None:
         self._gateway = gateway
         self._reading = reading
         self._origins = origins
+        self._python = python
+        self._gathered: list[Node] = []
         self._types = [type_of(value) for value in reading.types]
         self._built: list[Any] = []
         self._operators = 0
@@ -110,6 +123,8 @@ class _Decoder:
         name = entry["operator"]
         if name in TRANSPARENT:
             below: Node = children[0]
+            if name == "CoalesceExec" and entry["values"].get("numPartitions") == 1:
+                self._gathered.append(below)
             return below
         expressions = {field: self._expressions(value) for field, value in entry["expressions"].items()}
         operator = Operator(name, expressions, entry["values"], children)
@@ -121,6 +136,8 @@ class _Decoder:
         name = operator.name
         if decoder := DECODERS.get(name):
             return decoder(operator)
+        if name in PYTHON_DECODERS:
+            return decode_python(operator, self._reading.functions, self._python(), self._gathered)
         if name == "FileSourceScanExec":
             return file_scan(operator, self._reading.scans[operator.value("scan")])
         if name == "ReusedExchangeExec":

@@ -48,6 +48,13 @@ from volley.plan.nodes import (
     Window,
     WriteFiles,
 )
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.types import (
     BOOLEAN,
     DATE,
@@ -154,7 +161,7 @@ class OrderCarrier:
             case Limit():
                 child, order = self.carry(node.child)
                 return replace(node, child=child), replace(order, together=ALL_ROWS) if node.whole else order
-            case Window():
+            case Window() | PythonEval():
                 child, order = self.carry(node.child)
                 return replace(node, child=child), order
             case Exchange():
@@ -177,6 +184,8 @@ class OrderCarrier:
             case Generate():
                 return self._generate(node)
             case Expand() | Unknown() | WriteFiles():
+                return node, self._lose(node)
+            case PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
                 return node, self._lose(node)
             case _:
                 return node, Order()

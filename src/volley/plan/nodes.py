@@ -24,6 +24,13 @@ from volley.plan.expressions import (
     SortKey,
     attribute_of,
 )
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.types import LONG, STRING
 
 # ---------------------------------------------------------------------------------------------- sources
@@ -478,6 +485,11 @@ Node = (
     | Expand
     | Generate
     | Window
+    | PythonEval
+    | PythonMap
+    | PythonGroupMap
+    | PythonAggregate
+    | PythonWindow
     | Exchange
     | WriteFiles
     | Join

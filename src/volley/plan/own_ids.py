@@ -7,6 +7,9 @@ the same id, and one would be read as the other.
 
 from __future__ import annotations
 
+PYTHON_ARGUMENT = 2**57
+"""Computed arguments of Python functions."""
+
 CROSSING_ROW = 2**58
 """The constant column that carries rows without columns between Spark and the native engine."""
 

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -35,11 +36,19 @@ _lock = threading.Lock()
 READERS: weakref.WeakKeyDictionary[Any, Future[Reader]] = weakref.WeakKeyDictionary()
 
 
-def reader_of(gateway: Java, operators: tuple[str, ...], settings: tuple[str, ...]) -> Future[Reader]:
-    """The reader of this JVM. The first call starts a thread that compiles it.
+@dataclass(frozen=True)
+class Wanted:
+    """What a reader reads: every field of `operators`, `settings` with every file scan, and `python_settings` with
+    every operator of `python`."""
 
-    It reads every field of `operators`, and `settings` with every file scan.
-    """
+    operators: tuple[str, ...]
+    settings: tuple[str, ...]
+    python: tuple[str, ...] = ()
+    python_settings: tuple[str, ...] = ()
+
+
+def reader_of(gateway: Java, wanted: Wanted) -> Future[Reader]:
+    """The reader of this JVM. The first call starts a thread that compiles it."""
     with _lock:
         if gateway not in READERS:
             made: Future[Reader] = Future()
@@ -47,7 +56,7 @@ def reader_of(gateway: Java, operators: tuple[str, ...], settings: tuple[str, ..
             # A daemon: a process that exits early need not wait for the compiler.
             threading.Thread(
                 target=compile_reader,
-                args=(made, gateway, source(), operators, settings),
+                args=(made, gateway, source(), wanted),
                 name="volley-plan-reader",
                 daemon=True,
             ).start()
@@ -67,12 +76,11 @@ def wait_for_reader(reader: Future[Reader]) -> Reader:
         ) from error
 
 
-def compile_reader(
-    made: Future[Reader], gateway: Java, source: str, operators: tuple[str, ...], settings: tuple[str, ...]
-) -> None:
+def compile_reader(made: Future[Reader], gateway: Java, source: str, wanted: Wanted) -> None:
     """Compile the source and resolve `made` with the reader or the error."""
     try:
-        java = instantiate(gateway, source, ",".join(operators), ",".join(settings), MOST_PARTS, DEEPEST)
+        lists = (wanted.operators, wanted.settings, wanted.python, wanted.python_settings)
+        java = instantiate(gateway, source, *map(",".join, lists), MOST_PARTS, DEEPEST)
         made.set_result(Reader(java))
     except BaseException as error:  # any error: somebody waits for the future
         made.set_exception(CaptureError(f"the plan reader could not be compiled: {describe_error(error)}."))
@@ -87,6 +95,7 @@ class Reading:
         self.entries = found["entries"]
         self.types = found["types"]
         self.scans = found["scans"]
+        self.functions = found["functions"]
 
     def operator(self, number: int) -> Java:
         """The Spark operator with this index among the operator entries."""

@@ -55,6 +55,13 @@ from volley.plan.nodes import (
     WriteFiles,
     expressions,
 )
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.types import FRACTIONAL
 
 
@@ -246,6 +253,44 @@ def _window(node: Window) -> Traits:
     )
 
 
+def _python_eval(node: PythonEval) -> Traits:
+    return Traits(
+        evaluates=node.arguments,
+        together=None,
+        divisible=_ANY,
+        # Not row by row, and nothing is carried: a function sees the batches of its task, and would notice other rows.
+        repeatable=True,
+        needs_order=False,
+        keeps_order=True,
+        is_work=True,
+    )
+
+
+def _python_map(node: PythonMap) -> Traits:
+    # The function may return anything for the rows of a stream, and does not see the same streams again.
+    return Traits(evaluates=node.arguments, together=() if node.single else None, is_work=True)
+
+
+def _python_groups(node: PythonGroupMap | PythonAggregate) -> Traits:
+    # What a function returns for a group may depend on the order of its rows.
+    return Traits(
+        evaluates=(*node.grouping, *node.arguments),
+        together=node.grouping,
+        sorts_input=True,
+        reduces=Reduction.GROUPS,
+        is_work=True,
+    )
+
+
+def _python_window(node: PythonWindow) -> Traits:
+    return Traits(
+        evaluates=(*node.grouping, *node.order, *node.arguments),
+        together=node.grouping,
+        sorts_input=True,
+        is_work=True,
+    )
+
+
 def _exchange(node: Exchange) -> Traits:
     return Traits(
         evaluates=(*node.keys, *node.order),
@@ -299,6 +344,11 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     Expand: _expand,
     Generate: _generate,
     Window: _window,
+    PythonEval: _python_eval,
+    PythonMap: _python_map,
+    PythonGroupMap: _python_groups,
+    PythonAggregate: _python_groups,
+    PythonWindow: _python_window,
     Exchange: _exchange,
     WriteFiles: _write,
     Join: _join,

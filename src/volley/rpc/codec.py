@@ -26,7 +26,7 @@ from volley import ids
 from volley.errors import QueryError
 from volley.events import OperatorMetrics, TaskMetrics
 from volley.fields import Between, Matches
-from volley.plan import expressions, nodes, types
+from volley.plan import expressions, nodes, python_nodes, types
 from volley.rpc import blocks, control, messages, service
 from volley.stages.graph import Output
 
@@ -35,6 +35,7 @@ _MODULES: tuple[ModuleType, ...] = (
     types,
     expressions,
     nodes,
+    python_nodes,
     blocks,
     service,
     messages,

@@ -67,12 +67,16 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The worker's reply. `refusal` says why the two are incompatible; it is empty if they are not."""
+    """The worker's reply. `refusal` says why the two are incompatible; it is empty if they are not.
+
+    `runs_python`: its owner lets it run Python functions.
+    """
 
     identity: Identity
     cores: int
     slots: int
     refusal: str = ""
+    runs_python: bool = False
 
 
 def to_json(words: Hello | Welcome) -> bytes:
@@ -94,7 +98,8 @@ def read_welcome(payload: bytes) -> Welcome | None:
     try:
         words = json.loads(payload)
         cores, slots = int(words["cores"]), int(words["slots"])
-        return Welcome(_read_identity(words), cores, slots, _require_string(words.get("refusal", "")))
+        refusal = _require_string(words.get("refusal", ""))
+        return Welcome(_read_identity(words), cores, slots, refusal, words.get("runs_python") is True)
     except _DECODE_ERRORS:
         return None
 

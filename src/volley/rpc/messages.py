@@ -18,13 +18,17 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A worker as it describes itself. `slots` is how many tasks of one query it runs at a time."""
+    """A worker as it describes itself. `slots` is how many tasks of one query it runs at a time.
+
+    `runs_python`: its owner lets it run Python functions.
+    """
 
     name: Name
     cores: Count
     slots: Count
     engine_version: str
     protocol_version: int = PROTOCOL_VERSION
+    runs_python: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class SplitBatch:
 class TaskSpec:
     """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
 
-    `driver` is the address from which the worker must pull splits, if no driver watches it."""
+    `driver` is the address from which the worker must pull splits, if no driver watches it. `trace` is the
+    W3C `traceparent` for its spans; empty for none."""
 
     attempt: AttemptId
     plan: Node
@@ -78,6 +83,7 @@ class TaskSpec:
     ordered: bool
     inputs: tuple[InputBlocks, ...]
     driver: Name = ""
+    trace: Name = ""
     protocol_version: int = PROTOCOL_VERSION
 
 

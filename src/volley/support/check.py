@@ -28,6 +28,13 @@ from volley.plan.nodes import (
     Window,
 )
 from volley.plan.order import missing_order
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.traits import traits_of
 from volley.plan.types import (
     FRACTIONAL,
@@ -42,7 +49,7 @@ from volley.plan.types import (
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
 from volley.support.generators import check_generate
-from volley.support.operators import JOINS, OPERATORS
+from volley.support.operators import JOINS, OPERATORS, PYTHON_OPERATORS
 from volley.support.reasons import Reason, Unsupported
 from volley.support.windows import check_window
 
@@ -120,6 +127,17 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_types(node.output)
         case LocalRows() | Range() | StageInput():
             yield from _check_types(node.output)
+        case PythonEval():
+            yield from _check_types(node.results)
+        case PythonMap():
+            yield from _check_types(node.output)
+        case PythonGroupMap() | PythonAggregate():
+            yield from _check_types(node.output)
+            yield from _check_groups(node)
+        case PythonWindow():
+            yield from _check_types(node.results)
+            yield from _check_groups(node)
+            yield from _check_keys("Window", node.order)
         case Aggregate():
             yield from check_aggregate(node)
             yield from _check_keys("Aggregate", node.grouping)
@@ -146,6 +164,8 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
         case Unknown(name, detail, _, _):
             rule = OPERATORS.get(name)
             reason = rule.reason if rule and rule.reason else Reason.OPERATOR
+            if name in PYTHON_OPERATORS and detail:
+                reason = Reason.PYTHON
             yield Unsupported(reason, name, detail or (rule.note if rule and rule.reason else ""))
 
 
@@ -171,6 +191,14 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
 
 
 _NOT_IN_KEYS = frozenset({*FRACTIONAL, NULL})
+
+
+def _check_groups(node: PythonGroupMap | PythonAggregate | PythonWindow) -> Iterator[Unsupported]:
+    yield from _check_sort_keys("group", node.grouping)
+    for key in node.grouping:
+        if key.type in FRACTIONAL:
+            # 0.0 and -0.0 are one group, and the function may see either.
+            yield Unsupported(Reason.ARGUMENT_TYPES, "group", f"key of type {key.type}")
 
 
 def _check_order(node: Window | Limit) -> Iterator[Unsupported]:

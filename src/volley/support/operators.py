@@ -26,7 +26,7 @@ class Rule:
         return self.reason is None
 
 
-_PYTHON = "Python functions run in Spark's Python workers."
+_PYTHON = "Functions whose rows are pickled, not sent as Arrow (`useArrow=False`)."
 
 OPERATORS: dict[str, Rule] = {
     "FileSourceScanExec": Rule("Parquet files on a local file system, partitioned or not."),
@@ -66,11 +66,23 @@ OPERATORS: dict[str, Rule] = {
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "CollectTailExec": Rule("tail(): the last rows depend on Spark's partitions.", Reason.OPERATOR),
     "BatchEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
-    "ArrowEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
-    "MapInPandasExec": Rule(_PYTHON, Reason.OPERATOR),
-    "MapInArrowExec": Rule(_PYTHON, Reason.OPERATOR),
-    "FlatMapGroupsInPandasExec": Rule(_PYTHON, Reason.OPERATOR),
+    "ArrowEvalPythonExec": Rule("Python, pandas and Arrow functions of rows, in Python worker processes."),
+    "MapInPandasExec": Rule("mapInPandas: a function sees the batches of one stream of a task."),
+    "MapInArrowExec": Rule("mapInArrow: a function sees the batches of one stream of a task."),
+    "FlatMapGroupsInPandasExec": Rule("applyInPandas, by keys that are not floating-point numbers."),
+    "FlatMapGroupsInArrowExec": Rule("applyInArrow, by keys that are not floating-point numbers."),
+    "ArrowAggregatePythonExec": Rule("pandas and Arrow functions that aggregate groups."),
+    "ArrowWindowPythonExec": Rule("pandas and Arrow functions over whole window partitions."),
+    "FlatMapCoGroupsInPandasExec": Rule("cogroup().applyInPandas.", Reason.OPERATOR),
+    "FlatMapCoGroupsInArrowExec": Rule("cogroup().applyInArrow.", Reason.OPERATOR),
+    "BatchEvalPythonUDTFExec": Rule("Python table functions.", Reason.OPERATOR),
+    "ArrowEvalPythonUDTFExec": Rule("Python table functions.", Reason.OPERATOR),
 }
+
+PYTHON_OPERATORS = frozenset(
+    name for name in OPERATORS if "Python" in name or "InPandas" in name or "InArrow" in name
+)
+"""The operators that call Python functions."""
 
 JOINS: dict[JoinKind, Rule] = {
     JoinKind.INNER: Rule("Keys, conditions or both; a cross join has neither."),

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     FILE_SYSTEM = "FILE_SYSTEM_NOT_SUPPORTED"
     FILE_OPTION = "FILE_OPTION_NOT_SUPPORTED"
     DATA_SOURCE = "DATA_SOURCE_NOT_SUPPORTED"
+    PYTHON = "PYTHON_FUNCTION_NOT_SUPPORTED"
     TIME_ZONE = "SESSION_TIME_ZONE"
     NONDETERMINISTIC = "DEPENDS_ON_SPARK_PARTITIONS"
     ORDER = "DEPENDS_ON_INPUT_ORDER"
@@ -66,6 +67,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.FILE_SYSTEM: "Files on this file system are read by Spark.",
     Reason.FILE_OPTION: "A reader option or file setting has no native form.",
     Reason.DATA_SOURCE: "A data source, or this use of it, has no native form.",
+    Reason.PYTHON: "A Python function uses what only a task of Spark has, or the workers may not run it.",
     Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
     Reason.NONDETERMINISTIC: "The result depends on how Spark partitions the rows.",
     Reason.ORDER: "The rows depend on an ORDER BY below, whose order does not reach this operator natively.",

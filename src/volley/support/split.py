@@ -27,6 +27,12 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.order import order_of
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonGroupMap,
+    PythonMap,
+    PythonWindow,
+)
 from volley.plan.traits import Reduction, traits_of
 from volley.support.check import reasons_of
 from volley.support.reasons import Reason, Unsupported
@@ -37,8 +43,7 @@ _ENOUGH_WORK = 3
 # Spark may run these over rows that it did not partition itself, because they work row by row. The result of other
 # operators, and of Spark's own aggregates, may depend on the partitioning or the order of the rows.
 _ROW_BY_ROW = frozenset({"BatchEvalPythonExec", "ArrowEvalPythonExec"})
-# Reasons that are about an expression, not about its operator.
-OF_EXPRESSIONS = frozenset(
+_OF_EXPRESSIONS = frozenset(
     {
         Reason.EXPRESSION,
         Reason.ARGUMENT_TYPES,
@@ -89,9 +94,11 @@ def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] 
 def _takes_any_spread(node: Node) -> bool:
     if isinstance(node, Unknown):
         return node.name in _ROW_BY_ROW
+    if isinstance(node, PythonMap | PythonGroupMap | PythonAggregate | PythonWindow):
+        return False
     if isinstance(node, Generate):
         return True
-    return all(item.reason in OF_EXPRESSIONS for item in reasons_of(node))
+    return all(item.reason in _OF_EXPRESSIONS for item in reasons_of(node))
 
 
 def _too_small(subplan: list[Node]) -> Unsupported | None:

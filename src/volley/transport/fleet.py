@@ -157,7 +157,11 @@ class Peer:
             self._client = client
             self._draining = False
             self._info = WorkerInfo(
-                self.address, welcome.cores, welcome.slots, welcome.identity.engine_version
+                self.address,
+                welcome.cores,
+                welcome.slots,
+                welcome.identity.engine_version,
+                runs_python=welcome.runs_python,
             )
         self.tried.set()
 

@@ -89,6 +89,8 @@ class DaemonSettings:
     lease_seconds: float = LEASE_SECONDS
     require_client_certificate: bool = False
     insecure: bool = False
+    python_functions: bool = False
+    """Whether it runs the pickled functions of sessions that have the token."""
     metrics_port: int | None = None
     """Where Prometheus finds metrics; None for nowhere."""
 
@@ -138,6 +140,7 @@ class Daemon:
             settings.cores,
             self._stores.used,
             memory=memory,
+            runs_python=settings.python_functions,
             on_end=self._metrics.observe,
         )
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps some of DataFusion's threads free while fed scans wait for rows.
+"""Keeps some of DataFusion's threads free while fed scans and Python operators wait for rows.
 
 A stream of a fed scan blocks the thread that polls it. Below an operator that merges partitions, DataFusion polls it
 again and again and never yields the thread. Opening the file of a split needs a thread, too: if waiting streams held
 all of them, none would ever get a row.
 
 So a process runs a limited number of fed scans at a time, and a stream beyond the limit ends at once. That is correct
-because the streams of a scan share one queue, and its first stream always runs.
+because the streams of a scan share one queue, and its first stream always runs. The same holds for Python operators,
+whose plans below need threads.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class EngineThreads:
     """Counts the threads that fed scans may hold, of all tasks of a process. Methods may be called from any thread."""
 
     def __init__(self, threads: int) -> None:
+        self.table_limit = max(1, threads - 2)
+        """The most scans and Python operators of a task: each holds a thread, and one must be left."""
         self._scan_limit = max(1, threads // 4)
         self._stream_limit = max(1, threads // 2)
         self._scans = 0

@@ -16,10 +16,10 @@ from volley.events import OperatorMetrics
 from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
 from volley.lower.operators import lower, select_result
-from volley.lower.scope import arrow_schema
+from volley.lower.scope import Streamed, arrow_schema
 from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import Batches, StreamTable
-from volley.plan.nodes import FeedInput, Filter, Node, StageInput, walk
+from volley.plan.nodes import FeedInput, Filter, Node, walk
 from volley.plan.traits import below_row_by_row
 from volley.worker.fragment import Fragment, Give, ReadSoFar
 from volley.worker.scan import Scans
@@ -81,7 +81,7 @@ class MicroBatches:
     def _fragment(self, micro_batch: list[pa.RecordBatch], resources: ExitStack) -> Fragment:
         width = min(self._cores, len(micro_batch))
 
-        def rows(_: StageInput | FeedInput) -> StreamTable:
+        def rows(_: Streamed) -> StreamTable:
             parts: list[Batches] = [partial(iter, micro_batch[number::width]) for number in range(width)]
             return StreamTable(arrow_schema(self._node.output), parts)
 

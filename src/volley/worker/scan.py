@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import FeedInput, SourceScan
 from volley.splits.readers import reader_of
 from volley.splits.source import SplitReader
+from volley.worker.batch_queue import NOTHING, BatchQueue
 from volley.worker.engine_threads import EngineThreads, engine_threads
 from volley.worker.split_queue import SplitQueue, SplitQueues, Stopped
 
@@ -55,9 +55,12 @@ class Scans:
         self._scans.append(scan)
         return StreamTable(scan.schema, [scan.batches] * self._cores)
 
-    async def admit(self) -> None:
-        """Wait until the tables may be read. `wait_closed` makes room for those of other tasks."""
-        scans = len(self._scans)
+    async def admit(self, others: int = 0) -> None:
+        """Wait until the tables may be read, with as many others that wait for rows in the same way.
+
+        `wait_closed` makes room for those of other tasks.
+        """
+        scans = len(self._scans) + others
         await self._threads.admit(scans)
         self._admitted = scans
 
@@ -117,7 +120,7 @@ class _Scan:
             self._filters = node.plan.filters
         self._split_queue = split_queue
         self._errors = errors
-        self._queue = _BatchQueue(_QUEUE_BYTES, readers)
+        self._queue = BatchQueue(_QUEUE_BYTES, readers)
         self._threads = [
             threading.Thread(target=self._read, name=f"volley-read-{node.feed}-{number}", daemon=True)
             for number in range(readers)
@@ -136,7 +139,7 @@ class _Scan:
     def micro_batch(self) -> list[pa.RecordBatch] | None:
         """All batches that are ready, without waiting. None at the end."""
         found: list[pa.RecordBatch] = []
-        while (batch := self._queue.get(0)) is not None and batch is not _NOTHING:
+        while (batch := self._queue.get(0)) is not None and batch is not NOTHING:
             found.append(batch)
         return None if batch is None and not found else found
 
@@ -156,7 +159,7 @@ class _Scan:
                 item = self._queue.get(_READING_SECONDS if self._reading else _TURN_SECONDS)
                 if item is None:
                     return
-                yield nothing if item is _NOTHING else item
+                yield nothing if item is NOTHING else item
         finally:
             self._engine_threads.release()
 
@@ -196,59 +199,3 @@ def conform(batch: pa.RecordBatch, attributes: Sequence[Attribute], schema: pa.S
         for column, field in zip(batch.columns, schema, strict=True)
     ]
     return make_batch(columns, schema, batch.num_rows)
-
-
-_NOTHING = empty_batch(pa.schema([]))
-
-
-class _BatchQueue:
-    """A queue between reader threads and streams, bounded in bytes. A batch over the limit is queued alone."""
-
-    def __init__(self, limit_bytes: int, readers: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._readers = readers
-        self._batches: deque[pa.RecordBatch] = deque()
-        self._held_bytes = 0
-        self._changed = threading.Condition()
-        self._closed = False
-        self._error: Exception | None = None
-
-    def put(self, batch: pa.RecordBatch) -> None:
-        with self._changed:
-            while not self._closed and self._batches and self._held_bytes + batch.nbytes > self._limit_bytes:
-                self._changed.wait()
-            if self._closed:
-                raise Stopped
-            self._batches.append(batch)
-            self._held_bytes += batch.nbytes
-            self._changed.notify_all()
-
-    def get(self, timeout_seconds: float) -> pa.RecordBatch | None:
-        """The next batch, `_NOTHING` if none came in time, None at the end."""
-        with self._changed:
-            if not self._batches and self._readers and not self._error and not self._closed:
-                self._changed.wait(timeout_seconds)
-            if self._error:
-                raise self._error
-            if self._batches:
-                batch = self._batches.popleft()
-                self._held_bytes -= batch.nbytes
-                self._changed.notify_all()
-                return batch
-            return _NOTHING if self._readers and not self._closed else None
-
-    def fail(self, error: Exception) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._closed = True
-            self._changed.notify_all()
-
-    def end_reader(self) -> None:
-        with self._changed:
-            self._readers -= 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()

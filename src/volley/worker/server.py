@@ -120,7 +120,8 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
         await worker.drivers.hello(hello.driver, frozenset(QueryId(query) for query in hello.queries))
     except HandshakeRefused as error:
         refusal = f"{error.message} {error.hint}"
-    return to_json(Welcome(worker.identity, worker.cores, worker.slots.limit, refusal))
+    slots = worker.slots
+    return to_json(Welcome(worker.identity, worker.cores, slots.limit, refusal, slots.runs_python))
 
 
 async def _answer(worker: Worker, action: str, body: bytes) -> Any:

@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from volley.byte_semaphore import ByteSemaphore
 from volley.ended_queries import EndedQueries
-from volley.errors import QueryError
+from volley.errors import DataError, QueryError
 from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
 from volley.log_format import about
 from volley.lower.memory import OperatorMemory
+from volley.plan.nodes import walk
+from volley.plan.python_nodes import PythonNode
 from volley.rpc.control import NOT_RESERVED
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
@@ -45,6 +47,7 @@ class NotReserved(QueryError):
 class Slots:
     """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`.
 
+    Without `runs_python`, attempts that call Python functions fail.
     `on_end` is told how each attempt ended.
     """
 
@@ -57,9 +60,11 @@ class Slots:
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         memory: OperatorMemory | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
+        runs_python: bool = True,
         on_end: Callable[[TaskDone | TaskFailure], None] = lambda outcome: None,
     ) -> None:
         self.name = name
+        self.runs_python = runs_python
         self.limit = limit
         self._cores = cores
         self._store = store
@@ -121,6 +126,7 @@ class Slots:
             self._memory,
             self._result_buffer_bytes,
             is_alone=lambda: self.running <= 1,
+            runs_python=self.runs_python,
         )
         self._attempts[task.attempt] = attempt
         _log.debug("attempt %s began", task.attempt, extra=about(_query(task.attempt)))
@@ -165,7 +171,9 @@ class Attempt:
         memory: OperatorMemory | None,
         result_buffer_bytes: int,
         is_alone: Callable[[], bool] = lambda: True,
+        runs_python: bool = True,
     ) -> None:
+        self._runs_python = runs_python
         self._spec = task
         self._is_alone = is_alone
         self._running: Running | None = None
@@ -242,6 +250,7 @@ class Attempt:
         self, store: ShuffleStore, cores: int, memory: OperatorMemory | None
     ) -> TaskDone | TaskFailure:
         try:
+            self._check_python()
             return await run_task(
                 self._spec, store, cores, self._give, memory, self._split_queues, self._set_running
             )
@@ -252,6 +261,11 @@ class Attempt:
 
     def _set_running(self, running: Running) -> None:
         self._running = running
+
+    def _check_python(self) -> None:
+        # A plan carries pickled functions, which are code: only the owner of a worker lets it run code.
+        if not self._runs_python and any(isinstance(node, PythonNode) for node in walk(self._spec.plan)):
+            raise DataError("this worker does not run Python functions.")
 
     async def _give(self, batch: pa.RecordBatch) -> None:
         await self._gate.enter(batch.nbytes)

@@ -22,6 +22,7 @@ from volley.errors import (
     BlockMissing,
     DataError,
     EngineError,
+    PythonWorkerLost,
     QueryError,
     ShuffleRefused,
     SpillDiskFull,
@@ -34,7 +35,7 @@ from volley.lower.engine_errors import Fault, fault_of, plain_message
 from volley.lower.memory import OperatorMemory, can_merge
 from volley.lower.operators import lower, select_result
 from volley.lower.partition import partitioned_plan
-from volley.lower.scope import arrow_schema
+from volley.lower.scope import Inputs, Streamed, arrow_schema
 from volley.lower.sessions import hashing_context, planning_context, running_context
 from volley.lower.streams import StreamTable
 from volley.lower.written import written_plan
@@ -42,10 +43,12 @@ from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFi
 from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
+from volley.tracing import start_span
 from volley.worker.async_sink import AsyncSink
 from volley.worker.fetched import Fetched, Readable
 from volley.worker.fragment import Fragment, Running
 from volley.worker.micro_batches import MicroBatches, find_filtered_scan
+from volley.worker.python.streams import PythonStreams
 from volley.worker.scan import Scans
 from volley.worker.split_queue import SplitQueues
 from volley.worker.write import write_rows
@@ -95,20 +98,24 @@ async def _run_once(
     errors: list[Exception] = []
     fetched = Fetched()
     with ExitStack() as resources:
+        attributes = {"attempt": str(task.attempt), "query": str(task.attempt.query)}
+        span = resources.enter_context(start_span("volley.attempt", parent=task.trace, attributes=attributes))
+        fetched.traceparent = span.traceparent
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
-        running = await run_blocking(
-            Work.PLAN, _plan, task, fetched.measure(store), cores, memory, resources, scans, errors
-        )
+        python = PythonStreams(task.attempt, cores, memory, errors)
+        inputs = _Inputs(task, fetched.measure(store), cores, errors, scans, python, resources)
+        running = await run_blocking(Work.PLAN, _plan, task, inputs, cores, memory, resources, scans, errors)
         on_running(running)
         try:
-            await scans.admit()
+            await scans.admit(python.tables)
             if isinstance(task.plan, WriteFiles):
                 done = await _write(task, task.plan, running, give, started)
             elif task.output is None:
                 done = await _stream(task, running, give, started)
             else:
                 done = await _store(task, task.output, running, store, started)
+            span.set(rows=done.rows, size_bytes=done.size_bytes)
             return fetched.add_to(done)
         except Exception as error:
             # DataFusion turns errors of its inputs into text; the original says which block is lost.
@@ -117,7 +124,9 @@ async def _run_once(
             raise
         finally:
             running.drop()
+            python.close()
             scans.close()
+            await python.wait_closed()
             await scans.wait_closed()
 
 
@@ -199,6 +208,9 @@ def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> 
         kind, code = Failure.WORKER, SpillDiskFull.code
     elif fault is Fault.DATA or isinstance(error, DataError | pa.ArrowException):
         kind = Failure.DATA
+    elif isinstance(error, PythonWorkerLost):
+        # Spark says what it thinks of a function that crashes again.
+        kind = Failure.WORKER if attempt.attempt == 0 else Failure.DATA
     elif isinstance(error, OSError | MemoryError | SpillDiskFull | ShuffleRefused):
         kind = Failure.WORKER
     else:
@@ -212,7 +224,7 @@ def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> 
 
 def _plan(
     task: TaskSpec,
-    store: Readable,
+    inputs: Inputs,
     cores: int,
     memory: OperatorMemory | None,
     resources: ExitStack,
@@ -228,11 +240,6 @@ def _plan(
     planning = (hashing_context if hashed and not joins else planning_context)(width, memory)
     running = running_context(width, memory)
 
-    def inputs(node: StageInput | FeedInput) -> StreamTable:
-        if isinstance(node, FeedInput):
-            return scans.table(node)
-        return _input_table(task.inputs, store, cores, errors, node)
-
     if isinstance(task.plan, WriteFiles):
         rows = select_result(lower(task.plan.child, planning, inputs, resources), task.plan.child)
         return Fragment(running, written_plan(rows, task.plan), errors)
@@ -245,6 +252,28 @@ def _plan(
         return Fragment(running, _executable(frame, task), errors)
     plan = partitioned_plan(frame, hashing_context(width, memory), output.keys, output.partitions)
     return Fragment(running, plan, errors)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Where the rows of a task come from: other stages, feeds and Python functions."""
+
+    task: TaskSpec
+    store: Readable
+    cores: int
+    errors: list[Exception]
+    scans: Scans
+    python: PythonStreams
+    resources: ExitStack
+
+    def __call__(self, node: Streamed) -> StreamTable:
+        match node:
+            case FeedInput():
+                return self.scans.table(node)
+            case StageInput():
+                return _input_table(self.task.inputs, self.store, self.cores, self.errors, node)
+            case _:
+                return self.python.table(node, self, self.resources)
 
 
 def _executable(frame: DataFrame, task: TaskSpec) -> ExecutionPlan:

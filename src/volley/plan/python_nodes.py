@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that call Python functions, and what a Python worker process is told before it gets rows.
+
+The functions stay pickled. Only PySpark's own worker, in a process of its own, unpickles them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from volley.plan.expressions import Attribute, Expression, SortKey, attribute_of
+from volley.plan.types import StructField
+
+if TYPE_CHECKING:
+    from volley.plan.nodes import Node
+
+
+class EvalType(IntEnum):
+    """How the worker calls the functions. The numbers are those of PySpark's `PythonEvalType`."""
+
+    ARROW_BATCHED = 101
+    SCALAR_PANDAS = 200
+    GROUPED_MAP_PANDAS = 201
+    GROUPED_AGG_PANDAS = 202
+    WINDOW_AGG_PANDAS = 203
+    SCALAR_PANDAS_ITER = 204
+    MAP_PANDAS_ITER = 205
+    MAP_ARROW_ITER = 207
+    GROUPED_MAP_ARROW = 209
+    GROUPED_MAP_ARROW_ITER = 215
+    GROUPED_MAP_PANDAS_ITER = 216
+    GROUPED_AGG_PANDAS_ITER = 217
+    SCALAR_ARROW = 250
+    SCALAR_ARROW_ITER = 251
+    GROUPED_AGG_ARROW = 252
+    WINDOW_AGG_ARROW = 253
+    GROUPED_AGG_ARROW_ITER = 254
+
+
+@dataclass(frozen=True)
+class PythonCall:
+    """A chain of pickled functions, the innermost first: each gets the result of the one before.
+
+    `arguments` are positions among the columns that the worker reads, each with the name of the parameter, or None for
+    a positional one.
+    """
+
+    name: str
+    commands: tuple[bytes, ...]
+    arguments: tuple[tuple[int, str | None], ...]
+
+
+@dataclass(frozen=True)
+class PythonProcess:
+    """The process in which functions run: calls with equal processes can share one.
+
+    `variables` are added to the environment. `broadcasts` are the ids and files of broadcast variables. `memory_mb`
+    limits all processes of a worker together; None: no limit. A process that is not `reused` serves one stream of rows.
+    """
+
+    application: str
+    executable: str
+    version: str
+    variables: tuple[tuple[str, str], ...]
+    files_directory: str
+    includes: tuple[str, ...]
+    broadcasts: tuple[tuple[int, str], ...]
+    memory_mb: int | None
+    reused: bool
+
+
+@dataclass(frozen=True)
+class PythonProgram:
+    """Everything that a worker process is told before it gets rows.
+
+    `columns` are the columns it reads, as the functions see them. `settings` are those of the session that PySpark's
+    worker asks for. A batch has `batch_rows` rows; 0: no limit. Spark cuts one at about `batch_bytes`, too.
+    """
+
+    eval_type: EvalType
+    calls: tuple[PythonCall, ...]
+    columns: tuple[StructField, ...]
+    settings: tuple[tuple[str, str], ...]
+    batch_rows: int
+    batch_bytes: int
+    process: PythonProcess
+
+    def setting(self, name: str) -> str | None:
+        return dict(self.settings).get(name)
+
+
+@dataclass(frozen=True)
+class PythonEval:
+    """Adds one column for each call of `program` to the child's columns. The calls read `arguments`."""
+
+    program: PythonProgram
+    arguments: tuple[Expression, ...]
+    results: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output + self.results
+
+
+@dataclass(frozen=True)
+class PythonMap:
+    """A function from all batches of a stream to other batches (`mapInPandas`, `mapInArrow`).
+
+    `single`: the rows were partitioned or sorted for the function, so one stream has to have all of them.
+    """
+
+    program: PythonProgram
+    arguments: tuple[Expression, ...]
+    output: tuple[Attribute, ...]
+    single: bool
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+
+@dataclass(frozen=True)
+class PythonGroupMap:
+    """A function from all rows of a group to other rows (`applyInPandas`, `applyInArrow`)."""
+
+    program: PythonProgram
+    grouping: tuple[Expression, ...]
+    arguments: tuple[Expression, ...]
+    output: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+
+@dataclass(frozen=True)
+class PythonAggregate:
+    """One row per group: its keys, then one value for each call of `program`. The calls read `arguments`."""
+
+    program: PythonProgram
+    grouping: tuple[Expression, ...]
+    arguments: tuple[Expression, ...]
+    results: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return (*(attribute_of(key) for key in self.grouping), *self.results)
+
+
+@dataclass(frozen=True)
+class PythonWindow:
+    """Adds one column for each call of `program`, computed over all rows with the same `grouping`.
+
+    The calls read `arguments`, and see the rows in the order of `order`.
+    """
+
+    program: PythonProgram
+    grouping: tuple[Expression, ...]
+    order: tuple[SortKey, ...]
+    arguments: tuple[Expression, ...]
+    results: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.child.output + self.results
+
+
+PythonNode = PythonEval | PythonMap | PythonGroupMap | PythonAggregate | PythonWindow
+"""The operators whose rows come from Python workers."""

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows on their way to a Python worker and back: cut as Spark cuts them, with the types that the functions see."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from volley.batches import conform, make_batch
+from volley.errors import DataError
+from volley.plan.python_nodes import PythonProgram
+from volley.plan.types import ArrayType, DataType, SimpleType, StructField, StructType, to_arrow
+
+_TIME_ZONE = "spark.sql.session.timeZone"
+_LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
+
+
+def worker_schema(program: PythonProgram) -> pa.Schema:
+    """The columns as Spark sends them: timestamps have the zone of the session."""
+    zone = program.setting(_TIME_ZONE) or "UTC"
+    large = program.setting(_LARGE_TYPES) == "true"
+    return pa.schema([_worker_field(field, zone, large) for field in program.columns])
+
+
+def _worker_field(field: StructField, zone: str, large: bool) -> pa.Field:
+    return pa.field(field.name, _worker_type(field.type, zone, large), field.nullable)
+
+
+def _worker_type(data_type: DataType, zone: str, large: bool) -> pa.DataType:
+    match data_type:
+        case SimpleType("timestamp"):
+            return pa.timestamp("us", tz=zone)
+        case SimpleType("string") if large:
+            return pa.large_string()
+        case SimpleType("binary") if large:
+            return pa.large_binary()
+        case StructType(fields):
+            return pa.struct([_worker_field(field, zone, large) for field in fields])
+        case ArrayType(element, contains_null):
+            return pa.list_(pa.field("element", _worker_type(element, zone, large), contains_null))
+        case _:
+            return to_arrow(data_type)
+
+
+def cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """The batches in groups of exactly `rows` rows, the last one of what is left; 0: all rows in one group."""
+    group: list[pa.RecordBatch] = []
+    missing = rows
+    for batch in batches:
+        while rows and batch.num_rows >= missing:
+            yield [*group, batch.slice(0, missing)]
+            batch = batch.slice(missing)
+            group, missing = [], rows
+        if batch.num_rows:
+            group.append(batch)
+            missing -= batch.num_rows
+    if group:
+        yield group
+
+
+def arguments_of(
+    group: Sequence[pa.RecordBatch], columns: Sequence[int], schema: pa.Schema
+) -> pa.RecordBatch:
+    """These columns of the batches as one batch of `schema`."""
+    arrays = []
+    for column, field in zip(columns, schema, strict=True):
+        chunks = [conform(batch.column(column), field.type) for batch in group]
+        arrays.append(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks))
+    return make_batch(arrays, schema, sum(batch.num_rows for batch in group))
+
+
+def check_size(batch: pa.RecordBatch, program: PythonProgram) -> pa.RecordBatch:
+    """The batch. Raises DataError for one that Spark might cut: by its own estimate, which is not made here."""
+    if program.batch_bytes and batch.nbytes > program.batch_bytes // 2:
+        raise DataError(f"a batch of {batch.nbytes} bytes for a Python function may be too large for Spark.")
+    return batch
+
+
+class Alignment:
+    """Puts results beside the rows that they belong to. Results come in the order of the rows, in batches of any size.
+
+    One thread adds rows, another one results.
+    """
+
+    def __init__(self, kept: Sequence[int], schema: pa.Schema) -> None:
+        """The columns `kept` of the rows come first, then the results; together they have `schema`."""
+        self._kept = kept
+        self._schema = schema
+        self._rows: deque[pa.RecordBatch] = deque()
+
+    def add(self, rows: Iterable[pa.RecordBatch]) -> None:
+        self._rows.extend(rows)
+
+    def match(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The next rows, each with its results. Nothing is copied."""
+        arrays = results_of(results.columns, self._schema, len(self._kept))
+        start = 0
+        while start < results.num_rows:
+            if not self._rows:
+                raise DataError("a Python function returned more rows than it was given.")
+            rows = self._rows.popleft()
+            count = min(rows.num_rows, results.num_rows - start)
+            if count < rows.num_rows:
+                self._rows.appendleft(rows.slice(count))
+            columns = [
+                *(rows.column(place).slice(0, count) for place in self._kept),
+                *(array.slice(start, count) for array in arrays),
+            ]
+            yield make_batch(columns, self._schema, count)
+            start += count
+
+    def finish(self) -> None:
+        if self._rows:
+            raise DataError("a Python function returned fewer rows than it was given.")
+
+
+def results_of(columns: Sequence[pa.Array], schema: pa.Schema, first: int = 0) -> list[pa.Array]:
+    """The results as the plan's types, which are those of `schema` from position `first`.
+
+    Raises DataError if a function returned another type: Spark says how it judges that.
+    """
+    fields = list(schema)[first:]
+    if len(columns) != len(fields):
+        raise DataError(f"a Python worker returned {len(columns)} columns instead of {len(fields)}.")
+    for array, field in zip(columns, fields, strict=True):
+        if not _same_values(array.type, field.type):
+            raise DataError(f"a Python function returned {array.type} instead of {field.type}.")
+    return [conform(array, field.type) for array, field in zip(columns, fields, strict=True)]
+
+
+def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether the types differ at most in names of elements, the zone of timestamps and the width of offsets."""
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
+        return bool(found.unit == wanted.unit) and (found.tz is None) == (wanted.tz is None)
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        pairs = zip(found, wanted, strict=False)
+        return found.num_fields == wanted.num_fields and all(
+            mine.name == theirs.name and _same_values(mine.type, theirs.type) for mine, theirs in pairs
+        )
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return _same_values(found.value_type, wanted.value_type)
+    if pa.types.is_string(wanted):
+        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+    if pa.types.is_binary(wanted):
+        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
+    return bool(found.equals(wanted))
+
+
+_ENOUGH_ROWS = 4096
+_LONGEST_SECONDS = 0.1
+
+
+class Gathered:
+    """Passes on small batches together: a function of groups returns one batch for each."""
+
+    def __init__(self, pass_on: Callable[[pa.RecordBatch], None]) -> None:
+        self._pass_on = pass_on
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._since = 0.0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not self._batches:
+            self._since = time.monotonic()
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= _ENOUGH_ROWS or time.monotonic() - self._since > _LONGEST_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        batches, self._batches, self._rows = self._batches, [], 0
+        if len(batches) <= 1:
+            for batch in batches:
+                self._pass_on(batch)
+        elif batches:
+            for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+                self._pass_on(batch)

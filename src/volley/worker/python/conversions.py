@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each kind of Python operator sends to a worker, and how it makes rows of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from volley.batches import make_batch
+from volley.errors import DataError
+from volley.lower.scope import arrow_schema, distinct
+from volley.plan import own_ids
+from volley.plan.expressions import Alias, Attribute, Expression, SortKey
+from volley.plan.nodes import (
+    Node,
+    Project,
+    Sort,
+)
+from volley.plan.python_nodes import (
+    PythonAggregate,
+    PythonEval,
+    PythonGroupMap,
+    PythonMap,
+    PythonNode,
+    PythonProgram,
+    PythonWindow,
+)
+from volley.worker.python.batching import (
+    Alignment,
+    arguments_of,
+    check_size,
+    cut,
+    results_of,
+    worker_schema,
+)
+from volley.worker.python.groups import Group
+from volley.worker.python.program_run import Outgoing
+
+
+class Conversion(Protocol):
+    """One stream of rows, or of groups of rows. One thread calls `send`, another one `receive` and `finish`."""
+
+    def send(self, items: Iterable[Any], out: Outgoing) -> None:
+        """Send all rows of the plan below: batches, or groups of them."""
+
+    def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of the operator that these results complete."""
+
+    def finish(self) -> None:
+        """All results have come. Raises DataError if some are missing."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """An operator, ready to run: the plan below it, its program, and a conversion for each stream of rows.
+
+    `groups` are the columns of the plan by which rows are grouped; None: they are not. `single`: there is one stream.
+    `needs_rows`: functions are not called if there are none.
+    """
+
+    plan: Node
+    program: PythonProgram
+    schema: pa.Schema
+    conversion: Callable[[], Conversion]
+    groups: tuple[int, ...] | None = None
+    single: bool = False
+    needs_rows: bool = True
+
+
+def convert(node: PythonNode) -> Converted:
+    schema = arrow_schema(node.output)
+    plan = _Inputs(node.child)
+    columns = plan.places(node.arguments)
+    conversion: Callable[[], Conversion]
+    match node:
+        case PythonEval(program, _, _, child):
+            kept = list(range(len(distinct(child.output))))
+            return Converted(plan.node, program, schema, partial(_Eval, program, columns, kept, schema))
+        case PythonMap(program, _, _, single, _):
+            conversion = partial(_Map, program, columns, schema)
+            return Converted(plan.node, program, schema, conversion, single=single, needs_rows=False)
+        case PythonGroupMap(program, grouping, _, _, _):
+            keys = plan.places(grouping)
+            conversion = partial(_GroupMap, program, columns, schema)
+            return Converted(plan.sorted(grouping), program, schema, conversion, tuple(keys))
+        case PythonAggregate(program, grouping, _, _, _):
+            keys = plan.places(grouping)
+            conversion = partial(_Aggregate, program, columns, keys, schema)
+            below = plan.sorted(grouping)
+            # What an aggregate of no rows at all is, Spark has to say.
+            return Converted(below, program, schema, conversion, tuple(keys), not keys, bool(keys))
+        case PythonWindow(program, grouping, order, _, _, child):
+            keys = plan.places(grouping)
+            kept = list(range(len(distinct(child.output))))
+            conversion = partial(_Window, program, columns, kept, schema)
+            return Converted(plan.sorted(grouping, order), program, schema, conversion, tuple(keys))
+
+
+class _Inputs:
+    """The plan below an operator: the child's columns, then those that are computed for the operator."""
+
+    def __init__(self, child: Node) -> None:
+        self._child = child
+        self._columns: list[Expression] = list(distinct(child.output))
+        self._places = {column.id: place for place, column in enumerate(distinct(child.output))}
+
+    @property
+    def node(self) -> Node:
+        return Project(tuple(self._columns), self._child)
+
+    def places(self, expressions: Sequence[Expression]) -> list[int]:
+        """The positions of these expressions among the columns."""
+        return [self._place(expression) for expression in expressions]
+
+    def sorted(self, grouping: Sequence[Expression], order: Sequence[SortKey] = ()) -> Node:
+        """The plan with rows of the same group behind each other, in `order`."""
+        keys = (*(SortKey(_value(key), True, True) for key in grouping), *order)
+        return Project(tuple(self._columns), Sort(keys, False, self._child)) if keys else self.node
+
+    def _place(self, expression: Expression) -> int:
+        value = _value(expression)
+        if isinstance(value, Attribute):
+            return self._places[value.id]
+        self._columns.append(Alias(own_ids.PYTHON_ARGUMENT + len(self._columns), "argument", value))
+        return len(self._columns) - 1
+
+
+def _value(expression: Expression) -> Expression:
+    return expression.child if isinstance(expression, Alias) else expression
+
+
+class _Sender:
+    """Makes batches of the columns that the functions read, as Spark cuts them."""
+
+    def __init__(self, program: PythonProgram, columns: Sequence[int]) -> None:
+        self.schema = worker_schema(program)
+        self._program = program
+        self._columns = columns
+        self._is_struct = len(self.schema) == 1 and self.schema.field(0).name == "struct"
+
+    def batches(
+        self, rows: Iterable[pa.RecordBatch], note: Callable[[list[pa.RecordBatch]], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """`note` is told the rows of each batch before it is sent: their results may be back at once."""
+        for group in cut(rows, self._program.batch_rows):
+            if note is not None:
+                note(group)
+            yield check_size(self._batch(group), self._program)
+
+    def _batch(self, group: list[pa.RecordBatch]) -> pa.RecordBatch:
+        if not self._is_struct:
+            return arguments_of(group, self._columns, self.schema)
+        fields = list(self.schema.field(0).type)
+        inner = arguments_of(group, self._columns, pa.schema(fields))
+        wrapped = pa.StructArray.from_arrays(inner.columns, fields=fields)
+        return make_batch([wrapped], self.schema, inner.num_rows)
+
+    def groups(self, groups: Iterable[Group], out: Outgoing, note: Callable[[Group], None]) -> None:
+        """Send each group as a stream of its own."""
+        for group in groups:
+            note(group)
+            out.integer(1)
+            out.stream(self.schema, self.batches(group))
+        out.integer(0)
+
+
+def _nothing(group: Group) -> None:
+    pass
+
+
+def _unwrap(results: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows in a column of structs."""
+    (wrapped,) = results.columns
+    yield make_batch(results_of(wrapped.flatten(), schema), schema, results.num_rows)
+
+
+class _Eval:
+    """Functions of rows: the results stand beside the rows that they were computed from."""
+
+    def __init__(
+        self, program: PythonProgram, columns: Sequence[int], kept: Sequence[int], schema: pa.Schema
+    ) -> None:
+        self._sender = _Sender(program, columns)
+        self._alignment = Alignment(kept, schema)
+
+    def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
+        out.stream(self._sender.schema, self._sender.batches(items, self._alignment.add))
+
+    def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return self._alignment.match(results)
+
+    def finish(self) -> None:
+        self._alignment.finish()
+
+
+class _Map:
+    """A function of all batches: what it yields are the rows."""
+
+    def __init__(self, program: PythonProgram, columns: Sequence[int], schema: pa.Schema) -> None:
+        self._sender = _Sender(program, columns)
+        self._schema = schema
+
+    def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
+        out.stream(self._sender.schema, self._sender.batches(items))
+
+    def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return _unwrap(results, self._schema)
+
+    def finish(self) -> None:
+        """It may yield as many rows as it likes."""
+
+
+class _GroupMap(_Map):
+    """A function of a whole group."""
+
+    def send(self, items: Iterable[Group], out: Outgoing) -> None:
+        self._sender.groups(items, out, _nothing)
+
+
+class _Aggregate:
+    """Functions from a whole group to one value each, which stand beside the group's keys."""
+
+    def __init__(
+        self, program: PythonProgram, columns: Sequence[int], keys: Sequence[int], schema: pa.Schema
+    ) -> None:
+        self._sender = _Sender(program, columns)
+        self._alignment = Alignment(keys, schema)
+        self._groups = 0
+
+    def send(self, items: Iterable[Group], out: Outgoing) -> None:
+        self._sender.groups(items, out, self._note)
+        if not self._groups:
+            raise DataError("a Python function aggregates no rows.")
+
+    def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return self._alignment.match(results)
+
+    def finish(self) -> None:
+        self._alignment.finish()
+
+    def _note(self, group: Group) -> None:
+        self._groups += 1
+        self._alignment.add([group[0].slice(0, 1)])
+
+
+class _Window:
+    """Functions of a whole window partition, whose results stand beside its rows."""
+
+    def __init__(
+        self, program: PythonProgram, columns: Sequence[int], kept: Sequence[int], schema: pa.Schema
+    ) -> None:
+        self._sender = _Sender(program, columns)
+        self._alignment = Alignment(kept, schema)
+
+    def send(self, items: Iterable[Group], out: Outgoing) -> None:
+        self._sender.groups(items, out, self._alignment.add)
+
+    def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return self._alignment.match(results)
+
+    def finish(self) -> None:
+        self._alignment.finish()

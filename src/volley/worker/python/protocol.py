@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol that Spark's JVM speaks with a Python worker, from the JVM's side.
+
+    to the worker     INIT, length, message     then rows                        then END_OF_STREAM
+    from the worker   ARROW_STREAM, rows        then TIMING, metrics, ...        then END_OF_STREAM
+                      or EXCEPTION, traceback at any of these places
+
+`pyspark.worker_message` reads the message. All integers are big-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, BinaryIO
+
+from volley.errors import DataError, PythonWorkerLost
+from volley.plan.python_nodes import EvalType, PythonProgram
+from volley.plan.types import ArrayType, DataType, DecimalType, SimpleType, StructField, StructType
+
+END_OF_DATA = -1
+EXCEPTION = -2
+TIMING = -3
+END_OF_STREAM = -4
+ARROW_STREAM = -6
+INIT = -8
+
+# Boot, start, finish and processing times, then the bytes that the worker has spilled to memory and to disk.
+_TIMING_BYTES = 6 * 8
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """What `TaskContext.get()` shows to a function: its stage, and a number for its stream of rows in that stage."""
+
+    stage: int
+    partition: int
+    attempt: int
+
+
+def init_message(
+    program: PythonProgram, task: TaskIdentity, broadcasts: Iterable[tuple[int, str | None]]
+) -> bytes:
+    """What a worker is told before it gets rows. `broadcasts` are new variables, or known ones to forget (None)."""
+    out = _Writer()
+    out.integer(task.partition)
+    out.text(program.process.version)
+    out.text(json.dumps(_task_context(task)))
+    out.text(program.process.files_directory)
+    out.integer(len(program.process.includes))
+    for path in program.process.includes:
+        out.text(path)
+    out.boolean(False)  # broadcast files are not encrypted
+    changes = list(broadcasts)
+    out.integer(len(changes))
+    for number, path_of in changes:
+        if path_of is None:
+            out.long(-number - 1)
+        else:
+            out.long(number)
+            out.text(path_of)
+    out.integer(program.eval_type)
+    out.mapping(dict(program.settings))
+    out.mapping(_eval_conf(program))
+    out.integer(len(program.calls))
+    for call in program.calls:
+        out.integer(len(call.arguments))
+        for place, name in call.arguments:
+            out.integer(place)
+            out.boolean(name is not None)
+            if name is not None:
+                out.text(name)
+        out.integer(len(call.commands))
+        for command in call.commands:
+            out.block(command)
+        out.long(0)  # names the call in profiles, which are not made here
+    message = out.bytes()
+    return struct.pack(">ii", INIT, len(message)) + message
+
+
+def _task_context(task: TaskIdentity) -> dict[str, Any]:
+    return {
+        "isBarrier": False,
+        "connInfo": -1,
+        "secret": "",
+        "stageId": task.stage,
+        "partitionId": task.partition,
+        "attemptNumber": task.attempt,
+        "taskAttemptId": task.partition,
+        "cpus": 1,
+        "cpuAmount": "1",
+        "resources": {},
+        "localProperties": {},
+    }
+
+
+def _eval_conf(program: PythonProgram) -> dict[str, str]:
+    if program.eval_type is EvalType.ARROW_BATCHED:
+        return {"input_type": json.dumps(_spark_json(StructType(program.columns)))}
+    return {}
+
+
+def _spark_json(data_type: DataType) -> Any:
+    """A type as Spark writes it in JSON."""
+    match data_type:
+        case SimpleType(name):
+            return name
+        case DecimalType(precision, scale):
+            return f"decimal({precision},{scale})"
+        case ArrayType(element, contains_null):
+            return {"type": "array", "elementType": _spark_json(element), "containsNull": contains_null}
+        case StructType(fields):
+            return {"type": "struct", "fields": [_spark_field(field) for field in fields]}
+        case _:
+            raise TypeError(f"{data_type} is not carried; the support table must refuse it first")
+
+
+def _spark_field(field: StructField) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "type": _spark_json(field.type),
+        "nullable": field.nullable,
+        "metadata": {},
+    }
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._out = BytesIO()
+
+    def integer(self, value: int) -> None:
+        self._out.write(struct.pack(">i", value))
+
+    def long(self, value: int) -> None:
+        self._out.write(struct.pack(">q", value))
+
+    def boolean(self, value: bool) -> None:
+        self._out.write(struct.pack(">?", value))
+
+    def block(self, value: bytes) -> None:
+        self.integer(len(value))
+        self._out.write(value)
+
+    def text(self, value: str) -> None:
+        self.block(value.encode())
+
+    def mapping(self, values: dict[str, str]) -> None:
+        self.integer(len(values))
+        for key, value in values.items():
+            self.text(key)
+            self.text(value)
+
+    def bytes(self) -> bytes:
+        return self._out.getvalue()
+
+
+# ------------------------------------------------------------------------------------------- answers
+
+
+def read_integer(source: BinaryIO) -> int:
+    return int(struct.unpack(">i", read_exactly(source, 4))[0])
+
+
+def read_exactly(source: BinaryIO, size: int) -> bytes:
+    """Raises PythonWorkerLost if the worker has ended."""
+    found = source.read(size)
+    if len(found) < size:
+        raise PythonWorkerLost("Python worker exited unexpectedly (crashed).")
+    return found
+
+
+def read_end(source: BinaryIO, mark: int) -> None:
+    """Read what follows the rows; `mark` is its first integer. Returns when the worker is ready for another task."""
+    while mark == TIMING:
+        read_exactly(source, _TIMING_BYTES)
+        mark = read_integer(source)
+    raise_exception(source, mark)
+    if mark != END_OF_DATA:
+        raise PythonWorkerLost(f"a Python worker sent {mark} where its metrics end.")
+    if read_integer(source) != 0:
+        # Spark adds the updates of the tasks that count. Here an attempt may be repeated, and they would count twice.
+        raise DataError("a Python function updated an accumulator.")
+    mark = read_integer(source)
+    if mark != END_OF_STREAM:
+        raise PythonWorkerLost(f"a Python worker sent {mark} at its end.")
+
+
+def raise_exception(source: BinaryIO, mark: int) -> None:
+    """Raise what a function raised, if `mark` says that it did. Spark then raises it in its own words."""
+    if mark == EXCEPTION:
+        traceback = read_exactly(source, read_integer(source)).decode(errors="replace")
+        raise DataError(f"a Python function raised an exception: {_last_line(traceback)}")
+
+
+def _last_line(traceback: str) -> str:
+    lines = traceback.strip().splitlines()
+    return lines[-1] if lines else "no traceback"

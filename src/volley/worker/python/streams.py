@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python operators of a running task: each ends a plan of its own, and is a table for the plan above.
+
+    plan below  --batches-->  channel  -->  sender  -->  Python worker  -->  reader  -->  queue  -->  plan above
+      on the event loop                     thread        process            thread               DataFusion stream
+
+To a function, each of these streams is a task. There is at most one per core, and only one if the rows are in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from datafusion import DataFrame, SessionContext
+
+from volley.batches import empty_batch
+from volley.errors import DataError, EngineError
+from volley.ids import AttemptId
+from volley.loop import Work, run_blocking
+from volley.lower.memory import OperatorMemory
+from volley.lower.operators import lower
+from volley.lower.scope import Inputs
+from volley.lower.sessions import planning_context, running_context
+from volley.lower.streams import StreamTable
+from volley.plan.python_nodes import PythonNode
+from volley.worker.batch_queue import NOTHING, BatchQueue
+from volley.worker.engine_threads import EngineThreads, engine_threads
+from volley.worker.fragment import Fragment
+from volley.worker.python.batching import Gathered
+from volley.worker.python.channel import Channel
+from volley.worker.python.conversions import Converted, convert
+from volley.worker.python.groups import GroupQueue, cut_groups
+from volley.worker.python.processes import shared_python_workers
+from volley.worker.python.program_run import ProgramRun
+from volley.worker.python.protocol import TaskIdentity
+from volley.worker.split_queue import Stopped
+
+_QUEUE_BYTES = 32 * 2**20
+# How long DataFusion's thread waits for a batch before it does other work: see `worker.scan`.
+_TURN_SECONDS = 0.001
+_END_SECONDS = 5.0
+_POLL_SECONDS = 0.002
+
+
+class PythonStreams:
+    """All Python operators of one run of an attempt. `errors` collects what their plans and functions raise.
+
+    Created on the event loop on which the plans below them run.
+    """
+
+    def __init__(
+        self, attempt: AttemptId, cores: int, memory: OperatorMemory | None, errors: list[Exception]
+    ) -> None:
+        self._attempt = attempt
+        self._cores = cores
+        self._memory = memory
+        self._errors = errors
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._passes: list[_Pass] = []
+        self._streams = 0
+        self._closed = False
+        self._threads = engine_threads()
+        self.tables = 0
+        """How many operators there are, which all may wait for rows at the same time."""
+
+    def table(self, node: PythonNode, inputs: Inputs, resources: ExitStack) -> StreamTable:
+        """The rows of an operator, for the plan above it. Nothing runs before they are read."""
+        self.tables += 1
+        if self.tables > self._threads.table_limit:
+            raise DataError(f"a task has more than {self._threads.table_limit} operators that call Python.")
+        operator = convert(node)
+        frame = lower(operator.plan, planning_context(self._cores, self._memory), inputs, resources)
+        width = self._width(operator, frame)
+        table = _Table(self, operator, frame, width, self._threads)
+        return StreamTable(operator.schema, [partial(table.batches, number) for number in range(width)])
+
+    def _width(self, operator: Converted, frame: DataFrame) -> int:
+        if operator.single:
+            return 1
+        # Groups are dealt to all streams.
+        return self._cores if operator.groups is not None else self._streams_of(frame)
+
+    def _streams_of(self, frame: DataFrame) -> int:
+        return max(1, min(self._cores, int(frame.execution_plan().partition_count)))
+
+    def begin(self, operator: Converted, frame: DataFrame, width: int) -> _Pass:
+        """Run the plan below an operator, in `width` streams."""
+        with self._lock:
+            if self._closed:
+                raise Stopped
+            first = self._attempt.task.task * 1024 + self._streams
+            self._streams += width
+            tasks = [
+                TaskIdentity(self._attempt.task.stage.stage, first + number, self._attempt.attempt)
+                for number in range(width)
+            ]
+            context = running_context(self._cores, self._memory)
+            started = _Pass(operator, frame, context, tasks, self._errors, self._loop)
+            self._passes.append(started)
+        started.start()
+        return started
+
+    def close(self) -> None:
+        """Stop everything. Workers that still run are killed."""
+        with self._lock:
+            self._closed = True
+            passes = list(self._passes)
+        for item in passes:
+            item.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for the threads and plans to stop, but not long: one may be in a call that cannot be interrupted."""
+        deadline = time.monotonic() + _END_SECONDS
+        while any(item.busy for item in self._passes) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+class _Table:
+    """The streams of one operator. DataFusion may read a table several times: each time it is computed again."""
+
+    def __init__(
+        self,
+        owner: PythonStreams,
+        operator: Converted,
+        frame: DataFrame,
+        width: int,
+        threads: EngineThreads,
+    ) -> None:
+        self._owner = owner
+        self._operator = operator
+        self._frame = frame
+        self._width = width
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._passes: list[_Pass] = []
+        self._read = [0] * width
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Rows for one of DataFusion's streams, which share them: any of them may end early, but for the first."""
+        with self._lock:
+            place = self._read[number]
+            self._read[number] += 1
+            if place == len(self._passes):
+                self._passes.append(self._owner.begin(self._operator, self._frame, self._width))
+                self._threads.hold()
+            elif not self._threads.try_hold():
+                return
+        nothing = empty_batch(self._operator.schema)
+        try:
+            while (batch := self._passes[place].output.get(_TURN_SECONDS)) is not None:
+                yield nothing if batch is NOTHING else batch
+        finally:
+            self._threads.release()
+
+
+class _Pass:
+    """One pass over an operator's rows."""
+
+    def __init__(
+        self,
+        operator: Converted,
+        frame: DataFrame,
+        context: SessionContext,
+        tasks: list[TaskIdentity],
+        errors: list[Exception],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.output = BatchQueue(_QUEUE_BYTES, len(tasks))
+        self._frame = frame
+        self._context = context
+        self._errors = errors
+        self._loop = loop
+        self._grouping: _Grouping | None = None
+        if operator.groups is None:
+            self._inputs = [Channel(loop, _QUEUE_BYTES) for _ in tasks]
+            items: list[Iterator[Any]] = [channel.batches() for channel in self._inputs]
+        else:
+            self._inputs = [Channel(loop, _QUEUE_BYTES)]
+            self._grouping = _Grouping(self._inputs[0], operator.groups, self.fail)
+            items = [self._grouping.queue.groups() for _ in tasks]
+        self._streams = [
+            _Stream(operator, task, mine, self.output, self.fail)
+            for task, mine in zip(tasks, items, strict=True)
+        ]
+        self._drive: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ended = False
+
+    def start(self) -> None:
+        if self._grouping is not None:
+            self._grouping.thread.start()
+        for stream in self._streams:
+            stream.thread.start()
+        self._loop.call_soon_threadsafe(self._start_plan)
+
+    def fail(self, error: Exception) -> None:
+        """End the pass. The first error is the one that counts."""
+        self._errors.append(error)
+        self.output.fail(error)
+        self.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self.output.close()
+        for channel in self._inputs:
+            channel.close()
+        if self._grouping is not None:
+            self._grouping.queue.close()
+        for stream in self._streams:
+            stream.close()
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the plan
+            self._loop.call_soon_threadsafe(self._stop_plan)
+
+    @property
+    def busy(self) -> bool:
+        threads = [stream.thread for stream in self._streams]
+        if self._grouping is not None:
+            threads.append(self._grouping.thread)
+        return not self._ended or any(thread.is_alive() for thread in threads)
+
+    def _start_plan(self) -> None:
+        if self._closed:
+            self._ended = True
+        else:
+            self._drive = asyncio.create_task(self._run())
+            self._drive.add_done_callback(self._end)
+
+    def _stop_plan(self) -> None:
+        if self._drive is None:
+            self._ended = True
+        else:
+            self._drive.cancel()
+
+    async def _run(self) -> None:
+        async def give(number: int, batch: pa.RecordBatch) -> None:
+            await self._inputs[number % len(self._inputs)].put(batch)
+
+        # A plan runs once. DataFusion cannot plan on its own threads, on which a pass begins.
+        plan = await run_blocking(Work.PLAN, self._frame.execution_plan)
+        fragment = Fragment(self._context, plan, self._errors)
+        del plan
+        try:
+            await fragment.run(give)
+        finally:
+            fragment.drop()
+
+    def _end(self, drive: asyncio.Task[None]) -> None:
+        self._drive = None
+        self._ended = True
+        error = None if drive.cancelled() else drive.exception()
+        if error is None:
+            for channel in self._inputs:
+                channel.end()
+        else:
+            # A panic of the engine is not an Exception.
+            self.fail(error if isinstance(error, Exception) else EngineError(str(error)))
+
+
+class _Grouping:
+    """The thread that cuts sorted rows into groups, and the queue from which all streams take them."""
+
+    def __init__(self, rows: Channel, keys: tuple[int, ...], fail: Callable[[Exception], None]) -> None:
+        self._rows = rows
+        self._keys = keys
+        self._fail = fail
+        self.queue = GroupQueue(_QUEUE_BYTES)
+        self.thread = threading.Thread(target=self._cut, name="volley-python-groups", daemon=True)
+
+    def _cut(self) -> None:
+        try:
+            for group in cut_groups(self._rows.batches(), self._keys):
+                self.queue.put(group)
+            self.queue.end()
+        except Stopped:
+            pass
+        except Exception as error:
+            self._fail(error)
+
+
+class _Stream:
+    """The rows or groups of one stream through one Python worker."""
+
+    def __init__(
+        self,
+        operator: Converted,
+        task: TaskIdentity,
+        items: Iterator[Any],
+        output: BatchQueue,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._conversion = operator.conversion()
+        self._needs_rows = operator.needs_rows
+        self._run = ProgramRun(shared_python_workers(), operator.program, task)
+        self._items = items
+        self._output = output
+        self._fail = fail
+        self.thread = threading.Thread(target=self._receive, name="volley-python-receive", daemon=True)
+
+    def close(self) -> None:
+        self._run.close()
+
+    def _receive(self) -> None:
+        try:
+            first = next(self._items, None)
+            if first is not None or not self._needs_rows:
+                items = chain([] if first is None else [first], self._items)
+                gathered = Gathered(self._output.put)
+                for results in self._run.results(lambda out: self._conversion.send(items, out)):
+                    for batch in self._conversion.receive(results):
+                        gathered.add(batch)
+                self._conversion.finish()
+                gathered.flush()
+        except Stopped:
+            pass
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._output.end_reader()

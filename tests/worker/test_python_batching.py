@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows on their way to Python workers are cut as Spark cuts them, and results find their rows again."""
+
+from __future__ import annotations
+
+import random
+from itertools import groupby
+
+import pyarrow as pa
+import pytest
+
+from volley.errors import DataError
+from volley.worker.python.batching import Alignment, Gathered, cut, results_of
+from volley.worker.python.groups import cut_groups
+
+SCHEMA = pa.schema([("a", pa.int64()), ("r", pa.int64())])
+
+
+def in_batches(rows: list[int | None], chance: random.Random) -> list[pa.RecordBatch]:
+    """The rows in batches of random sizes, some of them empty."""
+    found = []
+    while rows:
+        size = chance.randrange(0, 6)
+        found.append(pa.record_batch({"a": pa.array(rows[:size], pa.int64())}))
+        rows = rows[size:]
+    return found
+
+
+def values(batches: list[pa.RecordBatch]) -> list[int | None]:
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_have_as_many_rows_as_spark_gives_them(seed: int) -> None:
+    chance = random.Random(seed)
+    rows: list[int | None] = list(range(chance.randrange(0, 40)))
+    size = chance.randrange(1, 9)
+    groups = list(cut(in_batches(rows, chance), size))
+    assert [values(group) for group in groups] == [rows[i : i + size] for i in range(0, len(rows), size)]
+    assert [values(group) for group in cut(in_batches(rows, chance), 0)] == ([rows] if rows else [])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_group_is_whole_wherever_batches_end(seed: int) -> None:
+    chance = random.Random(seed)
+    keys = [chance.choice([None, 1, 2, 3, 4]) for _ in range(chance.randrange(0, 30))]
+    rows = sorted(keys, key=lambda key: -1 if key is None else key)
+    groups = [values(group) for group in cut_groups(in_batches(rows, chance), [0])]
+    assert groups == [list(group) for _, group in groupby(rows)]
+    assert [values(group) for group in cut_groups(in_batches(rows, chance), [])] == ([rows] if rows else [])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_results_stand_beside_their_rows(seed: int) -> None:
+    chance = random.Random(seed)
+    rows: list[int | None] = list(range(chance.randrange(1, 40)))
+    alignment = Alignment([0], SCHEMA)
+    alignment.add(batch for batch in in_batches(rows, chance) if batch.num_rows)
+    found = []
+    for results in in_batches(rows, chance):
+        found += [batch.to_pylist() for batch in alignment.match(results)]
+    alignment.finish()
+    assert [row for part in found for row in part] == [{"a": row, "r": row} for row in rows]
+
+
+def test_too_few_and_too_many_results_are_errors() -> None:
+    batch = pa.record_batch({"a": [1, 2]})
+    alignment = Alignment([0], SCHEMA)
+    alignment.add([batch])
+    list(alignment.match(batch.slice(0, 1)))
+    with pytest.raises(DataError, match="fewer"):
+        alignment.finish()
+    with pytest.raises(DataError, match="more"):
+        list(alignment.match(batch))
+
+
+def test_a_result_of_another_type_is_left_to_spark() -> None:
+    schema = pa.schema([("s", pa.string()), ("t", pa.timestamp("us", tz="UTC"))])
+    zone = pa.array([0], pa.timestamp("us", tz="Asia/Tokyo"))
+    large = pa.array(["a"], pa.large_string())
+    assert [array.type for array in results_of([large, zone], schema)] == [field.type for field in schema]
+    with pytest.raises(DataError, match="int64"):
+        results_of([pa.array([1]), zone], schema)
+    with pytest.raises(DataError, match="1 columns instead of 2"):
+        results_of([zone], schema)
+
+
+def test_small_batches_are_passed_on_together() -> None:
+    passed: list[pa.RecordBatch] = []
+    gathered = Gathered(passed.append)
+    for number in range(5000):
+        gathered.add(pa.record_batch({"a": [number]}))
+    gathered.flush()
+    gathered.flush()
+    assert values(passed) == list(range(5000))
+    assert len(passed) < 100
