@@ -4,6 +4,8 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 SCALE ?= 1
+SECONDS ?= 60
+SEED ?= 0
 # Test processes. Each may have a Spark session and a cluster of its own.
 JOBS ?= 2
 # A file stays in one process, so that its tests share clusters and tables. tests/conftest.py has them in order.
@@ -13,7 +15,7 @@ STORES ?= memory service object
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix lint bench docs docs-functions java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix fuzz docstrings lint bench docs docs-functions java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -23,6 +25,8 @@ help:
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
+	@echo "make fuzz         random programs against Spark; differences become tests        (SECONDS=60 SEED=0)"
+	@echo "make docstrings   PySpark's docstring examples: which run natively, and what blocks others"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
 	@echo "make docs         write the generated pages of docs/ anew"
@@ -64,6 +68,12 @@ test-matrix: $(READY) java
 		$(BIN)/pytest -q $(PARALLEL) --transport $$transport --store $$store $(MATRIX_SUITES); \
 	done; done
 
+fuzz: $(READY) java
+	@$(BIN)/python -m volley.testing.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+docstrings: $(READY) java
+	@$(BIN)/python -m volley.testing.docstrings
+
 lint: $(READY) types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -78,5 +88,5 @@ docs-functions: $(READY)
 	$(BIN)/python docs/functions.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis fuzz-findings spark-warehouse metastore_db derby.log
 	find src tests docs examples -name __pycache__ -type d -prune -exec rm -rf {} +

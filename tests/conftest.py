@@ -51,8 +51,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--store", choices=STORES, default="memory", help="where exchanged data is kept")
 
 
+SLOW_TIMEOUT_SECONDS = 1500
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests that need Java are marked, so that `-m "not spark"` selects the others."""
+    """Tests that need Java are marked, so that `-m "not spark"` selects the others. Slow ones may take longer."""
+    if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
     if isinstance(item, pytest.Function) and "spark_session" in item.fixturenames:
         item.add_marker("spark")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
 # Streams of fed scans hold threads of DataFusion while they wait (worker/engine_threads.py), so there must be more than
 # one a core. The others sleep: on two cores, TPC-H took the same CPU time with 2, 8 and 32 threads.
-os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(8, 4 * (os.cpu_count() or 1))))
+os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(32, 8 * (os.cpu_count() or 1))))
 
 # gRPC prints its own lines about connections that fail, above the error that says what to do.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -106,6 +106,13 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'volley' has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """For `%load_ext volley`, which IPython calls with its shell."""
+    import importlib
+
+    importlib.import_module("volley.notebook").load(shell)
 
 
 def __dir__() -> list[str]:

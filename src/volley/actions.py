@@ -39,7 +39,9 @@ def run(
 ) -> Value:
     """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
     with Query(frame.sparkSession, action) as query:
-        decision = query.decide(lambda decider: decider.decide(frame._jdf.queryExecution()))
+        execution = frame._jdf.queryExecution()
+        decision = query.decide(lambda decider: decider.decide(execution))
+        query.list_in_spark_ui(decision, execution)
 
         def natively() -> Answer[Value]:
             with query.start(decision) as batches:
@@ -76,7 +78,9 @@ def _stream(
     """Yields None when the query has begun, then its rows."""
     # Rows are taken between other work of this thread, so the jobs of the query cannot be told apart by a tag.
     with Query(frame.sparkSession, action, ApplicationTasks) as query:
-        decision = query.decide(lambda decider: decider.decide(frame._jdf.queryExecution(), subplans=False))
+        execution = frame._jdf.queryExecution()
+        decision = query.decide(lambda decider: decider.decide(execution, subplans=False))
+        query.list_in_spark_ui(decision, execution)
 
         def natively() -> Answer[Chunks]:
             batches = query.start(decision)
@@ -124,6 +128,8 @@ def write(
     with Query(spark, action) as query:
         command = analyzed(spark, make_command())
         decision = query.decide(lambda decider: decider.decide_write(command))
+        if decision.write is not None:
+            query.list_in_spark_ui(decision, decision.write.rows)
 
         def natively() -> Answer[None]:
             if isinstance(decision.plan, SparkPart):

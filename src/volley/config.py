@@ -361,6 +361,27 @@ OPTIONS: tuple[Option, ...] = (
         _choice("auto", "on", "off"),
     ),
     Option(
+        "ui",
+        "choice",
+        "auto",
+        "List native queries in the SQL tab of Spark's UI and in its event log: auto (where Spark has one), on or off.",
+        _choice("auto", "on", "off"),
+    ),
+    Option(
+        "explain.spark",
+        "boolean",
+        "false",
+        "Let DataFrame.explain() say at its end whether Volley would run the query.",
+        _boolean,
+    ),
+    Option(
+        "tracing",
+        "boolean",
+        "false",
+        "Make OpenTelemetry spans of queries, stages and tasks. Needs the extra tracing.",
+        _boolean,
+    ),
+    Option(
         "metrics.port",
         "integer",
         "",
@@ -439,6 +460,9 @@ class Config:
     task_attempts: int
     timeout_seconds: float
     progress: str
+    ui: str
+    explain_spark: bool
+    tracing: bool
     metrics_port: int | None
     metrics_host: str
     history_dir: str

@@ -37,7 +37,9 @@ from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
 from volley.support.reasons import Engine, Reason, Unsupported
-from volley.support.split import OF_EXPRESSIONS
+
+# Reasons that are always about an expression, never about its operator.
+_OF_EXPRESSIONS = frozenset({Reason.EXPRESSION, Reason.ARGUMENT_VALUE, Reason.CAST, Reason.TIME_ZONE})
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class Decider:
         return replace(on_spark, reasons=(*on_spark.reasons, *refusals))
 
     def _reasons(self, verdict: Verdict) -> tuple[Unsupported, ...]:
-        expressions = [reason.what for reason in verdict.reasons if reason.reason in OF_EXPRESSIONS]
+        expressions = [reason.what for reason in verdict.reasons if reason.reason in _OF_EXPRESSIONS]
         if not self._no_jvm or not expressions:
             return verdict.reasons
         hint = "spark.volley.transport=local evaluates them in the driver's JVM"

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from volley.tracing import flush_spans
+
 _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.5
@@ -49,6 +51,7 @@ def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = Non
     daemon.drain(hurry)
     _log.info("stopping%s", ", at a second signal" if hurry.is_set() else "")
     daemon.close()
+    flush_spans()
     # Threads of Flight and DataFusion may still be working on a batch that nobody needs. Shutting down the interpreter
     # under them can abort the process.
     os._exit(0)

@@ -29,6 +29,7 @@ from volley.events import EventLog, TaskStarted
 from volley.ids import QueryId
 from volley.interrupts import job_tag
 from volley.observe.progress import progress_listeners
+from volley.observe.query_tracer import QueryTracer
 from volley.observe.recorder import QueryRecorder
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
@@ -62,6 +63,7 @@ class NativeRun:
         query: QueryId,
         labels: frozenset[Label],
         recorder: QueryRecorder | None = None,
+        tracer: QueryTracer | None = None,
     ) -> None:
         self.boundary = EngineBoundary(self.materialize)
         self.writer_began = False
@@ -74,6 +76,7 @@ class NativeRun:
         self._query = query
         self._labels = labels
         self._recorder = recorder
+        self._tracer = tracer
         self._inputs: SparkInputs | None = None
         self._subplans: list[MaterializedResult] = []
         self._top: ResultStream | None = None
@@ -148,7 +151,8 @@ class NativeRun:
     ) -> Running:
         input_bytes = partial(_input_bytes, graph)
         recorders = [self._recorder.listen(input_bytes)] if self._recorder else []
-        events = EventLog(*recorders, *progress_listeners(self._config.progress, input_bytes))
+        tracers = [self._tracer] if self._tracer else []
+        events = EventLog(*tracers, *recorders, *progress_listeners(self._config.progress, input_bytes))
         self._logs.append(events)
         token = CancellationToken()
         query = RunningQuery(str(self._query), self._session, token, self._labels)
@@ -164,6 +168,7 @@ class NativeRun:
                 limits=self._limits,
                 absence_seconds=self._deployment.absence_seconds,
                 materialized_inputs=inputs,
+                traceparent=self._tracer.traceparent if self._tracer else lambda stage: "",
             )
             return begin(graph, transport, options)
         except BaseException:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from volley import session_state
 from volley.bridge.native_to_spark import SparkPart, SparkRows
-from volley.callers import warn_caller
+from volley.callers import caller, warn_caller
 from volley.config import Config
 from volley.coordinator.result import ResultStream
 from volley.decide import Decider, Decision
@@ -38,8 +38,10 @@ from volley.interrupts import job_tag, labels_of
 from volley.native_run import NativeRun
 from volley.observe.driver_metrics import driver_metrics
 from volley.observe.history_writer import HistoryWriter, history_writer
+from volley.observe.query_tracer import QueryTracer, query_tracer
 from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
+from volley.observe.spark_ui import SqlTabEntry, wants_entry
 from volley.observe.tasks import TaggedJobs
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
@@ -108,6 +110,8 @@ class Query:
         self._committing = False
         self._reported = False
         self._recorder: QueryRecorder | None = None
+        self._tracer: QueryTracer | None = None
+        self._entry: SqlTabEntry | None = None
         self._history: HistoryWriter | None = None
         self._before = session_state.latest(self._session)
         self._held = ExitStack()
@@ -145,10 +149,18 @@ class Query:
             query=self.id,
             labels=labels_of(self.spark),
             recorder=self._recorder,
+            tracer=self._tracer,
         )
         self._held.callback(run.close)
         self._run = run
         return decision
+
+    def list_in_spark_ui(self, decision: Decision, execution: Java) -> None:
+        """Make a native query an entry of Spark's SQL tab. Spark lists what it runs itself."""
+        assert self._config is not None
+        if decision.engine == "native" and wants_entry(self.spark, self._config.ui):
+            description = f"{self.action} at {caller()}, native by Volley"
+            self._entry = SqlTabEntry(self.spark, execution, description, f"Volley query {self.id}")
 
     def start(self, decision: Decision, plan: Node | None = None) -> ResultStream | SparkRows:
         """Start what Volley runs: the plan of the decision, or `plan` in its place."""
@@ -234,11 +246,12 @@ class Query:
     # ------------------------------------------------------------------------------------------- the report
 
     def _record(self, config: Config, decision: Decision) -> None:
-        """From here on the history knows of the query."""
+        """From here on the history and the traces know of the query."""
+        started = time.time() - (time.perf_counter() - self._started)
+        self._tracer = query_tracer(config, self.id, self.action, started)
         self._history = history_writer(config)
         if self._history is not None:
             origin = origin_of(self.spark, self._session, self.action)
-            started = time.time() - (time.perf_counter() - self._started)
             self._recorder = QueryRecorder(self.id, origin, decision, started)
             self._history.put(self._recorder)
 
@@ -290,6 +303,11 @@ class Query:
             metrics.observe(report)
         if is_last:
             session_state.keep(self._session, report)
+        if self._tracer is not None:
+            self._tracer.finish(report)
+        if self._entry is not None:
+            replayed = "" if report.engine == "native" else f"replayed on Spark: {report.reasons[0]}"
+            self._entry.end(str(report.error) if report.error else replayed or None)
         if self._recorder is not None and self._history is not None:
             self._recorder.finish(report)
             self._history.put(self._recorder)

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley import session_state
 from volley.actions import record_only
@@ -23,6 +24,7 @@ from volley.config import Config
 from volley.errors import SessionError
 from volley.intercepts import INTERCEPTS, Intercept
 from volley.interrupts import install as install_interrupts
+from volley.observe.explain import explain_after_spark
 from volley.plan.capture import prepare
 from volley.plan.local_data import remember
 from volley.settings import ENABLED, SEAM, settings, switch
@@ -93,6 +95,7 @@ def _install() -> None:
                 wrapped = _wrap(intercept, original)
             setattr(intercept.owner, intercept.method, wrapped)
         SparkSession.createDataFrame = _remembering(SparkSession.createDataFrame)  # type: ignore[method-assign]
+        ClassicDataFrame.explain = _explaining(ClassicDataFrame.explain)  # type: ignore[method-assign]
         install_interrupts()
         _installed = True
 
@@ -123,6 +126,15 @@ def _wrap(intercept: Intercept, original: Callable[..., Any]) -> Callable[..., A
 
     setattr(answer, SEAM, True)
     return wraps(original)(answer) if hasattr(original, "__name__") else answer
+
+
+def _explaining(explain: Callable[..., None]) -> Callable[..., None]:
+    @wraps(explain)
+    def explain_twice(frame: DataFrame, *arguments: Any, **named: Any) -> None:
+        explain(frame, *arguments, **named)
+        explain_after_spark(frame)
+
+    return explain_twice
 
 
 def _remembering(create: Callable[..., DataFrame]) -> Callable[..., DataFrame]:

@@ -15,6 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
+from volley.config import Config
+from volley.errors import ConfigError, QueryError
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
 
@@ -248,3 +250,25 @@ def test_settings_under_which_spark_reads_files_differently(
     assert report is not None
     assert f"{key}={value}" in [reason.detail for reason in report.reasons]
     assert report.engine == "spark"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("local.workers", "many", "a whole number of at least 1"),
+        ("timeoutSeconds", "soon", "a number of seconds above 0"),
+        ("timeoutSeconds", "inf", "a number of seconds above 0"),
+        ("shuffle.port", "http", "a port, or 0 for any"),
+        ("shuffle.memoryFraction", "half", "a number between 0 and 1"),
+    ],
+)
+def test_an_option_that_is_no_number_says_what_is_expected(option: str, value: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Config.read({f"spark.volley.{option}": value})
+    assert f"expected {expected}." in str(raised.value)
+    assert "literal" not in str(raised.value)
+
+
+def test_a_message_ends_once() -> None:
+    assert QueryError("it says: no such thing..").message == "it says: no such thing."
+    assert QueryError("and so on...").message == "and so on..."

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from volley.bench.udf import CASES, Sizes, UdfRun, measure, udf_table
 
 
+@pytest.mark.slow
 def test_it_measures_volley_and_spark(spark: SparkSession) -> None:
     told: list[str] = []
     sizes = Sizes(rows=1000, groups=10)

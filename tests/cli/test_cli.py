@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from volley.cli.checks import CHECKS, Finding, check_java, check_memory, check_packages
 from volley.cli.main import cli
 from volley.config import OPTIONS
+from volley.errors import ConfigError
 
 
 def run(*arguments: str, timeout_seconds: int = 240) -> subprocess.CompletedProcess[str]:
@@ -160,6 +161,14 @@ class TestDoctor:
 
 
 class TestDemo:
+    def test_without_java_it_says_what_to_do(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        result = CliRunner().invoke(cli, ["demo"])
+        assert isinstance(result.exception, ConfigError)
+        assert "openjdk-17-jre-headless" in str(result.exception)
+        assert "volley doctor" in str(result.exception)
+
     @pytest.mark.usefixtures("shared_spark")
     def test_it_prints_results_seconds_and_an_explanation(self) -> None:
         result = CliRunner().invoke(cli, ["demo", "--scale", "0.01"])

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TypeGuard
 
 import pyarrow as pa
@@ -101,6 +103,25 @@ def test_several_tasks_evaluate_at_once(table: SparkSession, distributed: SparkS
     with conf(table, {"spark.volley.local.workers": "3"}):
         assert_same_rows(table, _PLACES[1])
         assert_same_rows(table, _PLACES[2])
+
+
+def test_queries_of_several_threads_share_the_jvm(table: SparkSession) -> None:
+    expected = table.sql(_PLACES[1]).collect()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: table.sql(_PLACES[1]).collect(), range(8)))
+    assert all(rows == expected for rows in found)
+
+
+def test_rows_are_streamed_and_written(table: SparkSession, tmp_path: Path) -> None:
+    frame = table.sql("select k, s, date_format(t, 'yyyy') y, format_string('%s-%d', s, k) f from t")
+    assert sorted(map(str, frame.toLocalIterator())) == sorted(map(str, frame.collect()))
+    frame.write.partitionBy("y").parquet(str(tmp_path / "written"))
+    assert _report(table).engine == "native"
+    written = table.read.parquet(str(tmp_path / "written")).select(*frame.columns)
+    with conf(table, {"spark.volley.enabled": "false"}):
+        assert sorted(map(str, written.collect())) == sorted(
+            str(row).replace(f"y='{row.y}'", f"y={row.y}") for row in frame.collect()
+        )
 
 
 # -------------------------------------------------------------------------------------------------- values and types

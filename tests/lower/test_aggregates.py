@@ -123,3 +123,12 @@ def test_overflow_is_sparks_error(tables: SparkSession, call: str) -> None:
 def test_overflow_without_ansi_is_sparks_value(tables: SparkSession, call: str) -> None:
     tables.conf.set("spark.sql.ansi.enabled", "false")
     assert_same_rows(tables, f"select {call} from t", native=False)
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_average_of_longs_that_doubles_cannot_hold(distributed: SparkSession, workers: str) -> None:
+    """Spark adds them as doubles: the first two cancel out, although they are not opposites."""
+    distributed.conf.set("spark.volley.local.workers", workers)
+    longs = "values (1, 9223372036854775807L), (1, -9223372036854775808L), (2, 3L), (2, 4L) t(k, v)"
+    assert_same_rows(distributed, f"select avg(v), sum(v) from {longs} where k = 1")
+    assert_same_rows(distributed, f"select k, avg(v), avg(distinct v) from {longs} group by k")

@@ -201,6 +201,10 @@ RUN_THROUGH = (
     # A column that is constant in a branch of a union.
     "select * from (select id, 1 x, k from t union all select id, 2 x, l from t) order by k, x, id",
     "select id, x, row_number() over (order by x, id) r from (select id, 1 x from t union all select id, 2 x from t)",
+    # The same, below a join and below an aggregate.
+    "select /*+ broadcast(u) */ y.id, x, s from (select id, k, 1 x from t union all select id, k, 2 x from t) y"
+    " left join (select distinct k, s from u) u on y.k = u.k order by s, x, y.id",
+    "select x, k, count(*) n from (select k, 1 x from t union all select k, 2 x from t) group by x, k order by k, x",
     # Stages that are read twice.
     "with c as (select k, sum(l) s from t group by k) select * from c union all select * from c",
     "with c as (select k, sum(l) s from t group by k) select a.k, a.s, b.s from c a full join c b on a.k = b.k + 1",

@@ -100,3 +100,11 @@ def test_range_that_overflows_is_left_to_spark(tables: SparkSession) -> None:
     query = "select id, count(*) over (order by cast(id as tinyint) range between current row and 100 following) from t"
     tables.conf.set("spark.sql.ansi.enabled", "false")
     assert_same_rows(tables, query, native=False)
+
+
+def test_average_of_longs_that_doubles_cannot_hold(tables: SparkSession) -> None:
+    longs = "values (1, 9223372036854775807L), (2, -9223372036854775808L), (3, 3L) t(id, v)"
+    assert_same_rows(tables, f"select id, avg(v) over (order by id) from {longs}")
+    moving = "rows between 1 preceding and current row"
+    assert_same_rows(tables, f"select id, avg(v) over (order by id {moving}) from {longs}", native=False)
+    assert_same_rows(tables, f"select id, avg(v) over (order by id {moving}) from {longs} where id = 3")

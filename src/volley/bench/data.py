@@ -45,26 +45,42 @@ def tpch_data(
     processes that need the same data wait for the first one. `on_progress` gets the bytes generated so far.
     """
     home = directory or cache_directory()
-    target = home / _name(scale)
+    return generate_once(home / _name(scale), "TPC-H", lambda partial: _generate(scale, partial, on_progress))
+
+
+def generate_once(target: Path, what: str, generate: Callable[[Path], None]) -> Path:
+    """`target`, filled by `generate` unless it exists; see `tpch_data`. `generate` gets an empty directory."""
     if target.is_dir():
         return target
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with _lock(home / f".{target.name}.lock"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(target.parent / f".{target.name}.lock"):
             if not target.is_dir():
-                _generate(scale, target, on_progress)
+                _generate_aside(target, generate)
     except OSError as error:
         raise GenerationFailed(
-            f"TPC-H data cannot be written to {home}: {error}.",
+            f"{what} data cannot be written to {target.parent}: {error}.",
             hint="Choose another directory with --data DIR.",
         ) from error
     return target
 
 
-def cache_directory() -> Path:
+def _generate_aside(target: Path, generate: Callable[[Path], None]) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    # Remove what a killed run left behind. We hold the lock, so nobody is writing there.
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        generate(partial)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def cache_directory(suite: str = "tpch") -> Path:
     """The default directory for generated data: the user's cache, as defined by XDG."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "volley" / "tpch"
+    return (Path(root) if root else Path.home() / ".cache") / "volley" / suite
 
 
 def size_bytes(directory: Path) -> int:
@@ -102,19 +118,11 @@ def _generator() -> str:
 
 
 def _generate(scale: float, target: Path, on_progress: Callable[[int], None]) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    # Remove what a killed run left behind. We hold the lock, so nobody is writing there.
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     command = [_generator(), "parquet", "-s", f"{scale:g}", "--parts", str(_parts(scale))]
-    try:
-        _run([*command, "--output-dir", str(partial)], lambda: on_progress(size_bytes(partial)))
-        missing = [table for table in TABLES if not list((partial / table).glob("*.parquet"))]
-        if missing:
-            raise GenerationFailed(f"tpchgen-cli wrote no {', '.join(missing)}.")
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    _run([*command, "--output-dir", str(target)], lambda: on_progress(size_bytes(target)))
+    missing = [table for table in TABLES if not list((target / table).glob("*.parquet"))]
+    if missing:
+        raise GenerationFailed(f"tpchgen-cli wrote no {', '.join(missing)}.")
 
 
 def _run(command: list[str], tick: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -117,9 +117,9 @@ class DataFusion:
 
     name = "datafusion"
 
-    def __init__(self, data: Path, partitions: int) -> None:
+    def __init__(self, data: Path, partitions: int, tables: Sequence[str] = TABLES) -> None:
         self._context = SessionContext(SessionConfig().with_target_partitions(partitions))
-        for table in TABLES:
+        for table in tables:
             self._context.register_parquet(table, str(data / table))
 
     def run(self, sql: str) -> Run:
@@ -128,8 +128,10 @@ class DataFusion:
         return Run(table, time.perf_counter() - started)
 
 
-def session(master: str, settings: Mapping[str, str], data: Path) -> SparkSession:
-    """A Spark session on `master` with a view per TPC-H table. `settings` override our defaults."""
+def session(
+    master: str, settings: Mapping[str, str], data: Path, tables: Sequence[str] = TABLES
+) -> SparkSession:
+    """A Spark session on `master` with a view per table. `settings` override our defaults."""
     cores = cores_of(master)
     chosen = {
         # Spark's default of 200 tasks per shuffle would make it unnecessarily slow on a few cores.
@@ -138,12 +140,12 @@ def session(master: str, settings: Mapping[str, str], data: Path) -> SparkSessio
         **settings,
     }
     spark = start_spark("volley bench", master, chosen)
-    register_tables(spark, data)
+    register_tables(spark, data, tables)
     return spark
 
 
-def register_tables(spark: SparkSession, data: Path) -> None:
-    for table in TABLES:
+def register_tables(spark: SparkSession, data: Path, tables: Sequence[str] = TABLES) -> None:
+    for table in tables:
         spark.read.parquet(str(data / table)).createOrReplaceTempView(table)
 
 

@@ -16,15 +16,15 @@ def query_text(name: str) -> str:
     return resources.files("volley.bench").joinpath("tpch", f"{name}.sql").read_text(encoding="utf-8")
 
 
-def parse_queries(text: str) -> tuple[str, ...]:
-    """Parse `q01,q05` or `1,5`, keeping the order. An empty text means all queries."""
-    names = [_parse_name(part.strip()) for part in text.split(",") if part.strip()]
-    return tuple(dict.fromkeys(names)) or QUERIES
+def parse_queries(text: str, known: tuple[str, ...] = QUERIES) -> tuple[str, ...]:
+    """Parse `q01,q05` or `1,5`, keeping the order. An empty text means all `known` queries."""
+    names = [_parse_name(part.strip(), known) for part in text.split(",") if part.strip()]
+    return tuple(dict.fromkeys(names)) or known
 
 
-def _parse_name(text: str) -> str:
+def _parse_name(text: str, known: tuple[str, ...]) -> str:
     digits = text.lower().removeprefix("q")
     name = f"q{int(digits):02}" if digits.isdecimal() else text
-    if name not in QUERIES:
-        raise ConfigError(f"there is no query {text!r}.", hint="TPC-H has q01 to q22.")
+    if name not in known:
+        raise ConfigError(f"there is no query {text!r}.", hint=f"There are {known[0]} to {known[-1]}.")
     return name

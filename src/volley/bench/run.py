@@ -64,6 +64,7 @@ class Results:
     scale: float
     environment: dict[str, Any]
     results: list[Result] = field(default_factory=list)
+    suite: str = "TPC-H"
 
     def of(self, query: str, engine: str) -> Result | None:
         return next((r for r in self.results if (r.query, r.engine) == (query, engine)), None)
@@ -125,26 +126,34 @@ def run_queries(
     runs: int,
     check: bool,
     progress: Progress,
+    text_of: Callable[[str], str] = query_text,
 ) -> Iterator[Result]:
     """Run query by query: one warm-up of every engine, then `runs` rounds in which the engines take turns.
 
     An engine's best round counts. With `check`, Volley's rows of every run, including the warm-up, are compared with
     Spark's. `progress` is called with the query, the engine and the round (0: warm-up) before each run.
+    `text_of` gives the SQL of a query.
     """
     for query in queries:
-        expected = Expected.ask(spark, query_text(query)) if check else None
-        yield from _run_query(query, engines, runs, expected, progress)
+        text = text_of(query)
+        expected = Expected.ask(spark, text) if check else None
+        yield from _run_query(query, text, engines, runs, expected, progress)
 
 
 def _run_query(
-    query: str, engines: Sequence[Engine], runs: int, expected: Expected | None, progress: Progress
+    query: str,
+    text: str,
+    engines: Sequence[Engine],
+    runs: int,
+    expected: Expected | None,
+    progress: Progress,
 ) -> Iterator[Result]:
     timed: dict[str, list[Run]] = {engine.name: [] for engine in engines}
     problem: str | None = None
     for round_number in range(runs + 1):
         for engine in engines:
             progress(query, engine.name, round_number)
-            run = engine.run(query_text(query))
+            run = engine.run(text)
             if round_number > 0:
                 timed[engine.name].append(run)
             if expected and engine.name == "volley":

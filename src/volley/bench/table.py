@@ -11,7 +11,7 @@ from volley.bench.run import Result, Results
 def results_table(results: Results) -> Table:
     """One row per query with the seconds of the best run; the last row has the totals."""
     table = Table(
-        title=f"TPC-H, scale {results.scale:g}",
+        title=f"{results.suite}, scale {results.scale:g}",
         caption=_caption(results),
         caption_justify="left",
         show_footer=True,

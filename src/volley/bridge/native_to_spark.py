@@ -208,8 +208,37 @@ def _exchanged(spark: SparkSession, logical: Java, relations: Iterable[tuple[Jav
     for part, relation in relations:
         if logical.equals(part):
             return relation
+    if logical.nodeName() == "Filter":
+        whole = logical.condition()
+        condition = _without_pruning(spark, whole)
+        if condition is None:
+            return _exchanged(spark, logical.child(), relations)
+        if condition is not whole:
+            logical = logical.copy(condition, logical.child())
     children = items(logical.children())
     exchanged = [_exchanged(spark, child, relations) for child in children]
     if all(new is old for new, old in zip(exchanged, children, strict=True)):
         return logical
     return logical.withNewChildren(spark._jvm.PythonUtils.toSeq(exchanged))  # type: ignore[union-attr]
+
+
+def _without_pruning(spark: SparkSession, condition: Java) -> Java | None:
+    """The condition without dynamic partition pruning; None if nothing is left.
+
+    It only skips folders that a join drops, and its reference to the other side of that join does not survive a second
+    analysis.
+    """
+    match condition.nodeName():
+        case "DynamicPruningSubquery":
+            return None
+        case "And":
+            sides = [condition.left(), condition.right()]
+            kept = [_without_pruning(spark, side) for side in sides]
+            if all(new is old for new, old in zip(kept, sides, strict=True)):
+                return condition
+            left = [side for side in kept if side is not None]
+            if len(left) < 2:
+                return left[0] if left else None
+            return spark._jvm.org.apache.spark.sql.catalyst.expressions.And(*left)  # type: ignore[union-attr]
+        case _:
+            return condition

@@ -66,10 +66,11 @@ def history(
     if not summaries:
         click.echo(f"no queries in {reader.path}", err=True)
         sys.exit(1)
-    new_console().print(_table(summaries))
+    new_console().print(history_table(summaries))
 
 
-def _table(summaries: list[dict[str, Any]]) -> Table:
+def history_table(summaries: list[dict[str, Any]]) -> Table:
+    """Summaries of queries, one a row."""
     table = Table("query", "started", "action", "at", "engine", "outcome", "seconds", "rows", "why")
     for summary in summaries:
         reasons = dict.fromkeys(reason["reason"] for reason in summary["reasons"])

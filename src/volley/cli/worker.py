@@ -15,6 +15,7 @@ from volley.cli.daemon_options import Listening, bytes_option, listening_options
 from volley.config import Config
 from volley.machine import available_cores, available_memory_bytes
 from volley.shuffle.factory import ShuffleSettings
+from volley.tracing import export_spans
 from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serve
 
 
@@ -38,6 +39,11 @@ from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serv
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A shuffle option. Repeatable.")
 @click.option(
+    "--tracing",
+    is_flag=True,
+    help="Send OpenTelemetry spans of traced queries to OTEL_EXPORTER_OTLP_ENDPOINT. Needs the extra tracing.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="Serve Prometheus metrics at http://host:port/metrics. Default: no metrics.",
@@ -51,6 +57,7 @@ def worker(
     directories: tuple[Path, ...],
     python_functions: bool,
     settings: tuple[str, ...],
+    tracing: bool,
     metrics_port: int | None,
 ) -> None:
     """Run a worker daemon, which runs the tasks of queries. It needs no Java.
@@ -63,6 +70,8 @@ def worker(
       volley worker --port 7070 --memory 8g
       spark.volley.transport=flight, spark.volley.workers=127.0.0.1:7070
     """
+    if tracing:
+        export_spans("volley-worker")
     if python_functions and listening.security.token is None and not listening.insecure:
         raise click.BadParameter(
             "needs a token; otherwise everybody who can connect could run code",

@@ -73,6 +73,7 @@ class Driver:
         self._limits = options.limits
         self._materialized = options.materialized_inputs
         self._events = options.events
+        self._traceparent = options.traceparent
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
         self._schedule = Schedule(options.query, options.attempts)
@@ -198,7 +199,14 @@ class Driver:
             self._perform(self._schedule.deliver(attempt))
             return True
 
-        spec = TaskSpec(attempt, feeding.plan_of(task), stage.output, stage.ordered, launch.inputs)
+        spec = TaskSpec(
+            attempt,
+            feeding.plan_of(task),
+            stage.output,
+            stage.ordered,
+            launch.inputs,
+            trace=self._traceparent(attempt.task.stage),
+        )
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
         if isinstance(ended.outcome, TaskDone):
             feeding.commit(task)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from volley.cancellation import CancellationToken
 from volley.events import EventLog
-from volley.ids import QueryId
+from volley.ids import QueryId, StageId
 from volley.rpc.messages import TaskDone
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 
@@ -23,7 +23,8 @@ class RunOptions:
     `limits` decide how stages adapt to the sizes of their inputs. A task fails for good after `attempts` failures. If
     no worker is left, the query waits `absence_seconds` for one; that only helps if its data outlives workers.
     `materialized_inputs` are the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`.
-    `deferred` lists the stages that wait for others; None means that the driver plans that itself.
+    `deferred` lists the stages that wait for others; None means that the driver plans that itself. `traceparent` is the
+    parent of the spans of a stage's tasks.
     """
 
     timeout_seconds: float
@@ -36,3 +37,4 @@ class RunOptions:
     absence_seconds: float = 0.0
     materialized_inputs: Mapping[int, Sequence[TaskDone]] = field(default_factory=dict)
     deferred: Mapping[int, frozenset[int]] | None = None
+    traceparent: Callable[[StageId], str] = lambda stage: ""

@@ -21,6 +21,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from volley.batches import make_batch
 from volley.jvm.connections import EvaluationError, ExpressionServer, ServerUnavailable, expression_server
 from volley.plan.capture import Origins
 from volley.plan.expressions import Call, Expression
@@ -150,12 +151,7 @@ class _Program:
             return pa.array([], self._output.field(0).type)
         started = time.perf_counter()
         # A program without arguments is given a column for the number of rows alone.
-        used = list(columns[: len(self._input)])
-        batch = (
-            pa.RecordBatch.from_arrays(used, schema=self._input)
-            if used
-            else pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
-        )
+        batch = make_batch(columns[: len(self._input)], self._input, rows)
         found = self._connect().evaluate(self.number, batch, self._output).column(0)
         if self._holds_text:
             # Spark's strings may hold any bytes, but those of the native engine are UTF-8.

@@ -78,8 +78,10 @@ class Sum:
 
 class Average:
     def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
-        # Integers are summed as integers: exact, even in a window's moving frame.
-        wide = _wide(call.arguments[0].type, _SAFE_DIGITS)
+        # Spark adds longs as doubles, and so may lose digits. The sum of smaller integers is exact either way, even in
+        # a window's moving frame.
+        source = call.arguments[0].type
+        wide = pa.float64() if source == LONG else _wide(source, _SAFE_DIGITS)
         return [
             Accumulator(Total.SUM, call.arguments, wide, where, distinct),
             Accumulator(Total.COUNT, call.arguments, None, where, distinct),

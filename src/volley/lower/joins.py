@@ -16,7 +16,7 @@ from datafusion import functions as f
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.scope import Scope, column, distinct
 from volley.plan.expressions import Attribute, Expression
-from volley.plan.nodes import BuildSide, Join, JoinKind
+from volley.plan.nodes import BuildSide, FeedInput, Join, JoinKind, walk
 
 _TRUE = literal(pa.scalar(True, pa.bool_()))
 _FALSE = literal(pa.scalar(False, pa.bool_()))
@@ -90,10 +90,14 @@ def _join_building_right(
 def _not_in(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
     """NOT IN: a NULL on the right leaves no rows; a NULL on the left stays only if the right side is empty.
 
-    DataFusion has such a join, but it would build the left side, the large one. So the right side is counted as well.
+    DataFusion has such a join, but it would build the left side, the large one. So the right side is counted as well,
+    unless it comes from a feed, which can be read only once.
     """
     left, (left_key,) = _with_key_columns(left, node.left.output, node.left_keys, "l")
     right, (right_key,) = _with_key_columns(right, (), node.right_keys, "r")
+    if any(isinstance(part, FeedInput) for part in walk(node.right)):
+        chosen = f"{left_key} NOT IN (SELECT {right_key} FROM {scope.view(right)})"
+        return scope.context.sql(f"SELECT * FROM {scope.view(left)} WHERE {chosen}")
     counts = right.aggregate(None, [f.count(_ONE).alias("rows"), f.count(col(right_key)).alias("values")])
     unmatched = _join_building_right(node, left, right, scope, [left_key], [right_key])
     no_null = (col("rows") == col("values")) & col(left_key).is_not_null()

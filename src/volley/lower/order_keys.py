@@ -10,8 +10,8 @@ from datafusion import Expr, ScalarUDF, udf
 
 from volley.lower.expressions import lower_expression
 from volley.lower.semantics import sort_operand
-from volley.plan.expressions import Alias, Attribute, Literal, SortKey, attribute_of
-from volley.plan.nodes import Exchange, Filter, Limit, Node, Project, Sort, TopN, Union, Window
+from volley.plan.expressions import Alias, Attribute, Expression, Literal, SortKey, attribute_of
+from volley.plan.nodes import FileScan, Node, Project, TopN, Union
 from volley.plan.types import to_arrow
 
 
@@ -35,13 +35,8 @@ def is_computed(key: SortKey, node: Node) -> bool:
 def _is_constant_in_a_branch(node: Node, column: int) -> bool:
     match node:
         case Project(expressions, child) | TopN(_, _, _, expressions, child):
-            for expression in expressions:
-                if attribute_of(expression).id == column:
-                    value = expression.child if isinstance(expression, Alias) else expression
-                    return isinstance(value, Attribute) and _is_constant_in_a_branch(child, value.id)
-            return False
-        case Filter() | Sort() | Limit() | Exchange() | Window():
-            return _is_constant_in_a_branch(node.child, column)
+            source = _source(expressions, column)
+            return isinstance(source, Attribute) and _is_constant_in_a_branch(child, source.id)
         case Union(output, inputs):
             places = [place for place, attribute in enumerate(output) if attribute.id == column]
             return any(
@@ -51,21 +46,34 @@ def _is_constant_in_a_branch(node: Node, column: int) -> bool:
                 for place in places
             )
         case _:
-            return False
+            return any(_is_constant_in_a_branch(child, column) for child in _origins(node, column))
 
 
 def _is_constant(node: Node, column: int) -> bool:
-    while isinstance(node, Filter | Sort | Limit | Exchange | Window):
-        node = node.child
-    if not isinstance(node, Project | TopN):
-        return False
-    for expression in node.expressions:
+    """Whether DataFusion may know that the column has one value: a literal, or the folder of a file."""
+    match node:
+        case Project(expressions, child) | TopN(_, _, _, expressions, child):
+            source = _source(expressions, column)
+            if isinstance(source, Attribute):
+                return _is_constant(child, source.id)
+            return isinstance(source, Literal)
+        case FileScan():
+            return any(attribute.id == column for attribute in node.partition_columns)
+        case _:
+            return any(_is_constant(child, column) for child in _origins(node, column))
+
+
+def _source(expressions: tuple[Expression, ...], column: int) -> Expression | None:
+    """What a projection computes the column from."""
+    for expression in expressions:
         if attribute_of(expression).id == column:
-            value = expression.child if isinstance(expression, Alias) else expression
-            if isinstance(value, Attribute):
-                return _is_constant(node.child, value.id)
-            return isinstance(value, Literal)
-    return False
+            return expression.child if isinstance(expression, Alias) else expression
+    return None
+
+
+def _origins(node: Node, column: int) -> list[Node]:
+    """The children that have the column, which the node passes on."""
+    return [child for child in node.children if any(attribute.id == column for attribute in child.output)]
 
 
 @cache

@@ -8,12 +8,13 @@ Spark's values from the results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 from datafusion import functions as f
 
+from volley.lower.accumulators import Accumulator
 from volley.lower.aggregate_functions import AGGREGATES
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.order_keys import order_operand
@@ -32,7 +33,7 @@ from volley.plan.expressions import (
     transform,
 )
 from volley.plan.nodes import Node, Window
-from volley.plan.types import DATE, to_arrow
+from volley.plan.types import DATE, LONG, to_arrow
 from volley.support.operators import constant_of
 
 _RANKING = {
@@ -42,6 +43,8 @@ _RANKING = {
     "PercentRank": "percent_rank",
     "CumeDist": "cume_dist",
 }
+# Their sums stay below 2^53 in any usual frame.
+_EXACT_IN_DOUBLES = pa.decimal128(14, 0)
 
 
 def lower_window(node: Window, child: DataFrame) -> DataFrame:
@@ -105,6 +108,7 @@ class _Over:
         orders = [_order(key, operands.add(_order_operand(key, child, call.frame))) for key in call.order_by]
         self._order = f"ORDER BY {', '.join(orders)}" if orders else ""
         self._frame = _frame(call.frame)
+        self._moves = call.frame.lower is not None
 
     def function(self, call: Call) -> Expr:
         match call.function:
@@ -126,9 +130,17 @@ class _Over:
         function = AGGREGATES[name]
         totals = []
         for accumulator in function.rows(call.function, call.filter, call.distinct):
-            operand = self._operands.add(accumulator.operand())
+            operand = self._operands.add(self._exact(accumulator, call.function).operand())
             totals.append(self._with_frame(f"{accumulator.sql_function}({operand})"))
         return function.value(call.function, totals)
+
+    def _exact(self, accumulator: Accumulator, call: Call) -> Accumulator:
+        """The average of longs in a moving frame: DataFusion subtracts what leaves the frame, which doubles do not
+        allow. Longs of so few digits have the same sum as the doubles that Spark adds; others fail."""
+        moves = self._moves and call.function == "Average" and accumulator.cast_to == pa.float64()
+        if moves and call.arguments[0].type == LONG:
+            return replace(accumulator, cast_to=_EXACT_IN_DOUBLES)
+        return accumulator
 
     def _neighbour(self, call: Call) -> Expr:
         """Lag and lead. The default is evaluated on the current row, and used only if there is no such row."""

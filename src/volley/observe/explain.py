@@ -127,6 +127,12 @@ def explain(frame: DataFrame) -> Explanation:
     return explanation
 
 
+def explain_after_spark(frame: DataFrame) -> None:
+    """What `DataFrame.explain()` says at its end, if `spark.volley.explain.spark` is true."""
+    if str(frame.sparkSession.conf.get("spark.volley.explain.spark", "false")).lower() == "true":
+        print(f"== Volley ==\n{_explain(frame)}\n")
+
+
 def _explain(frame: DataFrame) -> Explanation:
     spark = frame.sparkSession
     config = Config.read(settings(spark))

@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from volley.callers import caller
@@ -47,10 +49,16 @@ class Origin:
     description: str
 
 
+@lru_cache(maxsize=4)
+def _application_id(context: SparkContext) -> str:
+    """Asked of the JVM once."""
+    return str(context.applicationId)
+
+
 def origin_of(spark: SparkSession, session: str, action: str) -> Origin:
     context = spark.sparkContext
     return Origin(
-        application=context.applicationId,
+        application=_application_id(context),
         application_name=str(context.appName),
         host=socket.gethostname(),
         process=os.getpid(),

@@ -63,7 +63,9 @@ from volley.plan.types import (
     INTEGRAL,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    ArrayType,
     DecimalType,
+    StructType,
 )
 
 Expressions = frozenset[Expression]
@@ -352,6 +354,9 @@ def _order_after_sort(node: Sort, order: Order) -> Order:
     """A stable sort: by its keys, then as before."""
     before = order.keys
     lost = order.lost
+    if any(isinstance(key.type, ArrayType | StructType) for key in node.keys):
+        # Native sorts order nested values differently.
+        return Order(together=order.together, not_null=order.not_null, lost="Sort" if order.requested else "")
     is_stable = _is_stable(node, order)
     order = replace(order, total=order.total and is_stable)
     if order.requested and not is_stable:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property
-from operator import is_not
+from operator import is_, is_not
 from typing import Any
 
 from volley.plan import own_ids
@@ -506,8 +506,8 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def with_children(node: Node, children: tuple[Node, ...]) -> Node:
-    """The node with new children."""
-    if not node.children:
+    """The node with new children; the node itself if they are the ones that it has."""
+    if len(children) == len(node.children) and all(map(is_, children, node.children)):
         return node
     match node:
         case Join():
@@ -523,10 +523,7 @@ def with_children(node: Node, children: tuple[Node, ...]) -> Node:
 
 def transform(node: Node, change: Callable[[Node], Node]) -> Node:
     """A copy with `change` applied to every node, children before their parents."""
-    children = tuple(transform(child, change) for child in node.children)
-    if any(new is not old for new, old in zip(children, node.children, strict=True)):
-        node = with_children(node, children)
-    return change(node)
+    return change(with_children(node, tuple([transform(child, change) for child in node.children])))
 
 
 def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> Node:

@@ -23,6 +23,8 @@ def plans_in(plan: Node) -> Iterator[Node]:
 
 def with_subqueries(plan: Node, change: Callable[[Node], Node]) -> Node:
     """The plan with `change` applied to every subquery in it."""
+    if next(plans_in(plan), None) is None:
+        return plan
 
     def change_part(part: Expression) -> Expression:
         if isinstance(part, ScalarSubquery | InSubquery):

@@ -74,7 +74,8 @@ class SplitBatch:
 class TaskSpec:
     """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
 
-    `driver` is the address from which the worker must pull splits, if no driver watches it."""
+    `driver` is the address from which the worker must pull splits, if no driver watches it. `trace` is the
+    W3C `traceparent` for its spans; empty for none."""
 
     attempt: AttemptId
     plan: Node
@@ -82,6 +83,7 @@ class TaskSpec:
     ordered: bool
     inputs: tuple[InputBlocks, ...]
     driver: Name = ""
+    trace: Name = ""
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -36,7 +36,16 @@ from volley.plan.python_nodes import (
     PythonWindow,
 )
 from volley.plan.traits import traits_of
-from volley.plan.types import FRACTIONAL, ArrayType, DataType, OtherType, StructType, is_carried
+from volley.plan.types import (
+    FRACTIONAL,
+    NULL,
+    ArrayType,
+    DataType,
+    OtherType,
+    StructType,
+    contains_any,
+    is_carried,
+)
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
 from volley.support.generators import check_generate
@@ -140,10 +149,14 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
         case Generate():
             yield from check_generate(node)
             yield from _check_types(node.generated)
+        case Sort(keys, False, _):
+            # Below a join or an aggregate: they need only equal keys side by side, and sort as they like themselves.
+            yield from _check_keys("Sort", keys)
         case Sort(keys, _, _) | TopN(_, _, keys, _, _):
-            yield from _check_keys(type(node).__name__, keys)
+            yield from _check_sort_keys(type(node).__name__, keys)
         case Exchange(_, _, keys, order, _):
-            yield from _check_keys("Exchange", (*keys, *order))
+            yield from _check_keys("Exchange", keys)
+            yield from _check_sort_keys("Exchange", order)
         case Join():
             yield from _check_join(node)
         case Union():
@@ -162,15 +175,26 @@ def _check_types(output: tuple[Attribute, ...]) -> Iterator[Unsupported]:
             yield Unsupported(Reason.DATA_TYPE, attribute.name, str(attribute.type))
 
 
-def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
-    """Keys are compared, and DataFusion does not compare nested values as Spark does."""
+def _check_sort_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
+    """DataFusion does not order nested values as Spark does."""
     for key in keys:
         if isinstance(key.type, StructType | ArrayType | OtherType):
             yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
 
 
+def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
+    """Keys are only compared for equality, which is Spark's unless floats are inside a nested value."""
+    for key in keys:
+        is_nested = isinstance(key.type, StructType | ArrayType)
+        if isinstance(key.type, OtherType) or (is_nested and contains_any(key.type, _NOT_IN_KEYS)):
+            yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
+
+
+_NOT_IN_KEYS = frozenset({*FRACTIONAL, NULL})
+
+
 def _check_groups(node: PythonGroupMap | PythonAggregate | PythonWindow) -> Iterator[Unsupported]:
-    yield from _check_keys("group", node.grouping)
+    yield from _check_sort_keys("group", node.grouping)
     for key in node.grouping:
         if key.type in FRACTIONAL:
             # 0.0 and -0.0 are one group, and the function may see either.

@@ -74,6 +74,9 @@ class _Delegation:
     def __init__(self, programs: Preparation, replaced: Callable[[Node, Node], None]) -> None:
         self._programs = programs
         self._replaced = replaced
+        # Parts of a plan often stand in several places. Keyed by identity, so references to them are held.
+        self._rewritten: dict[tuple[int, bool], tuple[Expression, Expression, bool]] = {}
+        self._subqueries: dict[int, tuple[Node, Node]] = {}
 
     def node(self, old: Node) -> Node:
         below = tuple(self.node(child) for child in old.children)
@@ -94,6 +97,12 @@ class _Delegation:
 
         Without `evaluated` it is an aggregate or window function, whose operator evaluates it.
         """
+        key = (id(old), evaluated)
+        if key not in self._rewritten:
+            self._rewritten[key] = (old, *self._rewrite_anew(old, evaluated))
+        return self._rewritten[key][1:]
+
+    def _rewrite_anew(self, old: Expression, evaluated: bool) -> tuple[Expression, bool]:
         if isinstance(old, Call) and old.function == "LambdaFunction":
             # A part of it would read the lambda's variables, which are no columns.
             return old, not check_expression(old)
@@ -129,9 +138,12 @@ class _Delegation:
         return replace(new, options=(*new.options, ("program", number)))
 
     def _rewrite_subquery(self, part: Expression) -> Expression:
-        if isinstance(part, ScalarSubquery | InSubquery) and (plan := self.node(part.plan)) is not part.plan:
-            return replace(part, plan=plan)
-        return part
+        if not isinstance(part, ScalarSubquery | InSubquery):
+            return part
+        if id(part.plan) not in self._subqueries:
+            self._subqueries[id(part.plan)] = (part.plan, self.node(part.plan))
+        plan = self._subqueries[id(part.plan)][1]
+        return part if plan is part.plan else replace(part, plan=plan)
 
     def _delegate(self, call: Call) -> Call | None:
         if check_itself(Call(JVM_EXPRESSION, (_ANY_COLUMN,), call.type)) is not None:

@@ -37,7 +37,9 @@ OPERATORS: dict[str, Rule] = {
     "OneRowRelationExec": Rule("A query without FROM."),
     "ProjectExec": Rule("All supported expressions."),
     "FilterExec": Rule("All supported expressions."),
-    "HashAggregateExec": Rule("Every mode, distinct and FILTER clauses."),
+    "HashAggregateExec": Rule(
+        "Every mode, distinct and FILTER clauses; keys of any type but floats inside arrays and structs."
+    ),
     "SortAggregateExec": Rule("Runs as a hash aggregate."),
     "ObjectHashAggregateExec": Rule("Runs as a hash aggregate."),
     "SortExec": Rule("ORDER BY and SORT BY on any orderable type except structs and arrays."),

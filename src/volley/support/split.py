@@ -42,8 +42,7 @@ _ENOUGH_WORK = 3
 # Spark may run these over rows that it did not partition itself, because they work row by row. The result of other
 # operators, and of Spark's own aggregates, may depend on the partitioning or the order of the rows.
 _ROW_BY_ROW = frozenset({"BatchEvalPythonExec", "ArrowEvalPythonExec"})
-# Reasons that are about an expression, not about its operator.
-OF_EXPRESSIONS = frozenset(
+_OF_EXPRESSIONS = frozenset(
     {
         Reason.EXPRESSION,
         Reason.ARGUMENT_TYPES,
@@ -98,7 +97,7 @@ def _takes_any_spread(node: Node) -> bool:
         return False
     if isinstance(node, Generate):
         return True
-    return all(item.reason in OF_EXPRESSIONS for item in reasons_of(node))
+    return all(item.reason in _OF_EXPRESSIONS for item in reasons_of(node))
 
 
 def _too_small(subplan: list[Node]) -> Unsupported | None:

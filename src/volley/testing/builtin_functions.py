@@ -19,12 +19,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from volley.testing.session import conf
 
 VIEW = "constants"
+_FILE = "constants.parquet"
 SETTINGS = {
     # Examples that keep their constants must still be evaluated.
     "spark.sql.optimizer.excludedRules": ",".join(
@@ -92,11 +94,14 @@ class Constants:
 
         return _CONSTANT.sub(column, example)
 
-    def create(self, spark: SparkSession, directory: Path) -> None:
-        """Write the table and make a view of it."""
-        path = str(directory / "constants.parquet")
-        pq.write_table(pa.table({name: _column(text) for text, name in self.names.items()}), path)
-        spark.read.parquet(path).createOrReplaceTempView(VIEW)
+    def write(self, directory: Path) -> None:
+        columns = {name: _column(text) for text, name in self.names.items()}
+        pq.write_table(pa.table(columns), str(directory / _FILE))
+
+
+def create_view(spark: SparkSession, directory: Path) -> None:
+    """The table that queries read, once they have been made in this directory."""
+    spark.read.parquet(str(directory / _FILE)).createOrReplaceTempView(VIEW)
 
 
 def _column(constant: str) -> pa.Array:
@@ -116,7 +121,8 @@ def queries(spark: SparkSession, functions: list[Function], directory: Path) -> 
     """For each function its examples, in the first variant of each that Spark accepts. Needs `SETTINGS`."""
     constants = Constants()
     variants = {f.name: [list(constants.variants(example)) for example in f.examples] for f in functions}
-    constants.create(spark, directory)
+    constants.write(directory)
+    create_view(spark, directory)
     found = {}
     for name, examples in variants.items():
         accepted = [next(filter(lambda text: _is_accepted(spark, text), texts), None) for texts in examples]
@@ -128,6 +134,6 @@ def _is_accepted(spark: SparkSession, query: str) -> bool:
     try:
         with conf(spark, {"spark.volley.enabled": "false"}):
             spark.sql(query)
-    except PySparkException:
+    except (PySparkException, Py4JJavaError):
         return False
     return True

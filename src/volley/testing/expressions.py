@@ -140,7 +140,9 @@ def _evaluate(
         return together, True
     values: list[Any] = [FAILED] * table.num_rows
     others = [row for row, suspect in enumerate(suspects) if not suspect]
-    for row, value in zip(others, _compute_in_parts(expr, wanted, table.take(others)), strict=True):
+    for row, value in zip(
+        others, _compute_in_parts(expr, wanted, table.take(pa.array(others, pa.int64()))), strict=True
+    ):
         values[row] = value
     alone: dict[tuple[str, ...], Any] = {}
     keys = list(zip(*(_bits(column) for column in read.columns), strict=True)) or [()] * table.num_rows

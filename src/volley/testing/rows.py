@@ -20,7 +20,7 @@ __all__ = ["SparkTasks", "assert_same_rows", "native_rows", "spark_rows"]
 _OFF = {"spark.volley.enabled": "false"}
 # Spark only serves as the oracle, so let it take the fastest way. On small tables, code generation and exchanges of
 # several partitions take most of its time.
-_PLAIN = {
+PLAIN = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -59,7 +59,7 @@ def assert_same_rows(
 def spark_rows(spark: SparkSession, query: Query) -> pa.Table:
     """Spark's result."""
     # An existing DataFrame would keep the plan that it gets here.
-    settings = _OFF if isinstance(query, DataFrame) else _OFF | _PLAIN
+    settings = _OFF if isinstance(query, DataFrame) else _OFF | PLAIN
     with conf(spark, settings):
         return _frame(spark, query).toArrow()
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from volley.rpc.messages import TaskDone
 from volley.shuffle.base import Block
+from volley.tracing import start_span
 
 
 class Readable(Protocol):
@@ -23,6 +24,8 @@ class Fetched:
     """Counts over all streams of one task, which read on threads of their own."""
 
     def __init__(self) -> None:
+        self.traceparent = ""
+        """The parent of the spans of its streams."""
         self._lock = threading.Lock()
         self._size_bytes = 0
         self._wait_seconds = 0.0
@@ -50,11 +53,16 @@ class _Measured:
         self._fetched = fetched
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-        batches = iter(self._store.read_many(blocks))
-        while True:
-            asked = time.perf_counter()
-            batch = next(batches, None)
-            if batch is None:
-                return
-            self._fetched.count(batch.nbytes, time.perf_counter() - asked)
-            yield batch
+        size_bytes, wait_seconds = 0, 0.0
+        with start_span("volley.fetch", parent=self._fetched.traceparent) as span:
+            batches = iter(self._store.read_many(blocks))
+            while True:
+                asked = time.perf_counter()
+                batch = next(batches, None)
+                waited = time.perf_counter() - asked
+                if batch is None:
+                    break
+                self._fetched.count(batch.nbytes, waited)
+                size_bytes, wait_seconds = size_bytes + batch.nbytes, wait_seconds + waited
+                yield batch
+            span.set(blocks=len(blocks), size_bytes=size_bytes, wait_seconds=wait_seconds)

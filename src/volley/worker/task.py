@@ -43,6 +43,7 @@ from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFi
 from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
+from volley.tracing import start_span
 from volley.worker.async_sink import AsyncSink
 from volley.worker.fetched import Fetched, Readable
 from volley.worker.fragment import Fragment, Running
@@ -97,6 +98,9 @@ async def _run_once(
     errors: list[Exception] = []
     fetched = Fetched()
     with ExitStack() as resources:
+        attributes = {"attempt": str(task.attempt), "query": str(task.attempt.query)}
+        span = resources.enter_context(start_span("volley.attempt", parent=task.trace, attributes=attributes))
+        fetched.traceparent = span.traceparent
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
         python = PythonStreams(task.attempt, cores, memory, errors)
@@ -111,6 +115,7 @@ async def _run_once(
                 done = await _stream(task, running, give, started)
             else:
                 done = await _store(task, task.output, running, store, started)
+            span.set(rows=done.rows, size_bytes=done.size_bytes)
             return fetched.add_to(done)
         except Exception as error:
             # DataFusion turns errors of its inputs into text; the original says which block is lost.

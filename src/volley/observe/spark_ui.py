@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An entry in the SQL tab of Spark's own UI, and in its event log, for a query that ran natively.
+
+Spark lists there what it executes, and a native query is none of that. The two events that Spark itself would post are
+posted for it: the start, with Spark's plan, and the end. There are no jobs below the entry, because none ran.
+"""
+
+from __future__ import annotations
+
+import time
+
+from pyspark.sql import SparkSession
+
+from volley.plan.jvm import Java
+
+_SQL = "org.apache.spark.sql.execution"
+
+
+class SqlTabEntry:
+    """Listed as running from construction until `end`."""
+
+    def __init__(self, spark: SparkSession, execution: Java, description: str, details: str) -> None:
+        self._jvm = jvm = spark._jvm
+        assert jvm is not None
+        self._bus = spark.sparkContext._jsc.sc().listenerBus()
+        self._option = jvm.scala.Option
+        plan = execution.executedPlan()
+        packages = jvm.org.apache.spark.sql.execution
+        self._id = _module(jvm, f"{_SQL}.SQLExecution").nextExecutionId()
+        none = self._option.empty()
+        self._bus.post(
+            packages.ui.SparkListenerSQLExecutionStart(
+                self._id,
+                # The execution that it is part of: its own. A number of Python would arrive as an Integer, not a Long.
+                none,
+                description,
+                details,
+                plan.toString(),
+                packages.SparkPlanInfo.fromSparkPlan(plan),
+                _milliseconds(),
+                _module(jvm, "scala.collection.immutable.Map").empty(),
+                _module(jvm, "scala.collection.immutable.Set").empty(),
+                none,
+                none,
+            )
+        )
+
+    def end(self, error: str | None) -> None:
+        jvm = self._jvm
+        assert jvm is not None
+        message = self._option.apply(error) if error else self._option.empty()
+        end = jvm.org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd
+        self._bus.post(end(self._id, _milliseconds(), message, self._option.empty()))
+
+
+def wants_entry(spark: SparkSession, option: str) -> bool:
+    """Whether `spark.volley.ui` (auto, on or off) asks for entries: by itself where Spark has a UI or an event log."""
+    if option != "auto":
+        return option == "on"
+    conf = spark.sparkContext._conf
+    return (
+        conf.get("spark.ui.enabled", "true") == "true"
+        or conf.get("spark.eventLog.enabled", "false") == "true"
+    )
+
+
+def _module(jvm: Java, name: str) -> Java:
+    """A Scala object. Where its class has forwarders, private methods are not among them."""
+    kind = jvm.java.lang.Class.forName(f"{name}$", True, jvm.Thread.currentThread().getContextClassLoader())
+    return kind.getField("MODULE$").get(None)
+
+
+def _milliseconds() -> int:
+    return int(time.time() * 1000)
