@@ -35,7 +35,7 @@ from volley.coordinator.schedule import (
     Schedule,
     StageSpec,
 )
-from volley.errors import BlockMissing
+from volley.errors import BlockMissing, EngineError
 from volley.events import (
     FeedFinished,
     SplitCounts,
@@ -224,10 +224,12 @@ class Driver:
         if stage.feeding is not None:
             await self._stop_feeding(id, stage.feeding)
         outputs = [done for done in completed.outputs if done is not None]
-        rows, size_bytes = sum(done.rows for done in outputs), sum(done.size_bytes for done in outputs)
-        self._events.record(StageFinished(id, rows, size_bytes, stage.seconds))
+        size_bytes = sum(done.size_bytes for done in outputs)
+        self._events.record(StageFinished(id, sum(done.rows for done in outputs), size_bytes, stage.seconds))
         if number in self._graph.subqueries:
-            self._plan = answer(self._plan, number, await self._result_of(number))
+            rows = await self._result_of(number)
+            # Other stages may have changed the plan while this one waited.
+            self._plan = answer(self._plan, number, rows)
         self._finished[number] = _measure_output(stage.stage, completed)
         self._adapt()
         self._changed.set()
@@ -288,6 +290,7 @@ class Driver:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)
+        self._changed.set()
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -300,6 +303,9 @@ class Driver:
                 raise self._error
             if condition():
                 return
+            if not self._tasks:
+                # Only tasks change anything, so this would never end. It is a defect, and better told than waited for.
+                raise EngineError(f"query {self._query} is stuck: nothing runs, and nothing else can start.")
             self._changed.clear()
             await self._changed.wait()
 
