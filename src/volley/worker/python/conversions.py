@@ -156,7 +156,10 @@ class _Sender:
             return arguments_of(group, self._columns, self.schema)
         fields = list(self.schema.field(0).type)
         inner = arguments_of(group, self._columns, pa.schema(fields))
-        wrapped = pa.StructArray.from_arrays(inner.columns, fields=fields)
+        # From its buffers, because `from_arrays` takes the number of rows from the columns.
+        wrapped = pa.Array.from_buffers(
+            self.schema.field(0).type, inner.num_rows, [None], children=inner.columns
+        )
         return make_batch([wrapped], self.schema, inner.num_rows)
 
     def groups(self, groups: Iterable[Group], out: Outgoing, note: Callable[[Group], None]) -> None:
