@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import volley
 from helpers.captured import plan_of
-from helpers.nested_tables import nested_frames
 from volley.plan.nodes import Generate, walk
 from volley.support.check import check
 from volley.support.reasons import Reason
@@ -68,18 +67,6 @@ ORDERED = (
     "select id, e, row_number() over (partition by k order by k) r"
     " from (select id, k, explode(a) e from (select * from n order by id)) order by k, r",
 )
-
-
-@pytest.fixture(scope="module")
-def frames(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
-    return nested_frames(spark_session, tmp_path_factory.mktemp("nested"))
-
-
-@pytest.fixture
-def nested(spark: SparkSession, frames: dict[str, DataFrame]) -> SparkSession:
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(name)
-    return spark
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import volley
-from helpers.nested_tables import nested_frames
 from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows
 
@@ -26,18 +25,6 @@ QUERIES = (
     "select x.id from n x where not exists (select 1 from n y where x.s = y.s and y.k = 1)",
     "select a, o, count(*) from none group by a, o",
 )
-
-
-@pytest.fixture(scope="module")
-def frames(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
-    return nested_frames(spark_session, tmp_path_factory.mktemp("nested"))
-
-
-@pytest.fixture
-def nested(spark: SparkSession, frames: dict[str, DataFrame]) -> SparkSession:
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(name)
-    return spark
 
 
 @pytest.mark.parametrize("query", QUERIES)
