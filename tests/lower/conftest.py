@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from helpers.nested_tables import nested_frames
 from pyspark.sql import DataFrame, SparkSession
+
+from helpers.nested_tables import nested_frames
 
 
 @pytest.fixture(scope="session")
