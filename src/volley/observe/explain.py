@@ -129,6 +129,7 @@ def explain(frame: DataFrame) -> Explanation:
 
 def explain_after_spark(frame: DataFrame) -> None:
     """What `DataFrame.explain()` says at its end, if `spark.volley.explain.spark` is true."""
+    # Read alone: a bad value of another option must not fail Spark's own explain.
     if str(frame.sparkSession.conf.get("spark.volley.explain.spark", "false")).lower() == "true":
         print(f"== Volley ==\n{_explain(frame)}\n")
 
