@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
@@ -23,8 +22,6 @@ from volley.errors import BlockMissing, NoWorkers, QueryError
 from volley.plan.nodes import Partitioning, Project
 from volley.rpc import handshake
 from volley.rpc.client import Client
-from volley.rpc.codec import decode, encode
-from volley.rpc.control import Push, Pushed
 from volley.rpc.messages import Failure, TaskDone, TaskFailure
 from volley.security import Security
 from volley.stages.graph import Output
@@ -41,7 +38,6 @@ from volley.testing.contracts import (
 from volley.transport.base import Transport
 from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTask, FlightTransport, close_fleets, shared_fleet
-from volley.transport.ingest import IngestEndpoint
 
 TIMEOUT_SECONDS = 3.0
 
@@ -73,19 +69,6 @@ class TestFlightTransport(TransportContract):
             return FlightTransport(fleet)
 
         return make
-
-    @pytest.fixture(autouse=True)
-    def _security(self, cluster: LocalCluster) -> None:
-        self.security = cluster.security
-
-    def put(self, endpoint: IngestEndpoint, push: Push, batch: pa.RecordBatch) -> Pushed:
-        with Client(endpoint.addresses[0], self.security) as client:
-            descriptor = flight.FlightDescriptor.for_command(encode(push))
-            writer, reader = client.flight.do_put(descriptor, batch.schema)
-            with writer:
-                writer.write_batch(batch)
-                writer.done_writing()
-                return decode(reader.read().to_pybytes(), Pushed)
 
     @pytest.mark.parametrize("how", ["cancel", "hello"])
     def test_a_worker_that_forgot_its_reservation_fails_the_attempt_alone(

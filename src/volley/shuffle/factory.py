@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates stores from options, in the same way for a driver and its workers."""
+"""Creates stores from options, in the same way for a driver and its workers.
+
+A store is imported when it is chosen: with exchanged data in this process, nothing here needs Flight.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from volley.config import Config
+from volley.config import Config, store_plugin
 from volley.machine import available_memory_bytes
+from volley.plugins import STORES, load
 from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
-from volley.shuffle.base import SharedStore, ShuffleStore
+from volley.shuffle.base import SharedStore, ShuffleStore, StoreFactory
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.config import ShuffleConfig as ShuffleConfig
 from volley.shuffle.location import Location
-from volley.shuffle.object_store import ObjectStore
-from volley.shuffle.service.store import ServiceStore
 from volley.shuffle.shared import WorkerView
-from volley.shuffle.worker_store import WorkerStore
+
+if TYPE_CHECKING:
+    from volley.shuffle.worker_store import WorkerStore
 
 # A driver mostly reads, and few tasks run inside it.
 _DRIVER_MEMORY_BYTES = 256 * 2**20
@@ -34,7 +38,14 @@ def new_store(config: ShuffleConfig, security: Security, memory_limit_bytes: int
     if config.store == "memory":
         return None
     if config.store == "service":
+        from volley.shuffle.service.store import ServiceStore
+
         return ServiceStore(config, security, memory_limit_bytes=memory_limit_bytes)
+    if plugin := store_plugin(config.store):
+        make: StoreFactory = load(STORES, plugin)
+        return make(config, security=security, memory_limit_bytes=memory_limit_bytes)
+    from volley.shuffle.object_store import ObjectStore
+
     return ObjectStore(config, memory_limit_bytes=memory_limit_bytes)
 
 
@@ -53,6 +64,8 @@ def reading_store(config: ShuffleConfig, security: Security) -> Iterator[Shuffle
 
 
 def _reader(config: ShuffleConfig, clients: Clients) -> WorkerStore:
+    from volley.shuffle.worker_store import WorkerStore
+
     return WorkerStore(
         Location.here("reader:0"),
         config,
@@ -64,6 +77,8 @@ def _reader(config: ShuffleConfig, clients: Clients) -> WorkerStore:
 
 def serving_store(config: Config, location: Location) -> WorkerStore:
     """A store for a driver that is its own worker. Other processes on this host read its files directly."""
+    from volley.shuffle.worker_store import WorkerStore
+
     shuffle = ShuffleConfig.of(config)
     return WorkerStore(
         location,
@@ -103,6 +118,8 @@ class ShuffleSettings:
         self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
     ) -> WorkerStores:
         """Open the stores of the worker that listens at `address`."""
+        from volley.shuffle.worker_store import WorkerStore
+
         clients = Clients(security)
         own = WorkerStore(
             Location.here(address),

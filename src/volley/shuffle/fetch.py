@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -18,20 +18,8 @@ from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.frames import Header, Kind, unframe
+from volley.shuffle.location import Place
 
-
-class Holder(Protocol):
-    """A process that holds blocks."""
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def gone(self) -> bool:
-        """Whether it is known to have ended, so that retrying is pointless."""
-
-
-Place = TypeVar("Place", bound=Holder)
 Connect = Callable[[Place], flight.FlightClient]
 """Returns a client of the holder. Called again after a failure."""
 

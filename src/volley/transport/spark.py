@@ -46,15 +46,16 @@ from volley.rpc.messages import (
     WorkerInfo,
 )
 from volley.runtime import Phase, Shared
-from volley.security import Security
+from volley.security import Credentials, Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.factory import driver_reader
 from volley.shuffle.shared import QueryLease
 from volley.transport.base import RunningTask
+from volley.transport.driver_hosts import driver_hosts
 from volley.transport.executor import SidecarSettings
 from volley.transport.failed import FailedTask
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark_control import Channel, Control, driver_hosts
+from volley.transport.ingest import SidecarIngest
+from volley.transport.spark_control import Channel, Control
 from volley.transport.spark_task import coordinator_attempt, perform
 
 # Attempts that start within this time become one job. A stage starts all its attempts at once.
@@ -93,7 +94,9 @@ class Application:
             cores_a_task=int(context.getConf().get("spark.task.cpus", "1")),
             options={key: value for key, value in options.items() if key.startswith("shuffle.")},
         )
-        self.security = Security.read("", *settings.files, environment={"VOLLEY_TOKEN": settings.token})
+        self.credentials = Credentials(settings.token, settings.files)
+        self.security = self.credentials.read()
+        self.stall_seconds = config.shuffle_timeout_seconds
         self._lock = threading.Lock()
         self._holders: set[str] = set()
         hosts = driver_hosts(context)
@@ -220,11 +223,17 @@ class SparkTransport:
         job.tasks.append(running)
         return running
 
-    async def open_ingest(self, query: QueryId) -> IngestEndpoint:
+    async def open_ingest(self, query: QueryId) -> SidecarIngest:
         """Let Spark tasks push rows to the sidecars of their executors, until `release` of the query."""
         if self._data:
             await self._data.begin(query)
-        return IngestEndpoint(sidecars=self._application.shared, control=self._application.control.address)
+        application = self._application
+        return SidecarIngest(
+            application.shared,
+            application.control.address,
+            application.credentials,
+            application.stall_seconds,
+        )
 
     def listen(self, attempt: AttemptId, ended: Callable[[TaskDone | TaskFailure], None]) -> Channel:
         """Open the control channel of an attempt. `ended` gets outcomes that arrive before the end of the Spark job."""
