@@ -130,9 +130,10 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
-# A worker has one store for all sessions, so its options are fixed when it starts.
+# Sessions send these options to their workers, which apply them within the limits of their owner.
 _OF_WORKERS = "With transport flight, set it with `volley worker --set`."
-_OF_BOTH = "With transport flight, set it in the session and with `volley worker --set`."
+_FIXED = "If a worker is started with a value, sessions must have the same."
+_LIMITED = "If a worker is started with a value, sessions may only lower it."
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -203,21 +204,21 @@ OPTIONS: tuple[Option, ...] = (
         "memory",
         "Where exchanged data is kept: memory (of the workers that wrote it, or their disks); or, to survive workers,"
         " service (shuffle servers), the URI of a folder that all workers can reach (file://, s3://, ...), the name of"
-        " an installed plug-in, alone or as the scheme of a URI, or package.module:factory. " + _OF_BOTH,
+        " an installed plug-in, alone or as the scheme of a URI, or package.module:factory. " + _FIXED,
         _store,
     ),
     Option(
         "shuffle.service",
         "addresses",
         "",
-        "Store service: the shuffle servers, host:port,... " + _OF_BOTH,
+        "Store service: the shuffle servers, host:port,... " + _FIXED,
         parse_addresses,
     ),
     Option(
         "shuffle.replicas",
         "integer",
         "2",
-        "Store service: replicas per block, capped at the number of servers. " + _OF_BOTH,
+        "Store service: replicas per block, capped at the number of servers. " + _FIXED,
         _at_least(1),
     ),
     Option(
@@ -327,43 +328,42 @@ OPTIONS: tuple[Option, ...] = (
         "shuffle.spillThreshold",
         "number",
         "0.8",
-        "Fraction of the memory for exchanged data above which new output goes to disk. " + _OF_WORKERS,
+        "Fraction of the memory for exchanged data above which new output goes to disk. " + _LIMITED,
         _share_or_all,
     ),
     Option(
         "shuffle.maxMessageSize",
         "size",
         "64m",
-        "Maximum size of a Flight message with exchanged data or results. " + _OF_WORKERS,
+        "Maximum size of a Flight message with exchanged data or results. " + _LIMITED,
         parse_bytes,
     ),
     Option(
         "shuffle.compression",
         "choice",
         "auto",
-        "Compression of exchanged data on disk and between hosts: none, lz4, zstd, or auto (lz4). "
-        + _OF_WORKERS,
+        "Compression of exchanged data on disk and between hosts: none, lz4, zstd, or auto (lz4).",
         _choice("none", "lz4", "zstd", "auto"),
     ),
     Option(
         "shuffle.retryAttempts",
         "integer",
         "3",
-        "Retries of a failed fetch. " + _OF_WORKERS,
+        "Retries of a failed fetch.",
         _at_least(0),
     ),
     Option(
         "shuffle.retryDelayMs",
         "integer",
         "1000",
-        "Delay before the first retry. It doubles each time, with jitter and a cap. " + _OF_WORKERS,
+        "Delay before the first retry. It doubles each time, with jitter and a cap.",
         _at_least(0),
     ),
     Option(
         "shuffle.timeoutSeconds",
         "number",
         "20",
-        "Seconds without data before a fetch fails. " + _OF_WORKERS,
+        "Seconds without data before a fetch fails.",
         _seconds,
     ),
     Option("task.attempts", "integer", "3", "Attempts at a task before the query fails.", _at_least(1)),
@@ -491,6 +491,8 @@ class Config:
     history_max_age_days: float
     plugin: tuple[tuple[str, str], ...]
     """The options of plug-ins, without their prefix, in order."""
+    shuffle_options: tuple[tuple[str, str], ...]
+    """Those of `shuffle.*` and `plugin.*` that were set, as they were written."""
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> Config:
@@ -502,7 +504,7 @@ class Config:
             key.removeprefix(PLUGIN_PREFIX): value for key, value in settings.items() if _is_plugins(key)
         }
         values = {field: _value(option, settings) for field, option in _FIELDS.items()}
-        return cls(**values, plugin=tuple(sorted(plugin.items())))
+        return cls(**values, plugin=tuple(sorted(plugin.items())), shuffle_options=_shuffle_options(settings))
 
 
 def read_enabled(text: str) -> bool:
@@ -517,6 +519,13 @@ def _value(option: Option, settings: Mapping[str, str]) -> Any:
         return option.parse(text.strip())
     except ValueError as error:
         raise ConfigError(f"{option.key}={text!r}: {error}.", hint=option.meaning) from error
+
+
+def _shuffle_options(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    names = {
+        key.removeprefix(PREFIX): value.strip() for key, value in settings.items() if key.startswith(PREFIX)
+    }
+    return tuple(sorted(item for item in names.items() if item[0].startswith(("shuffle.", "plugin."))))
 
 
 def _is_plugins(key: str) -> bool:

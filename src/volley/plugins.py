@@ -97,7 +97,7 @@ def load(kind: Kind, name: str) -> Callable[..., Any]:
         if len(found) > 1:
             raise ConfigError(f"several packages have a {kind.title} {name!r}: {', '.join(map(str, found))}.")
         target = found[0].target
-    factory = _import(kind, name, target)
+    factory: Callable[..., Any] = _import(kind, name, target)
     version = getattr(factory, "protocol_version", None)
     if version != kind.version:
         raise ConfigError(

@@ -22,6 +22,7 @@ from volley.actions import record_only
 from volley.callers import warn_caller
 from volley.config import Config, store_plugin
 from volley.deployment.factory import choose_deployment
+from volley.deployment.option_scopes import find_without_effect
 from volley.errors import SessionError
 from volley.intercepts import INTERCEPTS, Intercept
 from volley.interrupts import install as install_interrupts
@@ -48,10 +49,13 @@ def enable(spark: SparkSession) -> SparkSession:
     """
     _check_classic(spark)
     # A plug-in that cannot be loaded is an error now, and not at the first query.
-    config = Config.read(settings(spark))
+    chosen = settings(spark)
+    config = Config.read(chosen)
     choose_deployment(spark, config)
     if plugin := store_plugin(config.shuffle_store):
         load(STORES, plugin)
+    for sentence in find_without_effect(config, chosen):
+        warn_caller(sentence)
     _install()
     session = session_state.session_id(spark)
     if switch(spark) is False and session not in _turned_off:

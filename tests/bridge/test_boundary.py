@@ -279,7 +279,7 @@ def test_no_plan_shows_the_token(tpch: SparkSession) -> None:
 
     def noted(subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
         kept, access = query.materialize(subplan, resources)
-        tokens.append(access.token)
+        tokens.append(access.credentials.token)
         return kept, access
 
     with closing(query), closing(EngineBoundary(noted)) as boundary:
@@ -439,7 +439,7 @@ def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, clust
     assert held_bytes(cluster) > before
     list(client.do_action(flight.Action("release", encode(query))))
     assert held_bytes(cluster) == before
-    with pytest.raises(flight.FlightServerError, match="its query is over"):
+    with pytest.raises(flight.FlightServerError, match="is over"):
         put(client, Push("", replace(attempt, attempt=1), 2), ROWS)
 
 

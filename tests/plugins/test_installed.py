@@ -32,7 +32,8 @@ def test_pip_installs_them(tmp_path: Path) -> None:
     # Volley and what it needs are those of the tests.
     paths = [Path(volley.__file__).parents[1], Path(sysconfig.get_path("purelib"))]
     (site / "tests.pth").write_text("".join(f"{path}\n" for path in paths))
-    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", *sorted(EXAMPLES.iterdir())]
+    packages = [str(project) for project in sorted(EXAMPLES.iterdir())]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", *packages]
     subprocess.run(install, check=True)
     said = subprocess.run([python, "-c", _LOAD], capture_output=True, text=True, check=True).stdout
     *plugins, files = json.loads(said)

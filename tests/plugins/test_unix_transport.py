@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
 from helpers.answers import Answers
 from volley.bench.queries import QUERIES
-from volley.config import Config
 from volley.plugins import TRANSPORTS, load
 from volley.security import Security
-from volley.shuffle import ShuffleConfig
 from volley.testing.contracts import TransportContract
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
@@ -85,11 +83,10 @@ class TestUnixTransport(TransportContract):
     def make_transport(self, workers: Workers) -> Callable[[int], Transport]:
         open_transport: TransportFactory = load(TRANSPORTS, "unix")
         settings = {"unix.sockets": ",".join(workers.processes)}
-        shuffle = ShuffleConfig.of(Config.read({}))
 
         def make(count: int) -> Transport:
             assert count == len(workers.processes)
-            return open_transport(TransportContext(settings, (), 10.0, Security(), shuffle, None))
+            return open_transport(TransportContext(settings, (), 10.0, Security(), None))
 
         return make
 
@@ -108,7 +105,7 @@ def test_tpch(on_sockets: SparkSession, answers: Answers, query: str) -> None:
 def test_rows_of_spark_reach_the_workers(on_sockets: SparkSession) -> None:
     """A Python function, which these workers do not run, below what they do run."""
 
-    def joined(spark: SparkSession) -> object:
+    def joined(spark: SparkSession) -> DataFrame:
         same = F.udf(lambda number: number, "long")
         orders = spark.table("orders").select(same("o_custkey").alias("c_custkey"))
         return orders.join(spark.table("customer"), "c_custkey").groupBy("c_mktsegment").count()

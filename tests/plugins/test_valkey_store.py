@@ -72,7 +72,9 @@ def make_store(url: str, server: Any) -> Iterator[Callable[..., SharedStore]]:
 
     def make(**options: Any) -> SharedStore:
         config = shuffle_config(store="valkey", plugin=(("valkey.url", url),))
-        store = load(STORES, "valkey")(config, security=Security(), memory_limit_bytes=2**26, **options)
+        store: SharedStore = load(STORES, "valkey")(
+            config, security=Security(), memory_limit_bytes=2**26, **options
+        )
         opened.append(store)
         return store
 

@@ -18,6 +18,7 @@ from volley.deployment.base import (
 )
 from volley.errors import ConfigError
 from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.session_options import options_to_send
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 
@@ -56,6 +57,7 @@ class FlightDeployment:
             shared=shared,
             credentials=credentials_of(config),
             stall_seconds=config.shuffle_timeout_seconds,
+            settings=options_to_send(config),
         )
 
     def open_for_spark(self, resources: ExitStack) -> tuple[Transport, Access]:

@@ -19,6 +19,7 @@ from volley.deployment.base import (
 from volley.errors import QueryError
 from volley.plugins import TRANSPORTS, load
 from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.session_options import options_to_send
 from volley.transport.base import Transport, TransportContext, TransportFactory
 
 
@@ -58,8 +59,8 @@ class PluginDeployment:
                 workers=config.workers,
                 timeout_seconds=config.worker_timeout_seconds,
                 security=read_security(config),
-                shuffle=ShuffleConfig.of(config),
                 shared=shared_store(config),
+                worker_settings=options_to_send(config),
             )
         )
 

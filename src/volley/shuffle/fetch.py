@@ -46,6 +46,7 @@ class Fetch(Generic[Place]):
         codec: str,
         budget_bytes: int,
         retry_policy: RetryPolicy,
+        max_message_bytes: int,
     ) -> None:
         self._holders = tuple(holders)
         self._asked = 0
@@ -55,6 +56,7 @@ class Fetch(Generic[Place]):
         self._codec = codec
         self._budget_bytes = budget_bytes
         self._retry_policy = retry_policy
+        self._max_message_bytes = max_message_bytes
         self._changed = threading.Condition()
         self._ready: deque[tuple[int, pa.RecordBatch]] = deque()
         self._ready_bytes = 0
@@ -135,7 +137,9 @@ class Fetch(Generic[Place]):
 
     def _read(self, progress: _Progress) -> None:
         """Request the remaining chunks and read them until the end or the first failure."""
-        request = BlockRequest(self._blocks[progress.block :], progress.chunk, self._codec)
+        request = BlockRequest(
+            self._blocks[progress.block :], progress.chunk, self._codec, self._max_message_bytes
+        )
         stream = self._ask(request)
         if stream is None:
             return

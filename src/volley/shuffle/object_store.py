@@ -53,7 +53,7 @@ class ObjectStore:
     ) -> None:
         self._config = config
         self._folder = Folder.open(config.store)
-        self._budget = MemoryBudget(memory_limit_bytes, 1.0)
+        self._budget = MemoryBudget(memory_limit_bytes)
         self._leases = Leases(self._folder, lease_seconds, is_object)
         self._active: ActiveQueries[ObjectSink, Holder] = ActiveQueries()
 

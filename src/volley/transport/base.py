@@ -35,7 +35,6 @@ from volley.rpc.control import Pushed
 from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec, WorkerInfo
 from volley.security import Security
 from volley.shuffle.base import SharedStore
-from volley.shuffle.config import ShuffleConfig
 
 
 class RunningTask(Protocol):
@@ -132,15 +131,16 @@ class TransportContext:
     """What a `TransportFactory` gets from a session.
 
     `settings` are its options `spark.volley.plugin.*`, without that prefix. `shared` is the store beside the workers
-    that the session uses; None if each worker keeps what it wrote. `shuffle` are the options `spark.volley.shuffle.*`.
+    that the session uses; None if each worker keeps what it wrote. `worker_settings` are the session's options for
+    workers: every `TaskSpec` has them, and every `Push` needs them.
     """
 
     settings: Mapping[str, str]
     workers: tuple[str, ...]
     timeout_seconds: float
     security: Security
-    shuffle: ShuffleConfig
     shared: SharedStore | None
+    worker_settings: tuple[tuple[str, str], ...] = ()
 
 
 class TransportFactory(Protocol):

@@ -39,6 +39,7 @@ from volley.runtime import Phase, Shared
 from volley.security import Credentials, Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.factory import driver_reader
+from volley.shuffle.session_options import Options
 from volley.shuffle.shared import QueryLease
 from volley.transport.fleet import WORKER_LOST, Fleet, FleetLease, Peer
 from volley.transport.ingest import FlightIngest
@@ -49,8 +50,8 @@ RESULT_BUFFER_BYTES = 64 * 2**20
 class FlightTransport:
     """A `Transport` over a fleet. One per query. A leased fleet stays open until `release`.
 
-    `shared` is a store that the workers use in addition to their own. `credentials` are for those who push rows; a
-    worker that takes none of them for `stall_seconds` is considered lost.
+    `shared` is a store that the workers use in addition to their own. `credentials` and the session's `settings` are
+    for those who push rows; a worker that takes none of them for `stall_seconds` is considered lost.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class FlightTransport:
         shared: SharedStore | None = None,
         credentials: Credentials | None = None,
         stall_seconds: float = 20.0,
+        settings: Options = (),
     ) -> None:
         self._lease = fleet if isinstance(fleet, FleetLease) else None
         self._fleet = fleet.fleet if isinstance(fleet, FleetLease) else fleet
@@ -67,6 +69,7 @@ class FlightTransport:
         self._result_buffer_bytes = result_buffer_bytes
         self._credentials = credentials or Credentials(self._fleet.security.token)
         self._stall_seconds = stall_seconds
+        self._settings = settings
 
     def workers(self) -> Sequence[WorkerInfo]:
         return [info for peer in self._fleet.peers if (info := peer.info)]
@@ -111,7 +114,8 @@ class FlightTransport:
         if self._data:
             await self._data.begin(query)
         addresses = tuple(worker.name for worker in self.workers())
-        return FlightIngest(addresses, self._fleet.driver, self._credentials, self._stall_seconds)
+        driver = self._fleet.driver
+        return FlightIngest(addresses, driver, self._credentials, self._stall_seconds, self._settings)
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:

@@ -17,6 +17,7 @@ from volley.rpc.client import Client
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import AskHealth, Health, Push, Pushed, RegisterWorker
 from volley.security import Credentials, Security
+from volley.shuffle.session_options import Options
 from volley.transport.spark_task import own_sidecar_address
 
 _CALL_SECONDS = 5.0
@@ -30,13 +31,14 @@ class FlightIngest:
     driver: str
     credentials: Credentials
     stall_seconds: float
+    settings: Options = ()
 
     def push(
         self, attempt: AttemptId, partitions: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> Pushed:
         security = self.credentials.read()
         address = self.choose(security, attempt.task.task)
-        push = Push(self.driver, attempt, partitions)
+        push = Push(self.driver, attempt, partitions, self.settings)
         return _push(address, security, self.stall_seconds, push, schema, batches)
 
     def choose(self, security: Security, turn: int) -> str:

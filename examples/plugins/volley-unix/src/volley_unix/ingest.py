@@ -20,13 +20,14 @@ class SocketIngest:
     """An `IngestEndpoint`: the workers at `paths`, which take turns."""
 
     paths: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
 
     def push(
         self, attempt: AttemptId, partitions: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> Pushed:
         path = self.paths[attempt.task.task % len(self.paths)]
         with connect(path, STALL_SECONDS) as channel:
-            channel.send(Kind.PUSH, encode(Push("", attempt, partitions)))
+            channel.send(Kind.PUSH, encode(Push("", attempt, partitions, self.settings)))
             channel.send(Kind.SCHEMA, schema.serialize())
             for batch in batches:
                 channel.send(Kind.BATCH, batch.serialize())

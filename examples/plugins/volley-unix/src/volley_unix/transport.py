@@ -14,7 +14,7 @@ from volley.errors import ConfigError, NoWorkers, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.plugins import implements
 from volley.rpc.handshake import Identity, process_name, read_welcome
-from volley.shuffle import Block, SharedStore
+from volley.shuffle import Block
 from volley.shuffle.shared import QueryLease
 from volley.transport import (
     Failure,
@@ -53,7 +53,7 @@ def open_transport(context: TransportContext) -> UnixTransport:
             problems.append(f"{path}: {error}")
     if not found:
         raise NoWorkers(f"no worker is usable. {'; '.join(problems)}")
-    return UnixTransport(found, context.shared, context.timeout_seconds)
+    return UnixTransport(found, context)
 
 
 def _greet(path: str, ours: Identity, timeout_seconds: float) -> WorkerInfo:
@@ -71,12 +71,11 @@ def _greet(path: str, ours: Identity, timeout_seconds: float) -> WorkerInfo:
 class UnixTransport:
     """A `Transport` over these workers, for one query. A worker whose lease breaks is lost to it."""
 
-    def __init__(
-        self, workers: Sequence[WorkerInfo], shared: SharedStore | None, timeout_seconds: float
-    ) -> None:
+    def __init__(self, workers: Sequence[WorkerInfo], context: TransportContext) -> None:
         self._up = {worker.name: worker for worker in workers}
-        self._data = QueryLease(shared) if shared else None
-        self._timeout_seconds = timeout_seconds
+        self._data = QueryLease(context.shared) if context.shared else None
+        self._timeout_seconds = context.timeout_seconds
+        self._settings = context.worker_settings
         self._leases: dict[tuple[str, QueryId], asyncio.Task[None]] = {}
         self._reserved: dict[AttemptId, Channel] = {}
         self._running: dict[AttemptId, UnixTask] = {}
@@ -122,7 +121,7 @@ class UnixTransport:
             await self._data.begin(query)
         for worker in list(self._up):
             await self._lease(worker, query)
-        return SocketIngest(tuple(self._up))
+        return SocketIngest(tuple(self._up), self._settings)
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:
@@ -165,11 +164,9 @@ class UnixTransport:
                     kept.set_result(None)
         except asyncio.CancelledError:
             # The query is over. The worker hangs up once it has freed everything.
-            channel.end()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_seconds):
-                    while await channel.receive() is not None:
-                        pass
+                    await channel.hang_up()
             raise
         except (OSError, TimeoutError):
             pass
@@ -227,9 +224,7 @@ class UnixTask:
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         # The worker cancels an attempt whose driver hangs up, and hangs up itself when that is done.
-        self._channel.end()
-        while await self._channel.receive() is not None:
-            pass
+        await self._channel.hang_up()
         self._channel.close()
 
     def lose(self) -> None:

@@ -64,7 +64,8 @@ class Channel:
     async def send(self, kind: Kind, body: bytes | pa.Buffer = b"") -> None:
         """Send a frame, and wait while the other side is behind. Raises OSError if the connection broke."""
         self._writer.write(_HEADER.pack(kind, len(body)))
-        self._writer.write(memoryview(body))
+        if len(body):
+            self._writer.write(memoryview(body))
         await self._writer.drain()
 
     async def receive(self) -> Frame | None:
@@ -75,10 +76,12 @@ class Channel:
         except (OSError, asyncio.IncompleteReadError):
             return None
 
-    def end(self) -> None:
-        """Hang up, but go on receiving: the other side hangs up when it has cleaned up."""
+    async def hang_up(self) -> None:
+        """Send no more, and wait until the other side has cleaned up and hung up, too."""
         with suppress(OSError, RuntimeError):
             self._writer.write_eof()
+            while await self._reader.read(_BUFFER_BYTES):
+                pass
 
     def close(self) -> None:
         self._writer.close()
@@ -93,7 +96,9 @@ class BlockingChannel:
 
     def send(self, kind: Kind, body: bytes | pa.Buffer = b"") -> None:
         self._socket.sendall(_HEADER.pack(kind, len(body)))
-        self._socket.sendall(memoryview(body))
+        # The other side may have hung up after a frame without a body: it has all that it needs.
+        if len(body):
+            self._socket.sendall(memoryview(body))
 
     def receive(self) -> Frame:
         """The next frame. Raises OSError if the connection has ended."""
@@ -101,7 +106,7 @@ class BlockingChannel:
         return Kind(kind), self._read(size)
 
     def _read(self, size: int) -> bytes:
-        data = self._file.read(size)
+        data: bytes = self._file.read(size)
         if len(data) != size:
             raise ConnectionResetError("the other side has closed the connection")
         return data

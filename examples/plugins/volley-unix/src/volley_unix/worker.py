@@ -20,9 +20,9 @@ from volley.ids import AttemptId, QueryId
 from volley.machine import available_cores, available_memory_bytes
 from volley.rpc.handshake import Identity, Welcome, to_json
 from volley.security import Security
-from volley.shuffle import Block, ShuffleConfig, ShuffleStore
+from volley.shuffle import Block
 from volley.shuffle.factory import new_store
-from volley.shuffle.shared import WorkerView
+from volley.shuffle.worker_stores import WorkerStores
 from volley.transport import Failure, Push, Pushed, SplitBatch, TaskFailure, TaskSpec, decode, encode
 from volley.worker.slots import Attempt, Slots
 from volley_unix.store import SocketStore
@@ -37,12 +37,13 @@ class Worker:
 
     def __init__(self, path: str, slots: int, cores: int, settings: dict[str, str]) -> None:
         self._path = path
-        config = ShuffleConfig.of(Config.read(settings))
-        memory_bytes = int(available_memory_bytes() * _SHARED_MEMORY_FRACTION)
-        self._shared = new_store(config, Security.read(), memory_bytes)
-        self._store: ShuffleStore = WorkerView(self._shared) if self._shared else SocketStore(path)
+        security, memory_bytes = Security.read(), int(available_memory_bytes() * _SHARED_MEMORY_FRACTION)
+        self._own = SocketStore(path)
+        self._stores = WorkerStores(
+            self._own, Config.read(settings), lambda config: new_store(config, security, memory_bytes)
+        )
         self._cores = cores
-        self._slots = Slots(path, slots, cores, self._store, runs_python=False)
+        self._slots = Slots(path, slots, cores, self._stores, runs_python=False)
         self._identity = Identity.of_this_process(f"worker {path}")
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,7 +113,7 @@ class Worker:
         await asyncio.gather(sending, listening, return_exceptions=True)
 
     async def _read(self, channel: Channel, block: Block) -> None:
-        batches = iter(self._store.read(block))
+        batches = iter(self._own.read(block))
         async with _ended(channel):
             schema: pa.Schema | None = None
             # The next batch may have to be waited for: the loop serves others meanwhile.
@@ -120,7 +121,8 @@ class Worker:
                 schema = await _send_batch(channel, schema, batch)
 
     async def _push(self, channel: Channel, push: Push) -> None:
-        sink = await asyncio.to_thread(self._store.sink, push.attempt, push.partitions)
+        store = await asyncio.to_thread(self._stores.of, push.attempt.query, push.settings)
+        sink = await asyncio.to_thread(store.sink, push.attempt, push.partitions)
         try:
             targets = _targets(push)
             schema = pa.schema([])
@@ -141,8 +143,7 @@ class Worker:
         await channel.send(Kind.ANSWER, encode(Pushed(push.attempt, blocks, self._path)))
 
     def close(self) -> None:
-        if self._shared:
-            self._shared.close()
+        self._stores.close()
 
 
 def _targets(push: Push) -> Iterator[int]:
@@ -217,7 +218,6 @@ def main() -> None:
     if options.parent is not None:
         die_with(options.parent)
     settings = dict(setting.split("=", 1) for setting in options.set)
-    # The fingerprint of its identity needs an event loop of its own.
     worker = Worker(options.socket, options.tasks, options.cores, settings)
     asyncio.run(serve(worker, options.socket))
     # Threads of the engine may still work on a batch that nobody needs.

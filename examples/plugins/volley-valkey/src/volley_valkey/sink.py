@@ -158,5 +158,5 @@ def _seal(batches: list[pa.RecordBatch], options: pa.ipc.IpcWriteOptions) -> byt
     with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    body = sink.getvalue().to_pybytes()
+    body: bytes = sink.getvalue().to_pybytes()
     return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)) + body
