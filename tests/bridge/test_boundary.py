@@ -573,7 +573,7 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
         for query in (grouped, below):
             assert_same_rows(tpch, query, native=False)
             assert report_of(tpch).engine == "mixed"
-        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
+        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)))
         assert shared.holders
         for holder in shared.holders:
             health = health_of(holder, shared.security)

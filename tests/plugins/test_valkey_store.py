@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -157,11 +159,41 @@ def test_tpch(tpch: SparkSession, answers: Answers, settings: dict[str, str], qu
         answers.check(tpch, query)
 
 
+_ON_EXECUTORS = """
+import json, sys
+from volley.bench.compare import difference
+from volley.bench.data import tpch_data
+from volley.bench.engines import register_tables
+from volley.bench.queries import query_text
+from volley.bench.spark import start_spark
+import volley
+
+settings, queries = json.loads(sys.argv[1])
+spark = start_spark("valkey", "local[2]", {"spark.driver.memory": "1g"} | settings)
+register_tables(spark, tpch_data(0.01))
+volley.disable(spark)
+expected = {query: spark.sql(query_text(query)).toArrow() for query in queries}
+volley.enable(spark)
+for query in queries:
+    problem = difference(expected[query], spark.sql(query_text(query)).toArrow())
+    report = volley.last_query(spark)
+    assert (report.engine, problem) == ("native", None), (query, report, problem)
+"""
+
+
+@pytest.mark.slow
+def test_tpch_on_executors(settings: dict[str, str]) -> None:
+    """In a session of its own: the Python of Spark's tasks has the path that the session was started with."""
+    chosen = settings | {"spark.volley.transport": "spark"}
+    command = [sys.executable, "-c", _ON_EXECUTORS, json.dumps([chosen, SOME])]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.slow
 def test_tpch_on_worker_daemons(tpch: SparkSession, answers: Answers, settings: dict[str, str]) -> None:
-    chosen = {key: value for key, value in settings.items() if key.startswith("spark.volley")}
-    chosen = {key: value for key, value in chosen.items() if "shuffle" in key or "plugin" in key}
-    with LocalCluster(2, cores=1, settings=chosen) as cluster, conf(tpch, cluster.settings | settings):
+    """They are started without options: the session brings its store."""
+    with LocalCluster(2, cores=1) as cluster, conf(tpch, cluster.settings | settings):
         for query in QUERIES:
             answers.check(tpch, query)
         close_fleets()

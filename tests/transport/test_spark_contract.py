@@ -23,7 +23,7 @@ class TestSparkTransport(TransportContract):
 
     @pytest.fixture
     def shared(self, spark_session: SparkSession) -> Application:
-        return shared_application(spark_session.sparkContext, Config.read({}), {})
+        return shared_application(spark_session.sparkContext, Config.read({}))
 
     @pytest.fixture
     def make_transport(self, shared: Application) -> Callable[[int], Transport]:

@@ -11,7 +11,6 @@ from volley.bridge.reading import Access
 from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.deployment.base import absence_seconds, open_ingest, shared_store
-from volley.settings import settings
 from volley.shuffle.config import ShuffleConfig
 from volley.transport.base import Transport
 from volley.transport.spark import Application, SparkTransport, shared_application
@@ -48,4 +47,4 @@ class SparkDeployment:
         return Access(self._application().credentials, ShuffleConfig.of(self._config))
 
     def _application(self) -> Application:
-        return shared_application(self._spark.sparkContext, self._config, settings(self._spark))
+        return shared_application(self._spark.sparkContext, self._config)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +29,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from volley.config import PREFIX, Config, parse_bytes
+from volley.config import Config, parse_bytes
 from volley.errors import PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId, StageId
 from volley.rpc.client import Client
@@ -80,7 +80,7 @@ class Application:
     """What the queries of one SparkContext with the same settings share: the token, the known sidecars and the control
     server for executors. Raises ConfigError if the driver must not listen for them."""
 
-    def __init__(self, context: SparkContext, config: Config, options: Mapping[str, str]) -> None:
+    def __init__(self, context: SparkContext, config: Config) -> None:
         self.context = context
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-spark")
         self.jobs = ThreadPoolExecutor(_JOB_THREADS, thread_name_prefix="volley-spark-job")
@@ -92,7 +92,7 @@ class Application:
             insecure=config.executor_insecure,
             memory_bytes=config.executor_memory or _overhead_bytes(context),
             cores_a_task=int(context.getConf().get("spark.task.cpus", "1")),
-            options={key: value for key, value in options.items() if key.startswith("shuffle.")},
+            options=dict(config.shuffle_options),
         )
         self.credentials = Credentials(settings.token, settings.files)
         self.security = self.credentials.read()
@@ -138,9 +138,8 @@ _applications: Shared[tuple[SparkContext, _Settings], Application] = Shared(
 )
 
 
-def shared_application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
+def shared_application(context: SparkContext, config: Config) -> Application:
     """The shared `Application` for these settings. Sidecars cannot change theirs: other settings need another one."""
-    options = {key.removeprefix(PREFIX): value for key, value in settings.items()}
     key = (
         config.executor_memory,
         config.executor_insecure,
@@ -148,12 +147,12 @@ def shared_application(context: SparkContext, config: Config, settings: Mapping[
         config.tls_ca_file,
         config.tls_certificate_file,
         config.tls_key_file,
-        *sorted(item for item in options.items() if item[0].startswith("shuffle.")),
+        *config.shuffle_options,
     )
     with _applications.locked() as applications:
         for other in [other for other in applications if other[0]._jsc is None]:
             applications.pop(other).close()  # its SparkContext was stopped
-        return _applications.get((context, key), lambda: Application(context, config, options))
+        return _applications.get((context, key), lambda: Application(context, config))
 
 
 def close_applications() -> None:
