@@ -32,6 +32,7 @@ ORDER = [
     "events",
     "cancellation",
     "byte_semaphore",
+    "recent",
     "loop",
     "batches",
     "tracing",
