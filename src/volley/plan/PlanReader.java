@@ -116,6 +116,23 @@ public final class PlanReader {
         return text.close(']').toString();
     }
 
+    /** A JSON list of two: the values of the thread's properties with these names, and the tags of the session. */
+    public String labels(org.apache.spark.sql.classic.SparkSession session, String properties) {
+        Text text = new Text().open('[').next().open('[');
+        String[] names = properties.split(",");
+        for (int i = 0; i < names.length; i++) {
+            String value = session.sparkContext().getLocalProperty(names[i]);
+            text.next();
+            if (value == null) {
+                text.raw("null");
+            } else {
+                text.string(value);
+            }
+        }
+        text.close(']').next().raw(strings((scala.collection.Iterable) session.getTags()));
+        return text.close(']').toString();
+    }
+
     /** Strings as a JSON list. */
     public String strings(scala.collection.Iterable strings) {
         Text text = new Text().open('[');

@@ -155,6 +155,11 @@ class Reader:
         found: list[str] = json.loads(self._java.locations(partitions))
         return found
 
+    def labels(self, session: Java, properties: Sequence[str]) -> tuple[list[str | None], list[str]]:
+        """The thread's local properties of these names, and the tags of the session."""
+        values, tags = json.loads(self._java.labels(session, ",".join(properties)))
+        return values, tags
+
     def strings(self, sequence: Java) -> list[str]:
         """The strings of a Scala sequence."""
         found: list[str] = json.loads(self._java.strings(sequence))
