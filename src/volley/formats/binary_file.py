@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from volley.batches import rows_without_columns
+from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats.base import ReadRequest
 from volley.plan.nodes import DataFile
@@ -29,9 +29,6 @@ class BinaryFile:
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         file = request.file
-        if not request.columns:
-            yield rows_without_columns(1)
-            return
         values = {"path": f"file:{file.path}", "modificationtime": 1000 * file.modified_ms}
         arrays = []
         for column in request.columns:
@@ -42,7 +39,7 @@ class BinaryFile:
             elif name == "content":
                 value = _content(file, int(dict(request.options)[MAX_LENGTH]))
             arrays.append(pa.array([value], to_arrow(column.type)))
-        yield pa.RecordBatch.from_arrays(arrays, [column.name for column in request.columns])
+        yield batch_by_position(arrays, 1)
 
 
 def _content(file: DataFile, max_length: int) -> bytes:

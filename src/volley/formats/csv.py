@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
+from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
 from volley.formats.base import ReadOptions, ReadRequest
@@ -191,14 +192,11 @@ class _Parser:
         return column.name == self.dialect.corrupt_column
 
     def _columns(self, table: pa.Table) -> pa.RecordBatch:
-        rows = table.num_rows
         arrays = [
             self._column(table, place, column)
             for place, column in zip(self._places, self._request.columns, strict=True)
         ]
-        if not arrays:
-            return pa.record_batch({"row": pa.nulls(rows)}).select([])
-        return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
+        return batch_by_position(arrays, table.num_rows)
 
     def _column(self, table: pa.Table, place: int | None, column: Attribute) -> pa.Array:
         dialect = self.dialect

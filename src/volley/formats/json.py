@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from volley.batches import rows_without_columns
+from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
 from volley.formats.base import ReadRequest
@@ -75,13 +75,7 @@ class Json:
                 else pa.nulls(rows, to_arrow(column.type))
                 for column in request.columns
             ]
-            yield _batch(arrays, rows)
-
-
-def _batch(arrays: list[pa.Array], rows: int) -> pa.RecordBatch:
-    if not arrays:
-        return rows_without_columns(rows)
-    return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
+            yield batch_by_position(arrays, rows)
 
 
 def _parse(block: bytes, columns: list[Attribute]) -> pa.Table:

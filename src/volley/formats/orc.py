@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.orc as arrow_orc
 
-from volley.batches import rows_without_columns
+from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats.base import ReadRequest
 from volley.plan.expressions import Attribute
@@ -49,11 +49,7 @@ class Orc:
                         _column(batch, name, column)
                         for name, column in zip(names, request.columns, strict=True)
                     ]
-                    yield (
-                        pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
-                        if arrays
-                        else rows_without_columns(batch.num_rows)
-                    )
+                    yield batch_by_position(arrays, batch.num_rows)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} cannot be read as ORC: {error}") from error
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv as csv
 
+from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
 from volley.formats.base import ReadRequest
@@ -32,13 +33,7 @@ class Text:
         only_lf = ("linesep", "\n") in request.options
         for block in lines.read_blocks(request.file, request.part, request.parts, cr_ends_lines=not only_lf):
             values = split_lines(block)
-            yield (
-                pa.RecordBatch.from_arrays(
-                    [values] * len(request.columns), [str(n) for n in range(len(request.columns))]
-                )
-                if request.columns
-                else pa.record_batch({"row": pa.nulls(len(values))}).select([])
-            )
+            yield batch_by_position([values] * len(request.columns), len(values))
 
 
 def split_lines(data: bytes) -> pa.Array:
