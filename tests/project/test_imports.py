@@ -30,6 +30,7 @@ ORDER = [
     "events",
     "cancellation",
     "byte_semaphore",
+    "recent",
     "loop",
     "batches",
     "tracing",

@@ -24,10 +24,10 @@ _ROW_INDEX = "_tmp_metadata_row_index"
 class ScanFacts:
     """A file scan as `PlanReader.java` writes it.
 
-    `metadata` are the ids of the columns that Spark derives from the file itself. `field_ids` is true if a requested
-    column, or a field inside one, has a Parquet field id; `defaults`, if one has a default for older files. `refused`
-    says why the scan does more than read. `files` lists path, size, modification time and partition index of each file;
-    `partitions` the values of each partition, as text.
+    `metadata` are the places in the output of columns that Spark derives from the file itself. `field_ids` is true if a
+    requested column, or a field inside one, has a Parquet field id; `defaults`, if one has a default for older files.
+    `refused` says why the scan does more than read. `files` lists path, size, modification time and partition index of
+    each file; `partitions` the values of each partition, as text.
     """
 
     format: str
@@ -55,14 +55,14 @@ class ScanFacts:
             return f"format {self.format_name}"
         if self.bucketed or self.refused:
             return self.refused or "bucketed table"
-        for column in output:
+        for place, column in enumerate(output):
             if column.name == _ROW_INDEX:
                 return "metadata column row_index"
-            if column.id in self.metadata and column.name not in _METADATA:
+            if place in self.metadata and column.name not in _METADATA:
                 return f"metadata column {column.name}"
         if self.defaults:
             return "a column with a default value"
-        read = [column for column in output if column.id not in self.metadata]
+        read = [column for place, column in enumerate(output) if place not in self.metadata]
         types = [column.type for column in read]
         for key, setting in rules.settings.items():
             if not setting.permits(self.settings[key], types, self.field_ids):
@@ -105,7 +105,7 @@ def file_scan(
         raise CaptureError("the files of a scan could not be listed.")
     facts = ScanFacts(**described)
     output: tuple[Attribute, ...] = operator.all("output")
-    metadata = tuple(column for column in output if column.id in facts.metadata)
+    metadata = tuple(output[place] for place in facts.metadata)
     by_name = {column.name.lower(): column for column in output if column not in metadata}
     names = [name.lower() for name in facts.partition_names]
     columns = [(index, by_name[name]) for index, name in enumerate(names) if name in by_name]
