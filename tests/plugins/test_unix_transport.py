@@ -129,6 +129,7 @@ def test_tpch(on_sockets: SparkSession, answers: Answers, query: str) -> None:
     answers.check(on_sockets, query)
 
 
+@pytest.mark.slow
 def test_rows_of_spark_reach_the_workers(on_sockets: SparkSession) -> None:
     """A Python function, which these workers do not run, below what they do run."""
 
