@@ -26,6 +26,7 @@ ORDER = [
     "log_format",
     "security",
     "machine",
+    "own_token",
     "runtime",
     "events",
     "cancellation",

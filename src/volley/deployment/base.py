@@ -15,6 +15,7 @@ from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.ids import QueryId
 from volley.loop import shared_loop
+from volley.own_token import token_file_for
 from volley.security import Security
 from volley.shuffle.base import SharedStore
 from volley.shuffle.config import ShuffleConfig
@@ -81,7 +82,9 @@ def absence_seconds(config: Config) -> float:
 
 
 def read_security(config: Config) -> Security:
-    return Security.read(config.token_file, *tls_files(config))
+    """What this session presents to daemons and to shuffle servers."""
+    daemons = (*config.workers, *config.shuffle_service)
+    return Security.read(token_file_for(daemons, config.token_file), *tls_files(config))
 
 
 def tls_files(config: Config) -> tuple[str, str, str]:

@@ -37,7 +37,8 @@ class FlightDeployment:
 
     @property
     def absence_seconds(self) -> float:
-        return absence_seconds(self._config)
+        # A worker that was cut off comes back with its data; so does, without it, one that is restarted.
+        return max(absence_seconds(self._config), self._config.worker_timeout_seconds)
 
     def planned_workers(self) -> int:
         return len(self._config.workers)
@@ -50,7 +51,12 @@ class FlightDeployment:
                 hint="Start some with `volley cluster`.",
             )
         shared = shared_store(config)
-        fleet = shared_fleet(config.workers, read_security(config), config.worker_timeout_seconds)
+        fleet = shared_fleet(
+            config.workers,
+            read_security(config),
+            config.worker_timeout_seconds,
+            ShuffleConfig.of(config).place,
+        )
         return FlightTransport(fleet, shared=shared)
 
     def open_for_spark(self, resources: ExitStack) -> tuple[Transport, Access]:

@@ -26,8 +26,8 @@ class WorkerInfo:
     name: Name
     cores: Count
     slots: Count
-    engine_version: str
-    protocol_version: int = PROTOCOL_VERSION
+    engine_version: Name
+    protocol_version: Count = PROTOCOL_VERSION
     runs_python: bool = False
 
 
@@ -84,7 +84,7 @@ class TaskSpec:
     inputs: tuple[InputBlocks, ...]
     driver: Name = ""
     trace: Name = ""
-    protocol_version: int = PROTOCOL_VERSION
+    protocol_version: Count = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True)

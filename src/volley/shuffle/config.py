@@ -67,6 +67,11 @@ class ShuffleConfig:
         )
 
     @property
+    def place(self) -> str:
+        """Where exchanged data is kept, in words. The same in a driver and in its workers."""
+        return f"service on {len(self.servers)} servers" if self.store == "service" else self.store
+
+    @property
     def codec(self) -> str:
         """The codec for data that is compressed."""
         return "lz4" if self.compression == "auto" else self.compression

@@ -99,6 +99,10 @@ class ShuffleSettings:
     def max_message_bytes(self) -> int:
         return self.config.max_message_bytes
 
+    @property
+    def place(self) -> str:
+        return self.config.place
+
     def open_stores(
         self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
     ) -> WorkerStores:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.byte_semaphore import ByteSemaphore
-from volley.errors import PeerLost, PeerRefused, QueryError
+from volley.errors import NoWorkers, PeerLost, PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import encode
 from volley.rpc.control import NOT_RESERVED, RESULT_TICKET, STOPPING, UNKNOWN_DRIVER, Ack, Reserve
@@ -68,6 +68,9 @@ class FlightTransport:
 
     def holders(self) -> Set[str]:
         return {peer.address for peer in self._fleet.peers if peer.up}
+
+    def absence(self) -> NoWorkers:
+        return self._fleet.absence()
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
@@ -301,16 +304,20 @@ def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *
 _fleets: Shared[tuple[Any, ...], Fleet] = Shared(Phase.CONNECTIONS, close=Fleet.close)
 
 
-def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> FleetLease:
+def shared_fleet(
+    addresses: Sequence[str], security: Security, timeout_seconds: float, shuffle_place: str = ""
+) -> FleetLease:
     """Lease this process's fleet for these workers, after contacting all of them. Closes other, unused fleets.
 
     The lease keeps the fleet open before a query begins: its caller may still be planning.
     """
-    key = (tuple(addresses), security, timeout_seconds)
+    key = (tuple(addresses), security, timeout_seconds, shuffle_place)
     with _fleets.locked() as fleets:
         idle = [other for other, fleet in fleets.items() if other != key and not fleet.in_use]
         unused = [fleets.pop(other) for other in idle]
-        lease = FleetLease(_fleets.get(key, lambda: Fleet(addresses, security, timeout_seconds)))
+        lease = FleetLease(
+            _fleets.get(key, lambda: Fleet(addresses, security, timeout_seconds, shuffle_place))
+        )
     for other in unused:
         other.close()
     lease.fleet.wait()

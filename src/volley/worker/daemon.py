@@ -68,6 +68,10 @@ class ShuffleSettings(Protocol):
     @property
     def max_message_bytes(self) -> int: ...
 
+    @property
+    def place(self) -> str:
+        """Where exchanged data is kept, in words."""
+
     def open_stores(
         self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
     ) -> Stores: ...
@@ -153,6 +157,7 @@ class Daemon:
             self._stores.own,
             self.budget,
             settings.shuffle.max_message_bytes,
+            settings.shuffle.place,
             self._loop,
         )
 
