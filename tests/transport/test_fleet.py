@@ -112,17 +112,6 @@ class TestTwoAddressesOfOneWorker:
         eventually(lambda: fleet[other.address].up)
 
 
-def test_a_session_with_another_shuffle_store_is_told_at_once(cluster: LocalCluster) -> None:
-    fleet = Fleet(cluster.addresses, cluster.security, TIMEOUT_SECONDS, "service on 3 servers")
-    try:
-        with pytest.raises(
-            NoWorkers, match="it keeps exchanged data in memory, and this session in service on 3"
-        ):
-            fleet.wait()
-    finally:
-        fleet.close()
-
-
 def test_a_killed_driver_frees_its_slots_at_once(cluster: LocalCluster) -> None:
     """Not when its lease expires, which is a minute later: others may wait for them."""
     address = cluster.addresses[0]

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volley.fields import Count, Name, PartitionCount, Seconds, Wait
+from volley.fields import Count, Name, PartitionCount, Seconds, Text, Wait
 from volley.ids import AttemptId
 from volley.rpc.blocks import Block
 from volley.rpc.messages import SplitRequest, TaskDone, TaskFailure
@@ -91,12 +91,14 @@ class Pull:
 class Push:
     """Batches follow: the output of an attempt that ran elsewhere, to be spread evenly over `partitions`.
 
-    The blocks are kept until the query is released or, if `driver` is named, until that driver's lease ends.
+    The blocks are kept until the query is released or, if `driver` is named, until that driver's lease ends. `settings`
+    are those of a `TaskSpec`.
     """
 
     driver: Name
     attempt: AttemptId
     partitions: PartitionCount
+    settings: tuple[tuple[Name, Text], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -75,8 +76,7 @@ class Welcome:
     """The worker's reply. `refusal` says why the two are incompatible; it is empty if they are not.
 
     `runs_python`: its owner lets it run Python functions. `instance` is a random id of the process: a worker that is
-    known under two addresses has one, and one that is restarted at the same address gets another. `shuffle_place` is
-    where it keeps exchanged data.
+    known under two addresses has one, and one that is restarted at the same address gets another.
     """
 
     identity: Identity
@@ -85,7 +85,6 @@ class Welcome:
     refusal: Text = ""
     runs_python: bool = False
     instance: Name = ""
-    shuffle_place: Text = ""
 
 
 def to_json(words: Hello | Welcome) -> bytes:
@@ -157,8 +156,11 @@ def hash_fingerprint() -> str:
     ]
     batch = pa.RecordBatch.from_arrays(columns, [column_name(key.id) for key in keys])
     digest = hashlib.sha256()
-    for chosen in (*((key,) for key in keys), keys):
-        digest.update(json.dumps(asyncio.run(_place_rows(batch, chosen))).encode())
+    # On a thread of its own: that of the caller may run an event loop, as in a notebook.
+    with ThreadPoolExecutor(1, thread_name_prefix="volley-fingerprint") as thread:
+        for chosen in (*((key,) for key in keys), keys):
+            rows = thread.submit(asyncio.run, _place_rows(batch, chosen)).result()
+            digest.update(json.dumps(rows).encode())
     return digest.hexdigest()[:16]
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from volley.errors import HandshakeRefused, NoWorkers, PeerLost, QueryError
+from volley.errors import NoWorkers, PeerLost, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.rpc.client import Client
 from volley.rpc.control import Ack, Bye, News, Watch
@@ -166,9 +166,7 @@ class Peer:
         client = Client(self.address, self._security, timeout_seconds=self._timeout_seconds)
         ours = Identity.of_this_process(self._driver)
         # Ask who it is first: to greet it as this driver would end what runs on it for a peer at another address.
-        welcome = client.greet(Hello(ours, ""))
-        instance = welcome.instance
-        _check_place(welcome.shuffle_place, self._fleet.shuffle_place)
+        instance = client.greet(Hello(ours, "")).instance
         other = self._fleet.claim(instance, self.address)
         if other != self.address:
             raise PeerLost(f"it is the worker at {other}, which is listed under both addresses.")
@@ -231,25 +229,10 @@ def _tell(listener: Listener, news: TaskDone | TaskFailure | SplitRequest) -> No
         _log.exception("the listener of %s failed", news.attempt)
 
 
-def _check_place(theirs: str, ours: str) -> None:
-    """Raise unless both sides exchange data in the same place. Otherwise readers would look for it in vain."""
-    if theirs and ours and theirs != ours:
-        raise HandshakeRefused(
-            f"it keeps exchanged data in {theirs}, and this session in {ours}: set spark.volley.shuffle.store and"
-            " spark.volley.shuffle.service to the same values on both sides."
-        )
-
-
 class Fleet:
-    """The peers at `addresses`, and the thread pool from which they are called.
+    """The peers at `addresses`, and the thread pool from which they are called."""
 
-    `shuffle_place` is where this session expects exchanged data; empty for anywhere.
-    """
-
-    def __init__(
-        self, addresses: Sequence[str], security: Security, timeout_seconds: float, shuffle_place: str = ""
-    ) -> None:
-        self.shuffle_place = shuffle_place
+    def __init__(self, addresses: Sequence[str], security: Security, timeout_seconds: float) -> None:
         self.security = security
         self.timeout_seconds = timeout_seconds
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-call")

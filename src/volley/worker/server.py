@@ -67,8 +67,6 @@ class Worker:
     external_attempts: ExternalAttempts
     store: ServingStore
     budget: WorkerBudget
-    max_message_bytes: int
-    shuffle_place: str
     loop: LoopThread
     started: float = field(default_factory=time.monotonic)
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -115,7 +113,8 @@ class WorkerServer(Server):
             return worker.store.serve(ticket)
         wanted = decode(ticket.removeprefix(RESULT_TICKET), AttemptId)
         attempt = worker.loop.submit(_find(worker.slots, wanted)).result()
-        return attempt.schema, _pull_batches(worker, attempt.batches())
+        limit_bytes = worker.slots.stores.max_message_bytes(attempt.settings)
+        return attempt.schema, _pull_batches(worker, attempt.batches(), limit_bytes)
 
     def receive(
         self, command: bytes, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
@@ -123,7 +122,8 @@ class WorkerServer(Server):
         worker = self._worker
         push = decode(command, Push)
         worker.loop.submit(_adopt(worker, push)).result()
-        blocks = receive(push, (chunk.data for chunk in reader), worker.slots.store)
+        store = worker.slots.stores.of(push.attempt.query, push.settings)
+        blocks = receive(push, (chunk.data for chunk in reader), store)
         writer.write(encode(Pushed(push.attempt, blocks, worker.slots.name)))
 
 
@@ -145,7 +145,6 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
             refusal,
             slots.runs_python,
             worker.instance,
-            worker.shuffle_place,
         )
     )
 
@@ -199,10 +198,12 @@ async def _find(slots: Slots, attempt: AttemptId) -> Attempt:
     return slots[attempt]
 
 
-def _pull_batches(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pull_batches(
+    worker: Worker, batches: AsyncIterator[pa.RecordBatch], limit_bytes: int
+) -> Iterator[pa.RecordBatch]:
     """The batches of an attempt, on a Flight thread that waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
-        yield from slice_batch(batch, worker.max_message_bytes)
+        yield from slice_batch(batch, limit_bytes)
 
 
 def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.RecordBatch | None]:
