@@ -148,6 +148,8 @@ def is_closed(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
+    finally:
+        connection.setblocking(True)
     return True
 
 
