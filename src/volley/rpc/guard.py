@@ -13,6 +13,8 @@ A client that is closed by mistake, because its first request is large while oth
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import ipaddress
 import logging
 import os
@@ -24,7 +26,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,12 +35,14 @@ from volley.log_format import Repeated
 _log = logging.getLogger(__name__)
 _log.addFilter(Repeated())
 
-_ESTABLISHED = "01"
+# The kernel doubles it. Enough for a fast link, and so little that much cannot arrive between two looks.
+_RECEIVE_BUFFER_BYTES = 256 << 10
+# gRPC frees what it had received soon after a connection is closed.
+_TRIM_SECONDS = 1.0
 # `tcpi_bytes_received` of Linux' struct tcp_info.
 _RECEIVED_AT = 128
 _RECEIVED = struct.Struct("=Q")
-_TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-# On a machine with very many connections a look costs more; it then takes at most this share of the time.
+# In a process with very many open files a look costs more; it then takes at most this share of the time.
 _BUSY_SHARE = 0.05
 
 _REMEMBERED_SECONDS = 5.0
@@ -50,8 +54,8 @@ Endpoint = tuple[str, int]
 class GuardLimits:
     """What connections may send before they have authenticated: each one, and all of them together."""
 
-    one_bytes: int = 32 << 20
-    all_bytes: int = 64 << 20
+    one_bytes: int = 16 << 20
+    all_bytes: int = 32 << 20
     connections: int = 256
     silent_seconds: float = 60.0
     look_seconds: float = 0.05
@@ -74,7 +78,14 @@ class ConnectionGuard:
         self._authenticated: dict[Endpoint, float] = {}
         self._strangers: dict[int, _Connection] = {}
         self._friends: dict[int, Endpoint] = {}
+        self._others: set[int] = set()
+        self._trim_at: float | None = None
         self._stopped = threading.Event()
+        for inode, descriptor in _sockets().items():
+            with suppress(OSError):
+                if _with_socket(descriptor, inode, partial(_is_listener, port=port)):
+                    # Connections inherit it.
+                    _with_socket(descriptor, inode, _limit_receive_buffer)
         self._thread = threading.Thread(target=self._run, name="volley-guard", daemon=True)
         self._thread.start()
 
@@ -99,18 +110,27 @@ class ConnectionGuard:
             pause_seconds = max(self._limits.look_seconds, (time.thread_time() - began) / _BUSY_SHARE)
 
     def _look(self) -> None:
-        present = set(_inodes(self._port))
+        present = _sockets()
+        self._others &= present.keys()
         self._friends = {inode: peer for inode, peer in self._friends.items() if inode in present}
         self._strangers = {inode: found for inode, found in self._strangers.items() if inode in present}
-        unknown = present - self._friends.keys() - self._strangers.keys()
-        if unknown:
-            self._strangers |= _find_connections(unknown)
+        for inode in present.keys() - self._others - self._friends.keys() - self._strangers.keys():
+            # A socket that is not connected yet may be asked again.
+            with suppress(OSError):
+                peer = _with_socket(present[inode], inode, partial(_peer, port=self._port))
+                if peer is None:
+                    self._others.add(inode)
+                else:
+                    self._strangers[inode] = _Connection(present[inode], peer)
         for inode, connection in list(self._strangers.items()):
             if connection.peer in self._authenticated:
                 self._friends[inode] = self._strangers.pop(inode).peer
         self._forget_closed()
         if self._strangers:
             self._close_excess()
+        if self._trim_at is not None and time.monotonic() > self._trim_at:
+            self._trim_at = None
+            _give_memory_back()
 
     def _forget_closed(self) -> None:
         """A new connection may come from a port that an authenticated one had before."""
@@ -140,62 +160,77 @@ class ConnectionGuard:
                 _log.warning(
                     "closed a connection that had sent %d bytes and no token", connection.received_bytes
                 )
-                _shut(connection.descriptor, inode)
+                with suppress(OSError):
+                    # Its owner, gRPC, notices and closes it.
+                    _with_socket(connection.descriptor, inode, lambda held: held.shutdown(socket.SHUT_RDWR))
                 del self._strangers[inode]
                 total -= connection.received_bytes
+                self._trim_at = now + _TRIM_SECONDS
 
 
-def _inodes(port: int) -> list[int]:
-    """The sockets of established connections to a local port."""
-    suffix = f":{port:04X}"
-    found = []
-    for table in _TABLES:
-        with suppress(FileNotFoundError):
-            for line in table.read_text(encoding="ascii").splitlines()[1:]:
-                fields = line.split(None, 10)
-                if fields[3] == _ESTABLISHED and fields[1].endswith(suffix):
-                    found.append(int(fields[9]))
-    return found
-
-
-def _find_connections(inodes: set[int]) -> dict[int, _Connection]:
-    """The descriptors of this process that are these sockets."""
+def _sockets() -> dict[int, int]:
+    """The sockets of this process: inode and descriptor."""
     found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        descriptor = int(entry.name)
-        with suppress(OSError):
-            status = os.fstat(descriptor)
-            if stat.S_ISSOCK(status.st_mode) and status.st_ino in inodes:
-                address = _with_socket(descriptor, socket.socket.getpeername)
-                found[status.st_ino] = _Connection(descriptor, _normalize(address[0], address[1]))
+    with os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                status = os.fstat(int(entry.name))
+                if stat.S_ISSOCK(status.st_mode):
+                    found[status.st_ino] = int(entry.name)
     return found
+
+
+def _is_listener(held: socket.socket, port: int) -> bool:
+    return bool(held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) and _local_port(held) == port
+
+
+def _peer(held: socket.socket, port: int) -> Endpoint | None:
+    """The other end of a connection to `port`; None for any other socket. OSError if it is not connected."""
+    if _local_port(held) != port:
+        return None
+    host, peer_port = held.getpeername()[:2]
+    return _normalize(host, peer_port)
+
+
+def _local_port(held: socket.socket) -> int | None:
+    is_internet = held.family in (socket.AF_INET, socket.AF_INET6)
+    return int(held.getsockname()[1]) if is_internet else None
 
 
 def _received_bytes(descriptor: int, inode: int) -> int | None:
-    """What has arrived through a connection; None if it is closed, and its descriptor perhaps something else."""
+    """What has arrived through a connection; None if it is closed."""
     with suppress(OSError):
-        if os.fstat(descriptor).st_ino == inode:
-            info = _with_socket(
-                descriptor, lambda held: held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-            )
-            return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
+        info = _with_socket(descriptor, inode, _tcp_info)
+        return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
     return None
 
 
-def _shut(descriptor: int, inode: int) -> None:
-    """End a connection. Its owner, gRPC, notices and closes it."""
-    with suppress(OSError):
-        if os.fstat(descriptor).st_ino == inode:
-            _with_socket(descriptor, lambda held: held.shutdown(socket.SHUT_RDWR))
+def _tcp_info(held: socket.socket) -> bytes:
+    return held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
 
 
-def _with_socket(descriptor: int, use: Callable[[socket.socket], Any]) -> Any:
-    """Use a socket that has another owner. A duplicate would keep the connection open when its owner closes it."""
+def _limit_receive_buffer(held: socket.socket) -> None:
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+
+
+def _with_socket(descriptor: int, inode: int, use: Callable[[socket.socket], Any]) -> Any:
+    """Use a socket that has another owner. OSError if its descriptor is something else by now.
+
+    A duplicate of the descriptor would keep the connection open when its owner closes it.
+    """
+    if os.fstat(descriptor).st_ino != inode:
+        raise OSError(errno.EBADF, "the socket is closed")
     held = socket.socket(fileno=descriptor)
     try:
         return use(held)
     finally:
         held.detach()
+
+
+def _give_memory_back() -> None:
+    """Let the C library return what was freed to the system; it keeps much of it otherwise."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _endpoint(peer: str) -> Endpoint:
