@@ -46,7 +46,7 @@ def test_members_are_processes_that_end_with_the_block_in_any_state() -> None:
         cluster.members[0].log.seek(0)
         said = cluster.members[0].log.read().decode()
         assert "INFO volley.foreground process" in said
-        assert "WARNING volley.token_headers refused do_action: wrong token" in said
+        assert "WARNING volley.security refused do_action: wrong token" in said
         assert "wrong token (" not in said  # once, not for every call
         assert token not in said
         config = Config.read(cluster.settings)
