@@ -165,14 +165,16 @@ OPTIONS: tuple[Option, ...] = (
         "worker.timeoutSeconds",
         "number",
         "10",
-        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere.",
+        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere. When all are"
+        " lost, a query waits as long for one to come back.",
         _seconds,
     ),
     Option(
         "tokenFile",
         "file",
         "",
-        "File with the token for worker daemons. Default: the environment variable VOLLEY_TOKEN.",
+        "File with the token for daemons. Default: the environment variable VOLLEY_TOKEN; if all of them are on this"
+        " machine, the token of this user that `volley worker` made.",
         str,
     ),
     Option(
