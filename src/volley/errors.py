@@ -4,6 +4,7 @@
 VolleyError                      code, what happened, what to do next
 +-- ConfigError                  an option has an invalid value
 +-- SessionError                 this Spark session cannot be enabled
+|   +-- VersionNotSupported      Spark, Java or a package is a version that Volley is not tested with
 +-- FallbackError                spark.volley.fallback=error and something is not native
 +-- CaptureError                 Spark's plan could not be read exactly
 +-- QueryError                   a native query failed
@@ -61,6 +62,10 @@ class ConfigError(VolleyError):
 
 class SessionError(VolleyError):
     code = "SESSION_NOT_SUPPORTED"
+
+
+class VersionNotSupported(SessionError):
+    code = "VERSION_NOT_SUPPORTED"
 
 
 class FallbackError(VolleyError):

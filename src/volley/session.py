@@ -28,6 +28,7 @@ from volley.observe.explain import explain_after_spark
 from volley.plan.capture import prepare
 from volley.plan.local_data import remember
 from volley.settings import ENABLED, SEAM, settings, switch
+from volley.version_checks import check_versions
 
 _lock = threading.Lock()
 _installed = False
@@ -40,10 +41,11 @@ def enable(spark: SparkSession) -> SparkSession:
     """Let Volley answer this session's queries where it can do so exactly. Calling it again changes nothing.
 
     A session with `spark.volley.enabled=false`, say from the command line, stays off, with a warning. Raises
-    SessionError for a session that has no plan to read (Spark Connect) and ConfigError for a bad option.
+    SessionError for a session that has no plan to read (Spark Connect), VersionNotSupported if Spark or a package is a
+    version that Volley was not tested with, and ConfigError for a bad option.
     """
     _check_classic(spark)
-    Config.read(settings(spark))
+    check_versions(spark, Config.read(settings(spark)))
     _install()
     session = session_state.session_id(spark)
     if switch(spark) is False and session not in _turned_off:
