@@ -28,11 +28,13 @@ from volley.config import Config
 from volley.deployment.base import Deployment
 from volley.errors import CaptureError
 from volley.jvm.programs import Programs
-from volley.plan.capture import Origins, capture
+from volley.plan.capture import Origins, decode_plan, read_plan
 from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
+from volley.plan.reader import Reading
+from volley.recent import Recent
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
@@ -82,6 +84,29 @@ class Decision:
         return tuple(subplan.node for part in parts for subplan in part.subplans)
 
 
+@dataclass(frozen=True)
+class _Captured:
+    plan: Node
+    programs: Programs | None
+    by_text_alone: bool
+
+
+# Decisions on queries that ran natively as a whole, by the text of Spark's plan, which names its files with their sizes
+# and times. Reports, notebooks and loops ask the same again, and a short query is mostly planning.
+_native_before: Recent[str, Decision] = Recent(128)
+_LONGEST_TEXT = 256 * 1024
+
+
+def _remember(text: str, decision: Decision) -> None:
+    # A name with a number in it may be one that Spark makes anew for each query.
+    if decision.engine == "native" and decision.programs is None and "#" not in _names(decision):
+        _native_before.put(text, decision)
+
+
+def _names(decision: Decision) -> str:
+    return " ".join(attribute.name for attribute in decision.output)
+
+
 def _python_access(deployment: Deployment) -> PythonAccess:
     if not deployment.runs_python:
         return PythonAccess.NONE
@@ -98,6 +123,7 @@ class Decider:
         self, spark: SparkSession, deployment: Deployment, config: Config, *, what: str, started: float
     ) -> None:
         self._spark = spark
+        self._gateway = spark.sparkContext._gateway
         self._deployment = deployment
         self._mixed = config.mixed
         # Workers in other processes have no JVM.
@@ -111,7 +137,7 @@ class Decider:
         execution: Java,
         *,
         subplans: bool = True,
-        finish: Callable[[Node], Node] = lambda plan: plan,
+        finish: Callable[[Node], Node] | None = None,
     ) -> Decision:
         """The decision on a QueryExecution. Errors of Spark's own planning are raised as Spark raises them.
 
@@ -122,17 +148,23 @@ class Decider:
         planned = time.perf_counter()
         origins = Origins()
         try:
-            plan, programs = self._capture(physical, origins)
-            plan = finish(plan)
+            reading = read_plan(self._gateway, physical)
+            decision = _native_before.get(reading.text) if reading.says_all and finish is None else None
+            if decision is None:
+                captured = self._decode(reading, origins)
         except CaptureError as error:
             return self._on_spark(self._not_readable(error), planned)
-        captured = time.perf_counter()
-        decision = self._portable(self._choose(plan, origins, execution, subplans))
+        captured_at = time.perf_counter()
+        if decision is None:
+            plan = captured.plan if finish is None else finish(captured.plan)
+            decision = self._choose(plan, origins, execution, subplans)
+            decision = replace(decision, programs=captured.programs)
+            if finish is None and captured.by_text_alone and len(reading.text) <= _LONGEST_TEXT:
+                _remember(reading.text, decision)
         return replace(
-            decision,
-            programs=programs,
+            self._portable(decision),
             planning_seconds=planned - self._started,
-            capture_seconds=captured - planned,
+            capture_seconds=captured_at - planned,
         )
 
     def decide_write(self, command: Java) -> Decision:
@@ -151,15 +183,15 @@ class Decider:
             return replace(self._on_spark(nothing), has_rows=False)
         return self._decide_rows(command, write)
 
-    def _capture(self, physical: Java, origins: Origins) -> tuple[Node, Programs | None]:
+    def _decode(self, reading: Reading, origins: Origins) -> _Captured:
         """Spark's plan, with what the JVM evaluates in it."""
-        gateway = self._spark.sparkContext._gateway
         python = partial(_python_access, self._deployment)
-        plan = capture(gateway, physical, origins, python=python)
+        decoded = decode_plan(self._gateway, reading, origins, python=python)
         if not self._jvm:
-            return plan, None
+            return _Captured(decoded.plan, None, decoded.by_text_alone)
         programs = Programs(self._spark, origins)
-        return delegate_to_jvm(plan, programs, origins.replace), programs or None
+        plan = delegate_to_jvm(decoded.plan, programs, origins.replace)
+        return _Captured(plan, programs or None, decoded.by_text_alone)
 
     def _choose(self, plan: Node, origins: Origins, execution: Java, subplans: bool) -> Decision:
         verdict = check(plan)
@@ -193,12 +225,12 @@ class Decider:
             return on_spark
         origins = Origins()
         try:
-            plan, programs = self._capture(execution.executedPlan(), origins)
+            captured = self._decode(read_plan(self._gateway, execution.executedPlan()), origins)
         except CaptureError:
             return on_spark
-        part = spark_part(self._spark, execution.optimizedPlan(), plan, origins)
+        part = spark_part(self._spark, execution.optimizedPlan(), captured.plan, origins)
         if isinstance(part, SparkPart):
-            return self._portable(replace(on_spark, engine="mixed", plan=part, programs=programs))
+            return self._portable(replace(on_spark, engine="mixed", plan=part, programs=captured.programs))
         return on_spark if part is None else replace(on_spark, reasons=(reason, part))
 
     def _portable(self, decision: Decision) -> Decision:

@@ -23,7 +23,11 @@ from pyspark.sql import SparkSession
 
 from volley import session_state
 from volley.ids import QueryId
+from volley.plan.capture import plan_reader
 from volley.session_state import Label, RunningQuery
+
+# Local properties of a thread.
+_PROPERTIES = ("spark.jobGroup.id", "spark.job.tags")
 
 Applies = Callable[[RunningQuery], bool]
 
@@ -39,15 +43,14 @@ def install() -> None:
 
 
 def labels_of(spark: SparkSession) -> frozenset[Label]:
-    """The job group and the tags under which this thread begins a query."""
-    context = spark.sparkContext
-    group = context.getLocalProperty("spark.jobGroup.id")
-    tags = context.getLocalProperty("spark.job.tags")
+    """The job group and the tags under which this thread begins a query, in one call to the JVM."""
+    reader = plan_reader(spark.sparkContext._gateway)
+    (group, job_tags), session_tags = reader.labels(spark._jsparkSession, _PROPERTIES)
     return frozenset(
         [
             *([Label("job group", group)] if group else []),
-            *(Label("job tag", tag) for tag in (tags or "").split(",") if tag),
-            *(Label("session tag", _scoped(spark, tag)) for tag in spark.getTags()),
+            *(Label("job tag", tag) for tag in (job_tags or "").split(",") if tag),
+            *(Label("session tag", _scoped(spark, tag)) for tag in session_tags),
         ]
     )
 

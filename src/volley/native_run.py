@@ -35,8 +35,10 @@ from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.jvm import Java
 from volley.plan.nodes import FileScan, Node
+from volley.recent import Recent
 from volley.rpc.messages import TaskDone
 from volley.session_state import Label, RunningQuery
+from volley.shuffle.session_options import options_to_send
 from volley.splits.measure import fits_one_task, measure
 from volley.stages.cut import make_stages, note_single_task, partition_result
 from volley.stages.graph import StageGraph
@@ -136,7 +138,7 @@ class NativeRun:
     def _graph(self, plan: Node, transport: Transport) -> StageGraph:
         workers = len(transport.workers())
         if workers == 1:
-            return make_stages(plan, 1, self._limits)
+            return _single_task_graph(plan, self._limits)
         plan = measure(plan)
         if fits_one_task(plan, self._limits):
             return note_single_task(make_stages(plan, 1, self._limits))
@@ -169,12 +171,27 @@ class NativeRun:
                 absence_seconds=self._deployment.absence_seconds,
                 materialized_inputs=inputs,
                 traceparent=self._tracer.traceparent if self._tracer else lambda stage: "",
+                settings=options_to_send(self._config),
             )
             return begin(graph, transport, options)
         except BaseException:
             # An interrupt may fall between the start of the query and the stream that would end it.
             token.cancel("it was interrupted while it started")
             raise
+
+
+# By the identity of the plan, which `decide` keeps for queries that are asked again. The value holds the plan, so that
+# no other can have its identity.
+_graphs: Recent[tuple[int, PlannerLimits], tuple[Node, StageGraph]] = Recent(128)
+
+
+def _single_task_graph(plan: Node, limits: PlannerLimits) -> StageGraph:
+    key = (id(plan), limits)
+    if (found := _graphs.get(key)) is not None:
+        return found[1]
+    graph = make_stages(plan, 1, limits)
+    _graphs.put(key, (plan, graph))
+    return graph
 
 
 def _input_bytes(graph: StageGraph) -> int:

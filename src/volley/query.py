@@ -147,7 +147,7 @@ class Query:
             deployment,
             session=self._session,
             query=self.id,
-            labels=labels_of(self.spark),
+            labels=labels_of(self.spark) if decision.plan is not None else frozenset(),
             recorder=self._recorder,
             tracer=self._tracer,
         )

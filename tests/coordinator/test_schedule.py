@@ -76,7 +76,7 @@ def check_rows(plan: Plan, choices: list[int], close_at: int | None) -> None:
     assert cluster.error is None or isinstance(cluster.error, allowed)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(**STORIES)
 @example(plan=CHAIN, choices=[], close_at=None)
 def test_no_order_of_events_loses_or_doubles_a_row(
@@ -86,7 +86,7 @@ def test_no_order_of_events_loses_or_doubles_a_row(
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("VOLLEY_SCHEDULES", "10000")), deadline=None)
+@settings(max_examples=int(os.environ.get("VOLLEY_SCHEDULES", "10000")))
 @given(**STORIES)
 def test_no_order_of_many_events_loses_or_doubles_a_row(
     plan: Plan, choices: list[int], close_at: int | None

@@ -92,7 +92,7 @@ def test_hostile_texts(numbers: DataFrame) -> None:
     check_texts(numbers, HOSTILE)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=8))
 def test_any_text(numbers: DataFrame, texts: list[str]) -> None:
     check_texts(numbers, texts)
@@ -235,7 +235,7 @@ def doubled(numbers: DataFrame, levels: int) -> Any:
 def test_a_plan_of_too_many_parts_is_refused(numbers: DataFrame, spark: SparkSession) -> None:
     """A part counts in each place where it stands, for that is how often the rest of a query looks at it."""
     few = doubled(numbers, 9)
-    entries = small_reader(spark, 1100, 50).read(few).entries
+    entries = small_reader(spark, 1100, 50).read(few).tables().entries
     assert len(entries) < 30
     with pytest.raises(CaptureError, match="more than 1000 parts"):
         small_reader(spark, 1000, 50).read(few)

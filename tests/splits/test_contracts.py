@@ -8,15 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructType
 
 from helpers.tens import Tens
-from volley.plan.expressions import Attribute
-from volley.plan.local_registry import register
-from volley.plan.nodes import HERE, FileScan, SourceScan
-from volley.plan.types import LONG
+from volley.plan.nodes import FileScan, SourceScan
 from volley.splits.datasource import DataSourceRows, DataSourceSplits
 from volley.splits.files import FileSource
 from volley.splits.planned import PlannedReader
@@ -25,6 +21,7 @@ from volley.testing.contracts import (
     SplitReaderContract,
     SplitSourceContract,
     number_files,
+    source_scan,
     splits_of,
 )
 from volley.testing.limits import DISTRIBUTED
@@ -34,56 +31,44 @@ NUMBERS = StructType().add("id", LongType()).add("split", LongType()).add("pid",
 TENS = StructType().add("n", LongType())
 
 
-def scan_of(reference: str, schema: StructType) -> SourceScan:
-    names = tuple(schema.fieldNames())
-    output = tuple(Attribute(number, name, LONG) for number, name in enumerate(names))
-    return SourceScan("source", reference, names, output)
-
-
-def here(source: DataSource, schema: StructType) -> SourceScan:
-    """The source as an object of this process."""
-    digest = register(cloudpickle.dumps(source))  # type: ignore[no-untyped-call]  # it has no types
-    return scan_of(f"{HERE}{digest}:{schema.json()}", schema)
-
-
 def portable(kind: type[DataSource], options: dict[str, str], schema: StructType) -> SourceScan:
     """The source as a class that every process imports."""
     named = {"class": f"{kind.__module__}:{kind.__qualname__}", "options": options, "schema": schema.json()}
-    return scan_of(json.dumps(named), schema)
+    return replace(source_scan(kind(options), schema), reader=json.dumps(named))
 
 
 SCANS = {
-    "a generator": lambda: here(Numbers({"splits": "4"}), NUMBERS),
+    "a generator": lambda: source_scan(Numbers({"splits": "4"}), NUMBERS),
     "a generator elsewhere": lambda: portable(Numbers, {"splits": "4"}, NUMBERS),
-    "a list": lambda: here(Tens({}), TENS),
-    "an async generator": lambda: here(Tens({"async": "yes"}), TENS),
+    "a list": lambda: source_scan(Tens({}), TENS),
+    "an async generator": lambda: source_scan(Tens({"async": "yes"}), TENS),
     "an async generator elsewhere": lambda: portable(Tens, {"async": "yes"}, TENS),
 }
 
 
 @pytest.fixture(params=SCANS)
-def source_scan(request: pytest.FixtureRequest) -> SourceScan:
+def scan(request: pytest.FixtureRequest) -> SourceScan:
     return SCANS[request.param]()
 
 
 class TestDataSourceSplits(SplitSourceContract):
     @pytest.fixture
-    def make_source(self, source_scan: SourceScan) -> Callable[[], SplitSource]:
-        return lambda: DataSourceSplits(source_scan)
+    def make_source(self, scan: SourceScan) -> Callable[[], SplitSource]:
+        return lambda: DataSourceSplits(scan)
 
 
 class TestDataSourceRows(SplitReaderContract):
     @pytest.fixture
-    def reader(self, source_scan: SourceScan) -> SplitReader:
-        return DataSourceRows(source_scan)
+    def reader(self, scan: SourceScan) -> SplitReader:
+        return DataSourceRows(scan)
 
     @pytest.fixture
-    def payloads(self, source_scan: SourceScan) -> Sequence[bytes]:
-        return [split.payload for split in splits_of(DataSourceSplits(source_scan))]
+    def payloads(self, scan: SourceScan) -> Sequence[bytes]:
+        return [split.payload for split in splits_of(DataSourceSplits(scan))]
 
     @pytest.fixture
-    def columns(self, source_scan: SourceScan) -> Sequence[str]:
-        return source_scan.columns[:1]
+    def columns(self, scan: SourceScan) -> Sequence[str]:
+        return scan.columns[:1]
 
 
 class TestPlannedReader(SplitReaderContract):

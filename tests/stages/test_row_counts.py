@@ -189,7 +189,7 @@ def _join(kind: JoinKind, exists: Attribute | None, left: Node, right: Node) -> 
     return Join(kind, (), (), None, None, left, right, exists=exists)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_only_leaves_have_no_columns(data: st.DataObject) -> None:
     plan = data.draw(plans(_Ids(), data.draw(st.integers(0, 3))))

@@ -91,17 +91,27 @@ def _not_in(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> Data
     """NOT IN: a NULL on the right leaves no rows; a NULL on the left stays only if the right side is empty.
 
     DataFusion has such a join, but it would build the left side, the large one. So the right side is counted as well,
-    unless it comes from a feed, which can be read only once.
+    unless it comes from a feed, which can be read only once. Where neither side can have a NULL, it is an anti join.
     """
+    never_null = _is_never_null(left, node.left_keys) and _is_never_null(right, node.right_keys)
     left, (left_key,) = _with_key_columns(left, node.left.output, node.left_keys, "l")
     right, (right_key,) = _with_key_columns(right, (), node.right_keys, "r")
     if any(isinstance(part, FeedInput) for part in walk(node.right)):
         chosen = f"{left_key} NOT IN (SELECT {right_key} FROM {scope.view(right)})"
         return scope.context.sql(f"SELECT * FROM {scope.view(left)} WHERE {chosen}")
+    if never_null:
+        return _join_building_right(node, left, right, scope, [left_key], [right_key])
     counts = right.aggregate(None, [f.count(_ONE).alias("rows"), f.count(col(right_key)).alias("values")])
     unmatched = _join_building_right(node, left, right, scope, [left_key], [right_key])
     no_null = (col("rows") == col("values")) & col(left_key).is_not_null()
     return counts.join_on(unmatched, (col("rows") == _ZERO) | no_null)
+
+
+def _is_never_null(frame: DataFrame, keys: tuple[Expression, ...]) -> bool:
+    """Whether the keys are columns in which the files have no NULL."""
+    columns = [column_name(key.id) for key in keys if isinstance(key, Attribute)]
+    schema = frame.schema()
+    return len(columns) == len(keys) and not any(schema.field(name).nullable for name in columns)
 
 
 def _with_key_columns(

@@ -16,6 +16,7 @@ from volley.lower.generate import lower_generate, without_implied_checks
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
 from volley.lower.order_keys import is_computed, order_operand
+from volley.lower.recent_frames import keep_frame, recent_frame
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, Streamed, arrow_schema, column, distinct, read_schema
 from volley.lower.streams import StreamTable
@@ -61,8 +62,12 @@ def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitSt
     `inputs` returns the data of each node in `Streamed` (a `StreamTable`). `resources` owns what must live until the
     run has ended, and removes it on close. Raises DataError if files are not as planned.
     """
-    frame = _lower(drop_implied_null_checks(node), Scope(context, inputs, resources))
-    return _cast_to(frame, arrow_schema(node.output))
+    if (known := recent_frame(node, context, resources)) is not None:
+        return known
+    scope = Scope(context, inputs, resources)
+    frame = _cast_to(_lower(drop_implied_null_checks(node), scope), arrow_schema(node.output))
+    keep_frame(node, context, frame, tuple(scope.links))
+    return frame
 
 
 def lower_split(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame:

@@ -30,9 +30,7 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     fields = _fields(file_format, node.files, columns)
     partitions = symlink_tables.partitions_of(node.files)
     try:
-        directory = scope.resources.enter_context(
-            symlink_tables.shared_directories().link(node.files, file_format.suffix)
-        )
+        directory = scope.link(node.files, file_format.suffix)
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
     folders = [(symlink_tables.PART, pa.int32())] if len(partitions) > 1 else []

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 import pyarrow as pa
@@ -13,8 +13,9 @@ import pyarrow.dataset as ds
 from datafusion import DataFrame, Expr, SessionContext, col
 
 from volley.lower.expressions import column_name
+from volley.lower.symlink_tables import Link, link_files
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import FeedInput, StageInput
+from volley.plan.nodes import DataFile, FeedInput, StageInput
 from volley.plan.python_nodes import PythonNode
 from volley.plan.types import STRING, DataType, to_arrow
 
@@ -35,6 +36,12 @@ class Scope:
     context: SessionContext
     inputs: Inputs
     resources: ExitStack
+    links: list[Link] = field(default_factory=list)
+
+    def link(self, files: Sequence[DataFile], suffix: str) -> str:
+        """A directory with links to the files."""
+        self.links.append(link_files(files, suffix, self.resources))
+        return self.links[-1].directory
 
     def arrow(self, table: pa.Table) -> DataFrame:
         """A table in memory."""

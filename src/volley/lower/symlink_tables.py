@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +92,24 @@ class LinkDirectories:
                 links -= directory.links
                 del self._directories[key]
                 shutil.rmtree(directory.path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Link:
+    """Files and the directory that links to them."""
+
+    files: Sequence[DataFile]
+    suffix: str
+    directory: str
+
+    def enter(self, resources: ExitStack) -> str:
+        """The directory of these files as they are now, which `resources` holds."""
+        return link_files(self.files, self.suffix, resources).directory
+
+
+def link_files(files: Sequence[DataFile], suffix: str, resources: ExitStack) -> Link:
+    """Link to the files until `resources` is closed."""
+    return Link(files, suffix, resources.enter_context(shared_directories().link(files, suffix)))
 
 
 def partitions_of(files: Sequence[DataFile]) -> list[tuple[Scalar, ...]]:

@@ -8,7 +8,9 @@ posted for it: the start, with Spark's plan, and the end. There are no jobs belo
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from volley.plan.jvm import Java
@@ -57,9 +59,13 @@ class SqlTabEntry:
 
 def wants_entry(spark: SparkSession, option: str) -> bool:
     """Whether `spark.volley.ui` (auto, on or off) asks for entries: by itself where Spark has a UI or an event log."""
-    if option != "auto":
-        return option == "on"
-    conf = spark.sparkContext._conf
+    return _is_shown(spark.sparkContext) if option == "auto" else option == "on"
+
+
+@lru_cache(maxsize=4)
+def _is_shown(context: SparkContext) -> bool:
+    """Asked of the JVM once: these settings are those that the context was started with."""
+    conf = context._conf
     return (
         conf.get("spark.ui.enabled", "true") == "true"
         or conf.get("spark.eventLog.enabled", "false") == "true"

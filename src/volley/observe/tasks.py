@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from types import TracebackType
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 _DRAIN_MILLISECONDS = 10_000
@@ -67,7 +70,7 @@ class TaggedJobs:
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark = spark
         self._tag = tag
-        self._scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+        self._scheduler = _scheduler(spark.sparkContext)
         self._jobs_before = 0
 
     def __enter__(self) -> TaggedJobs:
@@ -95,6 +98,11 @@ class TaggedJobs:
             for info in infos
             if info.isDefined()
         )
+
+
+@lru_cache(maxsize=4)
+def _scheduler(context: SparkContext) -> Any:
+    return context._jsc.sc().dagScheduler()
 
 
 def _drained(spark: SparkSession):  # type: ignore[no-untyped-def]  # a JVM object

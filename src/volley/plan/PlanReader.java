@@ -12,6 +12,8 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.spark.SparkFiles;
 import org.apache.spark.api.python.PythonBroadcast;
 import org.apache.spark.api.python.PythonFunction;
@@ -31,6 +33,7 @@ import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
+import org.apache.spark.sql.execution.BaseSubqueryExec;
 import org.apache.spark.sql.execution.FileSourceScanExec;
 import org.apache.spark.sql.execution.InSubqueryExec;
 import org.apache.spark.sql.execution.RangeExec;
@@ -53,10 +56,14 @@ import org.apache.spark.sql.types.UserDefinedType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Writes a physical plan as one JSON text, in one pass. Spark's own Janino compiles this when a session first needs it
+ * Writes a physical plan as JSON, in one pass. Spark's own Janino compiles this when a session first needs it
  * (reader.py), so it is Java without lambdas, and type arguments are left out.
  *
- * The text has four tables. `entries` lists expressions and operators, each after all that it consists of, by whose
+ * The first line of the text is [[ids], unread]: Catalyst's ids of columns and subqueries, which the plan names by their
+ * places in this list, so that plans that differ in nothing else have equal texts; and how many values of the plan are
+ * objects that the text only numbers, because it cannot say what they are.
+ *
+ * The second line has four tables. `entries` lists expressions and operators, each after all that it consists of, by whose
  * numbers it names them. `types` are the distinct data types, `scans` what file scans read, `functions` the pickled
  * Python functions. An entry is
  *
@@ -108,6 +115,23 @@ public final class PlanReader {
         return text.close(']').toString();
     }
 
+    /** A JSON list of two: the values of the thread's properties with these names, and the tags of the session. */
+    public String labels(org.apache.spark.sql.classic.SparkSession session, String properties) {
+        Text text = new Text().open('[').next().open('[');
+        String[] names = properties.split(",");
+        for (int i = 0; i < names.length; i++) {
+            String value = session.sparkContext().getLocalProperty(names[i]);
+            text.next();
+            if (value == null) {
+                text.raw("null");
+            } else {
+                text.string(value);
+            }
+        }
+        text.close(']').next().raw(strings((scala.collection.Iterable) session.getTags()));
+        return text.close(']').toString();
+    }
+
     /** Strings as a JSON list. */
     public String strings(scala.collection.Iterable strings) {
         Text text = new Text().open('[');
@@ -120,6 +144,9 @@ public final class PlanReader {
 
     /** One plan that was read: its text, and the operators that the text describes. */
     public static final class Reading {
+        // As Catalyst writes ids into names. More digits would be none of its own.
+        private static final Pattern ID = Pattern.compile("(?<=#)(0|[1-9][0-9]{0,17})(?![0-9])");
+
         private final Set readable;
         private final String[] settings;
         private final Set python;
@@ -139,6 +166,8 @@ public final class PlanReader {
         private int[] sizes = new int[256];
         private int[] depths = new int[256];
 
+        private final Map idNumbers = new HashMap();
+        private final Text ids = new Text();
         private final Map partNumbers = new IdentityHashMap();
         private final Map attributeNumbers = new HashMap();
         private final Map typeNumbers = new HashMap();
@@ -146,6 +175,7 @@ public final class PlanReader {
         private final Map functionNumbers = new IdentityHashMap();
         private final Map unreadNumbers = new IdentityHashMap();
         private Map parts = null;
+        private boolean readsFiles = false;
 
         Reading(
                 Set readable, String[] settings, Set python, String[] pythonSettings, int mostParts, int deepest,
@@ -156,6 +186,7 @@ public final class PlanReader {
             this.pythonSettings = pythonSettings;
             this.mostParts = mostParts;
             this.deepest = deepest;
+            ids.open('[');
             entries.open('[');
             types.open('[');
             scans.open('[');
@@ -164,8 +195,9 @@ public final class PlanReader {
         }
 
         public String text() {
-            int length = entries.length() + types.length() + scans.length() + functions.length();
-            StringBuilder all = new StringBuilder(length + 64);
+            int length = ids.length() + entries.length() + types.length() + scans.length() + functions.length();
+            StringBuilder all = new StringBuilder(length + 80);
+            all.append('[').append(ids).append("],").append(unreadNumbers.size()).append("]\n");
             all.append("{\"entries\":").append(entries).append("],\"types\":").append(types);
             all.append("],\"scans\":").append(scans);
             return all.append("],\"functions\":").append(functions).append("]}").toString();
@@ -222,7 +254,9 @@ public final class PlanReader {
             values.open('{');
             if (plan instanceof FileSourceScanExec) {
                 FileSourceScanExec scan = (FileSourceScanExec) plan;
+                readsFiles = true;
                 expressions("output", scan.output(), expressions);
+                readsFiles = false;
                 expressions("dataFilters", scan.dataFilters(), expressions);
                 values.key("scan").number(scan(scan));
             } else if (plan instanceof RangeExec) {
@@ -253,6 +287,10 @@ public final class PlanReader {
             for (int i = 0; i < plan.productArity(); i++) {
                 String name = plan.productElementName(i);
                 Object value = plan.productElement(i);
+                if (plan instanceof BaseSubqueryExec && name.equals("name")) {
+                    // A number that Spark gives it.
+                    continue;
+                }
                 if (value instanceof Partitioning) {
                     values.key(name).string(shortName(value));
                     values.key("numPartitions").number(((Partitioning) value).numPartitions());
@@ -330,7 +368,7 @@ public final class PlanReader {
                 Alias alias = (Alias) part;
                 int child = part(alias.child());
                 begin(part, null);
-                entries.next().number(child).next().number(alias.exprId().id()).next().string(alias.name());
+                entries.next().number(child).next().number(id(alias.exprId())).next().string(alias.name());
                 return ended(sizes[child] + 1, depths[child] + 1);
             }
             if (part instanceof InSet) {
@@ -349,7 +387,7 @@ public final class PlanReader {
                 ScalarSubquery subquery = (ScalarSubquery) part;
                 int plan = operator((SparkPlan) subquery.plan());
                 begin(part, subquery.dataType());
-                entries.next().number(subquery.exprId().id()).next().number(plan);
+                entries.next().number(id(subquery.exprId())).next().number(plan);
                 return ended(1, 1);
             }
             if (part instanceof InSubqueryExec) {
@@ -357,7 +395,7 @@ public final class PlanReader {
                 int child = part(subquery.child());
                 int plan = operator((SparkPlan) subquery.plan());
                 begin(part, null);
-                entries.next().number(child).next().number(subquery.exprId().id()).next().number(plan);
+                entries.next().number(child).next().number(id(subquery.exprId())).next().number(plan);
                 return ended(sizes[child] + 1, depths[child] + 1);
             }
             if (part instanceof DynamicPruningExpression || part instanceof BloomFilterMightContain) {
@@ -370,15 +408,52 @@ public final class PlanReader {
 
         private int attribute(AttributeReference attribute) {
             int type = type(attribute);
-            long id = attribute.exprId().id();
+            int id = id(attribute.exprId());
             // Catalyst copies its attributes freely; here equal ones become one.
             String key = id + " " + type + " " + attribute.nullable() + " " + attribute.name();
             Integer number = (Integer) attributeNumbers.get(key);
             if (number == null) {
                 entries.next().open('[').next().string("AttributeReference").next().number(type);
-                entries.next().number(id).next().string(attribute.name()).next().bool(attribute.nullable());
+                entries.next().number(id);
+                name(attribute.name());
+                entries.next().bool(attribute.nullable());
                 number = Integer.valueOf(ended(1, 1));
                 attributeNumbers.put(key, number);
+            }
+            return number.intValue();
+        }
+
+        /**
+         * The name of a column. Those that Spark makes may have ids in them, as in sum(x#12): then it is a list of texts and
+         * places of ids. What is read from files is called what it is called there.
+         */
+        private void name(String name) {
+            if (readsFiles || name.indexOf('#') < 0) {
+                entries.next().string(name);
+                return;
+            }
+            entries.next().open('[');
+            Matcher numbers = ID.matcher(name);
+            int end = 0;
+            while (numbers.find()) {
+                entries.next().string(name.substring(end, numbers.start()));
+                entries.next().number(id(Long.valueOf(numbers.group())));
+                end = numbers.end();
+            }
+            entries.next().string(name.substring(end)).close(']');
+        }
+
+        /** The place of an id in `ids`. */
+        private int id(ExprId id) {
+            return id(Long.valueOf(id.id()));
+        }
+
+        private int id(Long id) {
+            Integer number = (Integer) idNumbers.get(id);
+            if (number == null) {
+                ids.next().number(id.longValue());
+                number = Integer.valueOf(idNumbers.size());
+                idNumbers.put(id, number);
             }
             return number.intValue();
         }
@@ -603,7 +678,7 @@ public final class PlanReader {
             } else if (isEvalContext(value)) {
                 out.string(((scala.Product) value).productElement(0).toString());
             } else if (value instanceof ExprId) {
-                out.number(((ExprId) value).id());
+                out.number(id((ExprId) value));
             } else if (value instanceof Class) {
                 out.string(((Class) value).getName());
             } else if (value instanceof PythonFunction) {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from volley.errors import CaptureError
@@ -86,12 +87,40 @@ def capture(
 
     `origins` records the Spark operator of each node. `python` is asked if the plan calls Python functions.
     """
+    return decode_plan(gateway, read_plan(gateway, physical_plan), origins, python=python).plan
+
+
+def read_plan(gateway: Java, physical_plan: Java) -> Reading:
+    """Read the plan that Spark would execute. Raises CaptureError if it is too large."""
     enable_quick_ack(gateway)
     try:
-        reading = plan_reader(gateway).read(physical_plan)
-        return _Decoder(gateway, reading, Origins() if origins is None else origins, python).decode()
+        return plan_reader(gateway).read(physical_plan)
+    except ValueError as error:
+        raise CaptureError(f"the serialized plan has an unexpected shape: {error!r}.") from error
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`by_text_alone`: whether a plan with the same text would be decoded to the same, but for the ids of columns."""
+
+    plan: Node
+    by_text_alone: bool
+
+
+def decode_plan(
+    gateway: Java,
+    reading: Reading,
+    origins: Origins | None = None,
+    *,
+    python: Callable[[], PythonAccess] = lambda: PythonAccess.ALL,
+) -> Decoded:
+    """The plan of a reading; see `capture`."""
+    try:
+        decoder = _Decoder(gateway, reading, Origins() if origins is None else origins, python)
+        plan = decoder.decode()
     except (KeyError, IndexError, ValueError) as error:
         raise CaptureError(f"the serialized plan has an unexpected shape: {error!r}.") from error
+    return Decoded(plan, reading.says_all and not decoder.asked_elsewhere)
 
 
 class _Decoder:
@@ -102,16 +131,19 @@ class _Decoder:
     ) -> None:
         self._gateway = gateway
         self._reading = reading
+        self._tables = reading.tables()
         self._origins = origins
         self._python = python
         self._gathered: list[Node] = []
-        self._types = [type_of(value) for value in reading.types]
+        self._types = [type_of(value) for value in self._tables.types]
         self._built: list[Any] = []
         self._operators = 0
+        self.asked_elsewhere = False
+        """Whether the plan depends on more than its text: Java objects, or what may run where."""
 
     def decode(self) -> Node:
         built, types = self._built, self._types
-        for entry in self._reading.entries:
+        for entry in self._tables.entries:
             built.append(self._node(entry) if type(entry) is dict else decode(entry, built, types))
         self._origins.add_expressions(self._reading, built)
         node: Node = built[-1]
@@ -137,12 +169,14 @@ class _Decoder:
         if decoder := DECODERS.get(name):
             return decoder(operator)
         if name in PYTHON_DECODERS:
-            return decode_python(operator, self._reading.functions, self._python(), self._gathered)
+            self.asked_elsewhere = True
+            return decode_python(operator, self._tables.functions, self._python(), self._gathered)
         if name == "FileSourceScanExec":
-            return file_scan(operator, self._reading.scans[operator.value("scan")])
+            return file_scan(operator, self._tables.scans[operator.value("scan")])
         if name == "ReusedExchangeExec":
             return _decode_reused(operator)
         if source := SOURCES.get(name):
+            self.asked_elsewhere = True
             return source(operator, self._gateway, java())
         return unknown(operator)
 

@@ -87,15 +87,20 @@ def compile_reader(made: Future[Reader], gateway: Java, source: str, wanted: Wan
 
 
 class Reading:
-    """A plan as JSON values, with the operators it was read from. `PlanReader.java` documents the layout."""
+    """A plan as text, with the operators it was read from. `PlanReader.java` documents the layout."""
 
     def __init__(self, java: Java) -> None:
         self._java = java
-        found: dict[str, list[Any]] = json.loads(java.text())
-        self.entries = found["entries"]
-        self.types = found["types"]
-        self.scans = found["scans"]
-        self.functions = found["functions"]
+        head, self.text = str(java.text()).split("\n", 1)
+        self._ids, unread = json.loads(head)
+        self.says_all = unread == 0
+        """Whether plans with this `text` are equal, but for the ids of their columns."""
+
+    def tables(self) -> Tables:
+        """The text, decoded. The ids are Catalyst's own."""
+        found: dict[str, list[Any]] = json.loads(self.text)
+        _restore_ids(found["entries"], self._ids)
+        return Tables(**found)
 
     def operator(self, number: int) -> Java:
         """The Spark operator with this index among the operator entries."""
@@ -104,6 +109,33 @@ class Reading:
     def expressions(self, numbers: Sequence[int]) -> Java:
         """A Java list of the expressions with these indices among the entries."""
         return self._java.expressions(",".join(map(str, numbers)))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What `PlanReader.java` writes of a plan, as JSON values."""
+
+    entries: list[Any]
+    types: list[Any]
+    scans: list[Any]
+    functions: list[Any]
+
+
+# The place of the id in entries of these classes. Other ids only have to be distinct.
+_ID_PLACES = {"AttributeReference": 2, "Alias": 3, "ScalarSubquery": 2, "InSubqueryExec": 3}
+
+
+def _restore_ids(entries: list[Any], ids: list[int]) -> None:
+    for entry in entries:
+        if type(entry) is not list:
+            continue
+        if place := _ID_PLACES.get(entry[0]):
+            entry[place] = ids[entry[place]]
+            if type(entry[3]) is list:
+                # The name of a column, with ids in it.
+                entry[3] = "".join(part if isinstance(part, str) else str(ids[part]) for part in entry[3])
+        elif entry[0] == "AggregateExpression":
+            entry[3]["resultId"] = ids[entry[3]["resultId"]]
 
 
 class Reader:
@@ -122,6 +154,11 @@ class Reader:
         """The paths of these partitions of a table."""
         found: list[str] = json.loads(self._java.locations(partitions))
         return found
+
+    def labels(self, session: Java, properties: Sequence[str]) -> tuple[list[str | None], list[str]]:
+        """The thread's local properties of these names, and the tags of the session."""
+        values, tags = json.loads(self._java.labels(session, ",".join(properties)))
+        return values, tags
 
     def strings(self, sequence: Java) -> list[str]:
         """The strings of a Scala sequence."""

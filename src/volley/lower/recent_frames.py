@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of fragments that this process has planned before, for fragments that are planned again.
+
+A fragment is known by its identity: the driver keeps the plans of queries that are asked again. Files are checked as if
+the fragment were new, because a frame is only valid for the directory of links from which it was made.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from datafusion import DataFrame, SessionContext
+
+from volley.errors import DataError
+from volley.lower.symlink_tables import Link
+from volley.plan.nodes import FileScan, Node, OneRow, Range, walk
+from volley.recent import Recent
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Holds `node` and `context`, so that no others can have their identities."""
+
+    node: Node
+    context: SessionContext
+    frame: DataFrame
+    links: tuple[Link, ...]
+
+
+_frames: Recent[tuple[int, int], _Frame] = Recent(64)
+
+
+def recent_frame(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame | None:
+    """The frame of a fragment that was lowered before, over the same files; `resources` holds their links."""
+    found = _frames.get((id(node), id(context)))
+    if found is None:
+        return None
+    try:
+        valid = all(link.enter(resources) == link.directory for link in found.links)
+    except (OSError, DataError):
+        return None  # a new one says what is wrong
+    return found.frame if valid else None
+
+
+def keep_frame(node: Node, context: SessionContext, frame: DataFrame, links: tuple[Link, ...]) -> None:
+    """Keep the frame if it reads nothing but files: other rows are those of one task, or large."""
+    leaves = (below for below in walk(node) if not below.children)
+    if all(isinstance(leaf, FileScan | Range | OneRow) for leaf in leaves):
+        _frames.put((id(node), id(context)), _Frame(node, context, frame, links))
