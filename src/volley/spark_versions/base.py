@@ -34,6 +34,9 @@ class SparkVersion:
     substring_index_takes_any_count: bool = True
     """Whether `substring_index` works for the smallest integer. Before, Spark fails."""
 
+    implied_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options that newer releases have added to Catalyst classes, with the values that mean what this one does."""
+
     # The JVM.
     has_writer_commands: bool = True
     """Whether a DataFrameWriter gives its command without running it."""

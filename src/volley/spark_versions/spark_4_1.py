@@ -13,6 +13,7 @@ SPARK_4_1 = replace(
     tested="4.1.4",
     arrow_schema_arguments={"timestamp_utc": True},
     speaks_worker_protocol=False,
+    implied_options={"CollectSet": {"ignoreNulls": True}, "CollectList": {"ignoreNulls": True}},
     data_source_options=0,
     has_query_ids=False,
 )
