@@ -23,11 +23,11 @@ from volley.observe.history_writer import history_directory
 _PROMPT, _CONTINUED = "volley> ", "      > "
 # fmt: off
 _WORDS = (
-    "SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT", "RIGHT", "FULL", "OUTER",
-    "ANTI", "SEMI", "ON", "USING", "UNION ALL", "DISTINCT", "WITH", "AS", "CASE", "WHEN", "THEN", "ELSE", "END", "AND",
-    "OR", "NOT", "IN", "EXISTS", "BETWEEN", "LIKE", "IS NULL", "CAST", "OVER", "PARTITION BY", "CREATE",
-    "TEMPORARY VIEW", "TABLE", "INSERT INTO", "OVERWRITE", "VALUES", "DROP", "SHOW TABLES", "DESCRIBE", "EXPLAIN", "SET", "USE",
-    "LATERAL VIEW",
+    "SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT", "RIGHT",
+    "FULL", "OUTER", "ANTI", "SEMI", "ON", "USING", "UNION ALL", "DISTINCT", "WITH", "AS", "CASE",
+    "WHEN", "THEN", "ELSE", "END", "AND", "OR", "NOT", "IN", "EXISTS", "BETWEEN", "LIKE", "IS NULL",
+    "CAST", "OVER", "PARTITION BY", "CREATE", "TEMPORARY VIEW", "TABLE", "INSERT INTO", "OVERWRITE",
+    "VALUES", "DROP", "SHOW TABLES", "DESCRIBE", "EXPLAIN", "SET", "USE", "LATERAL VIEW",
 )
 # fmt: on
 
