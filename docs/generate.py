@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from volley.config import OPTIONS
+from volley.plan.read_rules import READ_RULES, ReadRules
+from volley.plan.read_rules import Rule as ReadRule
 from volley.spark_versions.registry import VERSIONS, tested_releases
 from volley.support.expressions import EXPRESSIONS
 from volley.support.operators import AGGREGATES, GENERATORS, JOINS, OPERATORS, WINDOWS, Rule
@@ -68,6 +71,56 @@ def supported() -> str:
         parts.append(f"### {family}\n\n" + _table(("expression", "notes"), rows) + "\n")
     parts.append(_reasons())
     return "".join(parts).rstrip("\n") + "\n"
+
+
+FORMATS = {
+    "parquet": """Files are matched with the table by column name. A column that a file lacks is NULL; stored
+        integers, floats, decimals and dates may be narrower than the table's. `_metadata.file_path`, `file_name`,
+        `file_size` and `file_modification_time`, and `input_file_name()` directly above the scan, are native for every
+        format. Spark runs the scan of bucketed tables, encrypted files, columns with a default value,
+        `_metadata.row_index`, and maps.""",
+    "csv": """Simple types are native. Volley checks every line: each quote must open a field at its start or close it
+        at its end, and each value must have its plain form (`-12`, `1.5`, `true`, `2024-02-29`,
+        `2024-02-29 12:00:00.5`). If another line or value turns up, no row of the native run is used and Spark runs the
+        query, whatever the mode. Large files are divided at line ends. Files ending in `.gz`, `.bz2` and `.zst` are
+        read whole; those in `.snappy`, `.lz4` and `.deflate` by Spark.""",
+    "json": """JSON lines. Simple types except float, and structs and arrays of booleans, integers, doubles and strings,
+        are native. Volley checks that every line is one object in standard JSON whose values have the kind of their
+        column, in lines of up to 50,000 characters; otherwise Spark runs the query. Compression as for CSV.""",
+    "orc": """Simple types except timestamps are native, in files that Spark or the C++ library of ORC has written.
+        Stripes are divided among tasks. Predicates are applied after reading.""",
+    "text": "One row a line. Compression as for CSV.",
+    "binary": "Spark's format `binaryFile`.",
+}
+"""What the tables do not say about each format."""
+
+
+def formats() -> str:
+    about = """Scans of these formats on a local file system are native, through Spark's file sources of both versions
+        (`spark.sql.sources.useV1SourceList`). Inferring a schema is Spark's own pass. An option or setting that is not
+        listed, or has another value than listed, leaves the scan to Spark with the reason `FILE_OPTION_NOT_SUPPORTED`,
+        unless the query reads no column of the types that it is about. Writes are described in [Writes](writes.md)."""
+    parts = [HEADER.format(source="src/volley/plan/read_rules.py"), "# File formats\n\n", _fill(about), "\n"]
+    for name, rules in READ_RULES.items():
+        title = "binaryFile" if name == "binary" else name
+        parts.append(f"\n## {title}\n\n{_fill(FORMATS[name])}\n\n")
+        parts.append(_table(("setting or option", "native values", "about"), _read_rules(rules)))
+    return "".join(parts)
+
+
+def _fill(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _read_rules(rules: ReadRules) -> list[tuple[str, str, str]]:
+    rows = [(f"`{key}`", rule.note, _about(rule)) for key, rule in rules.settings.items()]
+    return rows + [(f"`{key}`", rule.note, _about(rule)) for key, rule in sorted(rules.options.items())]
+
+
+def _about(rule: ReadRule) -> str:
+    if rule.field_ids:
+        return "columns with a field id"
+    return "" if rule.types is None else ", ".join(sorted(map(str, rule.types)))
 
 
 def readme() -> str:
@@ -216,6 +269,7 @@ PAGES = {
     HERE / "configuration.md": configuration,
     HERE / "supported.md": supported,
     HERE / "versions.md": versions,
+    HERE / "formats.md": formats,
     README: readme,
 }
 

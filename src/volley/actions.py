@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,8 +26,11 @@ from volley.bridge.write import commit, files_of, write_plan
 from volley.bridge.write_command import analyzed, tell_spark
 from volley.coordinator.result import ResultStream
 from volley.decide import Decision
+from volley.formats import STREAMED
 from volley.observe.tasks import ApplicationTasks
 from volley.plan.jvm import Java
+from volley.plan.nodes import FileScan, walk
+from volley.plan.subqueries import plans_in
 from volley.query import Answer, NoTasks, Query
 from volley.support.reasons import Reason, Unsupported
 
@@ -84,8 +88,9 @@ def _stream(
 
         def natively() -> Answer[Chunks]:
             batches = query.start(decision)
-            first = next(batches, None)
-            return Answer(_native_rows(decision, batches, first, native))
+            # A file that is checked while it is read may be refused late, so all of it is read before the first row.
+            taken = list(batches if _reads_checked_files(decision) else islice(batches, 1))
+            return Answer(_native_rows(decision, batches, taken, native))
 
         begun = query.try_natively(natively)
         chunks = begun.value if begun else _one_by_one(query.ask_spark(spark).value)
@@ -102,15 +107,23 @@ def _stream(
 def _native_rows(
     decision: Decision,
     batches: ResultStream | SparkRows,
-    first: pa.RecordBatch | None,
+    taken: list[pa.RecordBatch],
     native: Callable[[pa.Table], list[Any]],
 ) -> Chunks:
     named = NativeResult(batches, decision.output)
     with closing(batches):
-        if first is not None:
-            yield native(named.named(first))
-        for batch in named:
+        for batch in chain(taken, named):
             yield native(named.named(batch))
+
+
+def _reads_checked_files(decision: Decision) -> bool:
+    plan = decision.plan
+    if plan is None or isinstance(plan, SparkPart):
+        return False
+    plans = [plan, *plans_in(plan)]
+    return any(
+        isinstance(node, FileScan) and node.format in STREAMED for part in plans for node in walk(part)
+    )
 
 
 def _one_by_one(rows: Iterator[Any]) -> Chunks:

@@ -21,6 +21,12 @@ def make_batch(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.
     )
 
 
+def batch_by_position(columns: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
+    """A batch of `rows` rows with these columns, named by their positions."""
+    fields = [pa.field(str(position), column.type) for position, column in enumerate(columns)]
+    return make_batch(columns, pa.schema(fields), rows)
+
+
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return make_batch([pa.array([], field.type) for field in schema], schema, 0)
 

@@ -218,7 +218,9 @@ def test_formats_that_only_spark_writes(tpch: SparkSession, tmp_path: Path, form
     for name, settings in (("spark", {"spark.volley.enabled": "false"}), ("volley", {})):
         with conf(tpch, settings):
             totals = (
-                tpch.table("orders").groupBy("o_orderpriority", "o_orderstatus").agg(F.sum("o_totalprice"))
+                tpch.table("orders")
+                .groupBy("o_orderpriority", "o_orderstatus")
+                .agg(F.sum("o_totalprice"), F.max(F.timestamp_seconds("o_orderkey")))
             )
             totals.write.partitionBy("o_orderstatus").format(format).save(str(tmp_path / name))
     assert report_of(tpch).engine == "mixed"
@@ -230,13 +232,13 @@ def test_formats_that_only_spark_writes(tpch: SparkSession, tmp_path: Path, form
 
 
 def test_tables_that_only_spark_writes(tpch: SparkSession) -> None:
-    totals = tpch.table("orders").groupBy("o_orderpriority").agg(F.sum("o_totalprice").alias("total"))
+    totals = tpch.table("orders").groupBy("o_orderpriority").agg(F.avg("o_shippriority").alias("mean"))
     totals.write.format("json").saveAsTable("totals_in_json")
     try:
         assert report_of(tpch).engine == "mixed"
         assert "FILE_FORMAT_NOT_SUPPORTED" in str(report_of(tpch).reasons[0])
         tpch.sql(
-            "insert into totals_in_json select o_orderpriority, sum(o_totalprice) from orders group by 1"
+            "insert into totals_in_json select o_orderpriority, avg(o_shippriority) from orders group by 1"
         )
         assert report_of(tpch).engine == "mixed"
         with conf(tpch, {"spark.volley.enabled": "false"}):

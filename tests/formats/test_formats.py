@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from volley.formats import FORMATS, format_of
+from volley.formats import FORMATS, STREAMED, format_of
 from volley.formats.base import FileFormat, FilePlan, NotWritable
 from volley.formats.parquet import Parquet
 from volley.plan.expressions import Attribute
-from volley.plan.file_scans import READ_RULES
 from volley.plan.nodes import DataFile, FileScan
+from volley.plan.read_rules import READ_RULES
 from volley.plan.types import TIMESTAMP_NTZ
 from volley.splits.files import FileSource, decode
 from volley.stages.limits import DEFAULT_LIMITS as LIMITS
@@ -21,7 +21,7 @@ from volley.testing.formats import FileFormatContract, write_request
 
 
 def test_what_capture_lets_pass_has_a_format_and_the_other_way_round() -> None:
-    assert FORMATS.keys() == READ_RULES.keys()
+    assert FORMATS.keys() | STREAMED.keys() == READ_RULES.keys()
     assert all(format_of(name).name == name for name in FORMATS)
 
 

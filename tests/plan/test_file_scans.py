@@ -86,18 +86,9 @@ def test_a_field_id_is_left_to_spark(spark: SparkSession, path: str, field: Stru
     assert_same_rows(spark, reading(path, field))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
-        ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
-        ("spark.sql.parquet.int96TimestampConversion", "true"),
-    ],
-)
-def test_settings_for_times_do_not_matter_to_other_columns(
-    spark: SparkSession, path: str, key: str, value: str
-) -> None:
-    with conf(spark, {key: value}):
+def test_settings_for_times_do_not_matter_to_other_columns(spark: SparkSession, path: str) -> None:
+    key = "spark.sql.parquet.int96TimestampConversion"
+    with conf(spark, {key: "true"}):
         assert_same_rows(spark, lambda session: session.read.parquet(path).drop("d"))
         assert_same_rows(spark, lambda session: session.read.parquet(path).select("a", "d"), native=False)
         report = volley.last_query(spark)

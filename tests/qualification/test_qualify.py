@@ -43,7 +43,7 @@ spark.range(1000).withColumn("k", F.col("id") % 7).write.parquet(f"{folder}/t")
 table = spark.read.parquet(f"{folder}/t")
 table.groupBy("k").agg(F.sum("id"), F.avg("id")).orderBy("k").collect()
 table.join(table.withColumnRenamed("id", "other"), "k").filter("id > 990").count()
-spark.read.text(f"{folder}/t").limit(1).collect()
+spark.read.format("xml").option("rowTag", "r").schema("a int").load(f"{folder}/t").limit(1).collect()
 table.select(F.schema_of_json(F.lit("{}")), F.sentences(F.col("id").cast("string"))).collect()
 spark.stop()
 """
@@ -88,7 +88,7 @@ def test_a_rolling_log(rolling_log: Path, tmp_path: Path) -> None:
     assert all(query.task_seconds > 0 for query in grouped)
     assert "native" in engines.values()
     reasons = {(verdict.reason, verdict.what) for verdict, _, _ in found.obstacles}
-    assert ("FILE_FORMAT_NOT_SUPPORTED", "text") in reasons
+    assert ("FILE_FORMAT_NOT_SUPPORTED", "xml") in reasons
     assert 0 < found.saved_seconds < found.seconds
     assert forecast([log], speedup=1.0).saved_seconds == 0
     # The same events, plain and in one file.
@@ -136,7 +136,7 @@ def test_what_is_no_log(tmp_path: Path) -> None:
         ("SortMergeJoin", "SortMergeJoin [k#1L], [k#5L], Inner", ""),
         ("Exchange", "Exchange hashpartitioning(k#1L, 200), ENSURE_REQUIREMENTS", ""),
         ("Scan parquet spark_catalog.default.t", "FileScan parquet [a#1]", ""),
-        ("Scan json ", "FileScan json [a#1]", "FILE_FORMAT_NOT_SUPPORTED"),
+        ("Scan avro ", "FileScan avro [a#1]", "FILE_FORMAT_NOT_SUPPORTED"),
         ("Project", "Project [sentences(a#1, , ) AS s#2]", "EXPRESSION_NOT_SUPPORTED"),
         ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInPandas", "OPERATOR_NOT_SUPPORTED"),
         ("InMemoryTableScan", "InMemoryTableScan [a#1]", "OPERATOR_NOT_SUPPORTED"),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from volley.bridge.commit import Staging
 from volley.bridge.write_command import WriteCommand
 from volley.errors import CaptureError
-from volley.formats import format_of
+from volley.formats import writer_of
 from volley.plan import own_ids
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Expression, Literal
 from volley.plan.nodes import Node, Project, WriteFiles
@@ -67,7 +67,7 @@ def files_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:
 
 
 def _empty(node: WriteFiles, staging: Staging) -> Written:
-    file_format = format_of(node.format)
+    file_format = writer_of(node.format)
     path = Path(staging.tasks) / f"0-0-000{file_format.suffix}"
     file_format.open_writer(path, file_schema(node), node).close()
     return Written(str(path), "", 0, path.stat().st_size)

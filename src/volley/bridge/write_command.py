@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from volley.bridge.commit import can_be_replaced
 from volley.bridge.new_table import NewTable, makes_a_table, read_table, with_query
 from volley.bridge.partitions import CatalogPartitions
-from volley.formats import FORMATS
-from volley.formats.base import FileFormat, FilePlan, NotWritable, WriteRequest
+from volley.formats import WRITABLE
+from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequest
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.types import NULL, ArrayType, DataType, StructType, is_carried, parse_type
@@ -168,8 +168,8 @@ class _Reader:
     def _format_name(self) -> str:
         return str(self._command.fileFormat().getClass().getSimpleName()).removesuffix("FileFormat").lower()
 
-    def _file_format(self) -> FileFormat:
-        return FORMATS[self._format_name()]
+    def _file_format(self) -> WritableFormat:
+        return WRITABLE[self._format_name()]
 
     def _file_plan(
         self, columns: tuple[Attribute, ...], schema: list[dict[str, Any]], partitions: tuple[int, ...]
@@ -190,7 +190,7 @@ class _Reader:
 
     def _problem(self) -> Unsupported | None:
         command = self._command
-        if self._format_name() not in FORMATS:
+        if self._format_name() not in WRITABLE:
             return Unsupported(Reason.FILE_FORMAT, "write", self._format_name())
         rules = self._file_format().write_rules
         scheme = command.outputPath().getFileSystem(self._hadoop()).getUri().getScheme()

@@ -7,12 +7,39 @@ a format's files, and nothing here knows about stages, tasks or transports.
 
 from __future__ import annotations
 
-from volley.formats.base import FileFormat
+from volley.formats.base import FileFormat, StreamedFormat, WritableFormat
+from volley.formats.binary_file import BinaryFile
+from volley.formats.csv import Csv
+from volley.formats.json import Json
+from volley.formats.orc import Orc
+from volley.formats.orc_writer import OrcWriter
 from volley.formats.parquet import Parquet
+from volley.formats.text import Text
+from volley.formats.text_writers import CsvWriter, JsonWriter
+from volley.plan.nodes import DataFile
 
 FORMATS: dict[str, FileFormat] = {file_format.name: file_format for file_format in (Parquet(),)}
+STREAMED: dict[str, StreamedFormat] = {
+    file_format.name: file_format for file_format in (Csv(), Json(), Orc(), Text(), BinaryFile())
+}
+_WRITABLE: tuple[WritableFormat, ...] = (*FORMATS.values(), CsvWriter(), JsonWriter(), OrcWriter())
+WRITABLE = {file_format.name: file_format for file_format in _WRITABLE}
 
 
 def format_of(name: str) -> FileFormat:
-    """The format of a scan or a write that `support` has accepted."""
+    """The format of a scan that DataFusion reads."""
     return FORMATS[name]
+
+
+def writer_of(name: str) -> WritableFormat:
+    """The format of a write that `bridge` has accepted."""
+    return WRITABLE[name]
+
+
+def can_read(name: str) -> bool:
+    return name in FORMATS or name in STREAMED
+
+
+def can_split(name: str, file: DataFile) -> bool:
+    """Whether several tasks can read parts of a file of this format."""
+    return STREAMED[name].can_split(file) if name in STREAMED else FORMATS[name].splittable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a file format.
+"""The contracts of file formats: tables of DataFusion (`FileFormat`), and streams of batches (`StreamedFormat`).
 
     planning    footer(largest file).column_bytes      the sizes of the columns of a scan
     lowering    footer(every file).column(name, type)  the column in a file, or DataError: then Spark runs the query
@@ -7,14 +7,17 @@
     writing     plan_write(request)                    how its files are made, or why Spark has to write them
                 open_writer(path, schema, node)        one file, as Spark would write it
 
-Whether a scan can be read exactly is decided in two steps. `plan.file_scans.READ_RULES` has a row for each format: the
+Whether a scan can be read exactly is decided in two steps. `plan.read_rules.READ_RULES` has a row for each format: the
 settings and options under which it reads what Spark reads, known before any file is opened. `Footer.column` checks
 each file before its first row is returned. A format must be in both tables; a test compares them.
+
+DataFusion has no exact reader for text formats. Volley reads these itself, block by block, and checks every record: a
+`StreamedFormat` raises DataError for a record or value of which the meaning is not certain, and Spark runs the query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +29,9 @@ from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile, WriteFiles
 from volley.plan.types import DataType
 
+ReadOptions = tuple[tuple[str, str], ...]
+"""`FileScan.options`."""
+
 
 class Footer(Protocol):
     """The metadata of a file. Compared by identity: the same object as long as the file does not change."""
@@ -34,8 +40,8 @@ class Footer(Protocol):
     def column_bytes(self) -> Mapping[str, int]:
         """Stored bytes of each top-level column, by lower-case name, in a representative part of the file."""
 
-    def column(self, name: str, data_type: DataType) -> pa.Field | None:
-        """The column as it is in the file; None if the file does not have it.
+    def column(self, name: str, data_type: DataType, options: ReadOptions = ()) -> pa.Field | None:
+        """The column as it is in the file; None if the file does not have it. `options` are those of the scan.
 
         Raises DataError if Spark would not read its stored form as this type.
         """
@@ -95,8 +101,43 @@ class NotWritable:
     value: str
 
 
-class FileFormat(Protocol):
-    """Stateless; called from any thread."""
+@dataclass(frozen=True)
+class ReadRequest:
+    """Part `part` of `parts` of the rows of a file. Together the parts contain every row once.
+
+    `columns` are those to read; `file_columns` are all columns of the table, in the order of its files.
+    """
+
+    file: DataFile
+    part: int
+    parts: int
+    columns: tuple[Attribute, ...]
+    file_columns: tuple[str, ...]
+    options: ReadOptions
+
+
+class StreamedFormat(Protocol):
+    """A format that is only read, record by record. Stateless; called from any thread."""
+
+    @property
+    def name(self) -> str:
+        """The name in `FileScan.format`."""
+
+    def can_split(self, file: DataFile) -> bool:
+        """Whether several tasks can read parts of the file."""
+
+    def unreadable(self, file: DataFile) -> str | None:
+        """Why only Spark reads this file, as far as its name says; None if it can be tried."""
+
+    def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the requested columns in batches, by position, with Spark's types; other names do not matter.
+
+        Raises DataError if the file has changed since planning, or has a record that Spark may read differently.
+        """
+
+
+class WritableFormat(Protocol):
+    """A format that is written. Stateless; called from any thread."""
 
     @property
     def name(self) -> str:
@@ -105,6 +146,22 @@ class FileFormat(Protocol):
     @property
     def suffix(self) -> str:
         """The suffix of its file names, with the dot."""
+
+    @property
+    def write_rules(self) -> WriteRules: ...
+
+    def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        """Decide how to write the files of a request that keeps to `write_rules`."""
+
+    def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> FormatWriter:
+        """Create a file by `node.options`, with the metadata that Spark's own writer would add.
+
+        Its `write` raises DataError for rows that only Spark writes: then Spark writes all of them.
+        """
+
+
+class FileFormat(WritableFormat, Protocol):
+    """A format that is written, and read as a table of DataFusion."""
 
     @property
     def splittable(self) -> bool:
@@ -121,12 +178,3 @@ class FileFormat(Protocol):
         partitions: list[tuple[str, pa.DataType]],
     ) -> DataFrame:
         """The files below `directory` as one table: the columns of `schema` by name, then those of the folder names."""
-
-    @property
-    def write_rules(self) -> WriteRules: ...
-
-    def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
-        """Decide how to write the files of a request that keeps to `write_rules`."""
-
-    def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> FormatWriter:
-        """Create a file by `node.options`, with the metadata that Spark's own writer would add."""

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
-from volley.formats.base import FilePlan, NotWritable, WriteRequest, WriteRules
+from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
 from volley.plan.nodes import DataFile, WriteFiles
+from volley.plan.read_rules import REBASE, REBASE_INT96
 from volley.plan.types import (
     BINARY,
     BYTE,
@@ -34,6 +35,7 @@ from volley.plan.types import (
     TIMESTAMP_NTZ,
     ArrayType,
     DataType,
+    DecimalType,
     StructField,
     StructType,
     contains_any,
@@ -112,15 +114,11 @@ class ParquetFooter:
     path: str
     columns: dict[str, list[pa.Field]]
     int96: frozenset[str]
-    legacy_calendar: bool
+    calendar: _Calendar
     column_bytes: Mapping[str, int]
     """Compressed, in the first row group."""
 
-    def column(self, name: str, data_type: DataType) -> pa.Field | None:
-        """The column as it is in the file; None if the file does not have it.
-
-        Raises DataError if Spark would not read its stored form as this type.
-        """
+    def column(self, name: str, data_type: DataType, options: ReadOptions = ()) -> pa.Field | None:
         candidates = self.columns.get(name.lower(), ())
         if not candidates:
             return None
@@ -131,9 +129,42 @@ class ParquetFooter:
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
-        if self.legacy_calendar and contains_any(data_type, _TIMES):
-            raise DataError(f"{self.path}: column {column.name} has dates in the legacy calendar of Spark 2.")
+        if contains_any(data_type, _TIMES) and self.calendar.is_doubtful(column.name in self.int96, options):
+            raise DataError(
+                f"{self.path}: column {column.name} may have dates in the legacy calendar of Spark 2."
+            )
         return column
+
+
+@dataclass(frozen=True)
+class _Calendar:
+    """Which calendar the writer of a file used: Spark says so in its files, other writers do not."""
+
+    is_known: bool
+    legacy: bool
+    legacy_int96: bool
+
+    @staticmethod
+    def of(tags: Mapping[bytes, bytes]) -> _Calendar:
+        version = tags.get(SPARK_VERSION.encode())
+        return _Calendar(
+            is_known=version is not None,
+            legacy=b"org.apache.spark.legacyDateTime" in tags or (version or b"4") < b"3.0.0",
+            legacy_int96=b"org.apache.spark.legacyINT96" in tags or (version or b"4") < b"3.1.0",
+        )
+
+    def is_doubtful(self, int96: bool, options: ReadOptions) -> bool:
+        """Whether Spark would convert a column's values, or refuse old ones."""
+        modes = dict(options)
+        # A read option counts before the setting. In files of unknown writers the mode decides.
+        mode = modes.get("datetimerebasemode", modes.get(REBASE, _CORRECTED))
+        mode_int96 = modes.get("int96rebasemode", modes.get(REBASE_INT96, _CORRECTED))
+        if self.legacy or (not self.is_known and mode.upper() != _CORRECTED):
+            return True
+        return int96 and (self.legacy_int96 or (not self.is_known and mode_int96.upper() != _CORRECTED))
+
+
+_CORRECTED = "CORRECTED"
 
 
 @lru_cache(maxsize=16_384)
@@ -150,7 +181,7 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
         path=path,
         columns=columns,
         int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
-        legacy_calendar=_written_with_legacy_calendar(tags),
+        calendar=_Calendar.of(tags),
         column_bytes=_column_bytes(metadata),
     )
 
@@ -166,27 +197,22 @@ def _column_bytes(metadata: pq.FileMetaData) -> dict[str, int]:
     return found
 
 
-def _written_with_legacy_calendar(tags: dict[bytes, bytes]) -> bool:
-    version = tags.get(b"org.apache.spark.version", b"4")
-    return (
-        b"org.apache.spark.legacyDateTime" in tags
-        or b"org.apache.spark.legacyINT96" in tags
-        or int(version.split(b".")[0]) < 3
-    )
-
-
 _READABLE: dict[DataType, frozenset[pa.DataType]] = {
     BYTE: frozenset({pa.int8()}),
     SHORT: frozenset({pa.int8(), pa.int16()}),
     INTEGER: frozenset({pa.int8(), pa.int16(), pa.int32()}),
     LONG: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()}),
     FLOAT: frozenset({pa.float32()}),
-    DOUBLE: frozenset({pa.float32(), pa.float64()}),
+    DOUBLE: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.float32(), pa.float64()}),
     STRING: frozenset({pa.string(), pa.large_string(), pa.string_view()}),
     BINARY: frozenset({pa.binary(), pa.large_binary(), pa.binary_view()}),
     DATE: frozenset({pa.date32()}),
-    TIMESTAMP_NTZ: frozenset({pa.timestamp("us"), pa.timestamp("ms")}),
+    TIMESTAMP_NTZ: frozenset({pa.timestamp("us"), pa.timestamp("ms"), pa.date32()}),
 }
+
+
+# The digits before the point that Spark wants a decimal to have for every value of an integer.
+_DIGITS = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
 
 
 def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
@@ -204,6 +230,10 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
             return pa.types.is_struct(found) and _has_fields(found, fields)
         case ArrayType(element, _):
             return pa.types.is_list(found) and _readable(found.value_type, element, False)
+        case DecimalType(precision, scale) if pa.types.is_decimal(found):
+            return bool(found.scale <= scale and found.precision - found.scale <= precision - scale)
+        case DecimalType(precision, scale):
+            return precision - scale >= _DIGITS.get(found, precision + 1)
         case _:
             return found in _READABLE.get(wanted, (to_arrow(wanted),))
 

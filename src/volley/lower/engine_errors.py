@@ -23,6 +23,8 @@ _DATA = (
     "Arrow error: Parser error",
     "Execution error",
     "regex parse error",
+    # Raised by the readers of files that Volley parses itself.
+    "DataError: [DATA_ERROR]",
     # Files that are missing, damaged, or changed since planning.
     "Arrow error: Io error",
     "Arrow error: Parquet",

@@ -55,24 +55,27 @@ from volley.plan.python_nodes import (
 )
 
 
-def lower(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
+def lower(
+    node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack, streams: int = 1
+) -> DataFrame:
     """The DataFusion plan of a fragment.
 
     It has one column `c<id>` for each distinct id of `node.output`, in that order, with exactly Spark's type.
     `inputs` returns the data of each node in `Streamed` (a `StreamTable`). `resources` owns what must live until the
-    run has ended, and removes it on close. Raises DataError if files are not as planned.
+    run has ended, and removes it on close. `streams` is how many streams a scan should have. Raises DataError if files
+    are not as planned.
     """
     if (known := recent_frame(node, context, resources)) is not None:
         return known
-    scope = Scope(context, inputs, resources)
+    scope = Scope(context, inputs, resources, streams)
     frame = _cast_to(_lower(drop_implied_null_checks(node), scope), arrow_schema(node.output))
     keep_frame(node, context, frame, tuple(scope.links))
     return frame
 
 
-def lower_split(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame:
+def lower_split(node: Node, context: SessionContext, resources: ExitStack, parts: int) -> DataFrame:
     """The DataFusion plan of a split, for a reader in this process: like `lower`, but strings stay views."""
-    frame = _lower(drop_implied_null_checks(node), Scope(context, _no_inputs, resources))
+    frame = _lower(drop_implied_null_checks(node), Scope(context, _no_inputs, resources, parts))
     return _cast_to(frame, read_schema(node.output))
 
 

@@ -10,13 +10,14 @@ import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 
 from volley.errors import DataError
-from volley.formats import format_of
-from volley.formats.base import FileFormat, Footer
+from volley.formats import STREAMED, format_of
+from volley.formats.base import FileFormat, Footer, ReadOptions
 from volley.lower import symlink_tables
 from volley.lower.expressions import column_name
 from volley.lower.scope import Scope, arrow_schema, distinct, read_type
+from volley.lower.streamed_scan import lower_streamed_scan
 from volley.plan.expressions import Attribute, Scalar
-from volley.plan.nodes import DataFile, FileScan
+from volley.plan.nodes import FileScan
 from volley.plan.types import DataType, to_arrow
 
 
@@ -24,10 +25,12 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     """The rows of the scan. Every file is checked first: DataError is raised before any row is returned."""
     if not node.files:
         return scope.arrow(arrow_schema(node.output).empty_table())
+    if node.format in STREAMED:
+        return lower_streamed_scan(node, scope)
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
     file_format = format_of(node.format)
-    fields = _fields(file_format, node.files, columns)
+    fields = _fields(file_format, node, columns)
     partitions = symlink_tables.partitions_of(node.files)
     try:
         directory = scope.link(node.files, file_format.suffix)
@@ -48,22 +51,21 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     ).select(*(col(column_name(attribute.id)) for attribute in distinct(node.output)))
 
 
-def _fields(
-    file_format: FileFormat, files: Sequence[DataFile], columns: list[Attribute]
-) -> tuple[pa.Field, ...]:
+def _fields(file_format: FileFormat, node: FileScan, columns: list[Attribute]) -> tuple[pa.Field, ...]:
     """The columns as they are in the files, under one name in all of them; not nullable if no file can have NULLs."""
-    footers = tuple([file_format.footer(file) for file in files])
-    return _common_fields(footers, tuple([(column.name, column.type) for column in columns]))
+    footers = tuple([file_format.footer(file) for file in node.files])
+    wanted = tuple([(column.name, column.type) for column in columns])
+    return _common_fields(footers, wanted, node.options)
 
 
 # Queries often read the same columns.
 @lru_cache(maxsize=256)
 def _common_fields(
-    footers: tuple[Footer, ...], columns: tuple[tuple[str, DataType], ...]
+    footers: tuple[Footer, ...], columns: tuple[tuple[str, DataType], ...], options: ReadOptions
 ) -> tuple[pa.Field, ...]:
     fields = []
     for name, data_type in columns:
-        found = [footer.column(name, data_type) for footer in footers]
+        found = [footer.column(name, data_type, options) for footer in footers]
         here = [field for field in found if field is not None]
         names = {field.name for field in here} or {name}
         if len(names) > 1:

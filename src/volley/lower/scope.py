@@ -31,11 +31,12 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class Scope:
-    """`resources` owns what must live until the run has ended."""
+    """`resources` owns what must live until the run has ended. `streams` is how many streams a scan should have."""
 
     context: SessionContext
     inputs: Inputs
     resources: ExitStack
+    streams: int = 1
     links: list[Link] = field(default_factory=list)
 
     def link(self, files: Sequence[DataFile], suffix: str) -> str:

@@ -33,6 +33,7 @@ import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.execution.BaseSubqueryExec;
 import org.apache.spark.sql.execution.FileSourceScanExec;
 import org.apache.spark.sql.execution.InSubqueryExec;
@@ -42,8 +43,12 @@ import org.apache.spark.sql.execution.ScalarSubquery;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
+import org.apache.spark.sql.execution.datasources.PartitionDirectory;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils;
+import org.apache.spark.sql.execution.datasources.v2.BatchScanExec;
+import org.apache.spark.sql.execution.datasources.v2.FileScan;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
 import org.apache.spark.sql.execution.python.ArrowPythonRunner;
 import org.apache.spark.sql.internal.SQLConf;
@@ -53,6 +58,7 @@ import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.UserDefinedType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -259,6 +265,12 @@ public final class PlanReader {
                 readsFiles = false;
                 expressions("dataFilters", scan.dataFilters(), expressions);
                 values.key("scan").number(scan(scan));
+            } else if (plan instanceof BatchScanExec && ((BatchScanExec) plan).scan() instanceof FileScan) {
+                readsFiles = true;
+                expressions("output", plan.output(), expressions);
+                readsFiles = false;
+                expressions("dataFilters", ((FileScan) ((BatchScanExec) plan).scan()).dataFilters(), expressions);
+                values.key("scan").number(scan(plan));
             } else if (plan instanceof RangeExec) {
                 RangeExec range = (RangeExec) plan;
                 expressions("output", range.output(), expressions);
@@ -607,7 +619,7 @@ public final class PlanReader {
          * or a struct; null for NULL, false where text would not be exact.
          * Returns of how many parts it consists.
          */
-        private static int value(Object value, DataType type, Text out) {
+        static int value(Object value, DataType type, Text out) {
             int size = 1;
             if (value == null) {
                 out.raw("null");
@@ -783,12 +795,16 @@ public final class PlanReader {
 
         // ------------------------------------------------------------------------------------- file scans
 
-        private int scan(FileSourceScanExec scan) {
+        private int scan(SparkPlan scan) {
             Integer number = (Integer) scanNumbers.get(scan);
             if (number == null) {
                 Text text = new Text();
                 try {
-                    describe(scan, text);
+                    if (scan instanceof BatchScanExec) {
+                        describe((FileScan) ((BatchScanExec) scan).scan(), text);
+                    } else {
+                        describe((FileSourceScanExec) scan, text);
+                    }
                 } catch (Exception error) {
                     // Files that cannot be listed: Spark will say why.
                     text = new Text().raw("null");
@@ -806,13 +822,22 @@ public final class PlanReader {
             out.open('{');
             out.key("format").string(shortName(relation.fileFormat()));
             out.key("bucketed").bool(scan.bucketedScan());
-            out.key("metadata_columns").bool(!scan.fileConstantMetadataColumns().isEmpty());
-            out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.requiredSchema()));
-            out.key("partition_names").open('[');
-            for (int i = 0; i < fields.length; i++) {
-                out.next().string(fields[i].name());
+            out.key("metadata").open('[');
+            for (int i = 0; i < scan.output().size(); i++) {
+                scala.collection.Iterator metadata = scan.fileConstantMetadataColumns().iterator();
+                while (metadata.hasNext()) {
+                    if (((AttributeReference) metadata.next()).exprId().equals(
+                            ((AttributeReference) scan.output().apply(i)).exprId())) {
+                        out.next().number(i);
+                    }
+                }
             }
             out.close(']');
+            out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.requiredSchema()));
+            out.key("defaults").bool(hasDefaults(scan.requiredSchema()));
+            names("data_names", relation.dataSchema().fields(), out);
+            names("partition_names", fields, out);
+            out.key("refused").raw("null");
             out.key("options").open('{');
             scala.collection.Iterator options = relation.options().iterator();
             while (options.hasNext()) {
@@ -820,44 +845,106 @@ public final class PlanReader {
                 out.key((String) option._1()).string((String) option._2());
             }
             out.close('}');
-            out.key("settings").open('{');
-            SQLConf conf = ((org.apache.spark.sql.classic.SparkSession) relation.sparkSession()).sessionState().conf();
-            for (int i = 0; i < settings.length; i++) {
-                out.key(settings[i]).string(conf.getConfString(settings[i]));
+            settings((org.apache.spark.sql.classic.SparkSession) relation.sparkSession(), out);
+            FileList files = new FileList(fields, out);
+            PartitionedFile[] found = scan.selectedPartitions().toPartitionArray();
+            for (int i = 0; i < found.length; i++) {
+                files.add(found[i].urlEncodedPath(), found[i].fileSize(), found[i].modificationTime(),
+                        found[i].partitionValues());
             }
-            out.close('}');
-            files(scan.selectedPartitions().toPartitionArray(), fields, out);
+            files.close();
             out.close('}');
         }
 
-        /** Path, size, time and the number of the partition of each file, then the values of each partition. */
-        private static void files(PartitionedFile[] files, StructField[] fields, Text out) {
-            Map partitions = new IdentityHashMap();
-            List rows = new ArrayList();
-            out.key("files").open('[');
-            for (int i = 0; i < files.length; i++) {
-                PartitionedFile file = files[i];
-                Integer partition = (Integer) partitions.get(file.partitionValues());
-                if (partition == null) {
-                    partition = Integer.valueOf(rows.size());
-                    partitions.put(file.partitionValues(), partition);
-                    rows.add(file.partitionValues());
+        /** A scan of DataSource V2, which has no buckets and no metadata columns. */
+        private void describe(FileScan scan, Text out) {
+            StructField[] fields = scan.fileIndex().partitionSchema().fields();
+            Map options = null;
+            boolean aggregates = false;
+            scala.Product product = (scala.Product) scan;
+            for (int i = 0; i < product.productArity(); i++) {
+                Object value = product.productElement(i);
+                if (value instanceof CaseInsensitiveStringMap) {
+                    options = ((CaseInsensitiveStringMap) value).asCaseSensitiveMap();
                 }
-                out.next().open('[').next().string(file.urlEncodedPath()).next().number(file.fileSize());
-                out.next().number(file.modificationTime()).next().number(partition.intValue()).close(']');
+                aggregates = aggregates
+                        || value instanceof scala.Some && ((scala.Some) value).value() instanceof Aggregation;
+            }
+            out.open('{');
+            out.key("format").string(shortName(scan));
+            out.key("bucketed").bool(false);
+            out.key("metadata").raw("[]");
+            out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.readDataSchema()));
+            out.key("defaults").bool(hasDefaults(scan.readDataSchema()));
+            names("data_names", scan.dataSchema().fields(), out);
+            names("partition_names", fields, out);
+            out.key("refused");
+            if (aggregates) {
+                out.string("the scan aggregates");
+            } else if (options == null) {
+                out.string("its options cannot be read");
+            } else {
+                out.raw("null");
+            }
+            out.key("options").open('{');
+            Object[] keys = options == null ? new Object[0] : options.keySet().toArray();
+            for (int i = 0; i < keys.length; i++) {
+                out.key((String) keys[i]).string((String) options.get(keys[i]));
+            }
+            out.close('}');
+            settings((org.apache.spark.sql.classic.SparkSession) scan.sparkSession(), out);
+            FileList files = new FileList(fields, out);
+            scala.collection.Iterator each =
+                    scan.fileIndex().listFiles(scan.partitionFilters(), scan.dataFilters()).iterator();
+            while (each.hasNext()) {
+                PartitionDirectory directory = (PartitionDirectory) each.next();
+                scala.collection.Iterator statuses = directory.files().iterator();
+                while (statuses.hasNext()) {
+                    FileStatusWithMetadata status = (FileStatusWithMetadata) statuses.next();
+                    files.add(status.getPath().toUri().toString(), status.getLen(), status.getModificationTime(),
+                            directory.values());
+                }
+            }
+            files.close();
+            out.close('}');
+        }
+
+        private void settings(org.apache.spark.sql.classic.SparkSession session, Text out) {
+            out.key("settings").open('{');
+            for (int i = 0; i < settings.length; i++) {
+                out.key(settings[i]).string(setting(session, settings[i]));
+            }
+            out.close('}');
+        }
+
+        /** A setting of the session, or of Hadoop if Spark does not know it; empty if neither has it. */
+        private static String setting(org.apache.spark.sql.classic.SparkSession session, String key) {
+            SQLConf conf = session.sessionState().conf();
+            if (key.startsWith("spark.")) {
+                return conf.getConfString(key);
+            }
+            String value = conf.getConfString(key, null);
+            value = value != null ? value : session.sparkContext().hadoopConfiguration().get(key);
+            return value != null ? value : "";
+        }
+
+        private static void names(String key, StructField[] fields, Text out) {
+            out.key(key).open('[');
+            for (int i = 0; i < fields.length; i++) {
+                out.next().string(fields[i].name());
             }
             out.close(']');
-            out.key("partitions").open('[');
-            for (int i = 0; i < rows.size(); i++) {
-                InternalRow row = (InternalRow) rows.get(i);
-                out.next().open('[');
-                for (int j = 0; j < fields.length; j++) {
-                    DataType type = fields[j].dataType();
-                    value(row.isNullAt(j) ? null : row.get(j, type), type, out.next());
+        }
+
+        /** Whether a column has a default for files that were written before it was added to the table. */
+        private static boolean hasDefaults(StructType schema) {
+            StructField[] fields = schema.fields();
+            for (int i = 0; i < fields.length; i++) {
+                if (fields[i].getExistenceDefaultValue().isDefined()) {
+                    return true;
                 }
-                out.close(']');
             }
-            out.close(']');
+            return false;
         }
 
         /** The class without its package; of a Scala object, the name of the object. */
@@ -865,6 +952,46 @@ public final class PlanReader {
             String name = value.getClass().getName();
             int end = name.endsWith("$") ? name.length() - 1 : name.length();
             return name.substring(name.lastIndexOf('.') + 1, end);
+        }
+    }
+
+    /** Path, size, time and the number of the partition of each file, then the values of each partition. */
+    static final class FileList {
+        private final StructField[] fields;
+        private final Text out;
+        private final Map partitions = new IdentityHashMap();
+        private final List rows = new ArrayList();
+
+        FileList(StructField[] fields, Text out) {
+            this.fields = fields;
+            this.out = out;
+            out.key("files").open('[');
+        }
+
+        void add(String url, long size, long modified, InternalRow values) {
+            Integer partition = (Integer) partitions.get(values);
+            if (partition == null) {
+                partition = Integer.valueOf(rows.size());
+                partitions.put(values, partition);
+                rows.add(values);
+            }
+            out.next().open('[').next().string(url).next().number(size);
+            out.next().number(modified).next().number(partition.intValue()).close(']');
+        }
+
+        void close() {
+            out.close(']');
+            out.key("partitions").open('[');
+            for (int i = 0; i < rows.size(); i++) {
+                InternalRow row = (InternalRow) rows.get(i);
+                out.next().open('[');
+                for (int j = 0; j < fields.length; j++) {
+                    DataType type = fields[j].dataType();
+                    Reading.value(row.isNullAt(j) ? null : row.get(j, type), type, out.next());
+                }
+                out.close(']');
+            }
+            out.close(']');
         }
     }
 

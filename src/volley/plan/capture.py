@@ -12,9 +12,11 @@ from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
 from volley.plan.decode_python import PYTHON_DECODERS, PYTHON_SETTINGS, PythonAccess, decode_python
 from volley.plan.expressions import Alias, Expression
-from volley.plan.file_scans import SETTINGS, file_scan
+from volley.plan.file_scans import file_scan
+from volley.plan.input_files import asks_for_file_names, file_name_columns, replace_file_names
 from volley.plan.jvm import Java, enable_quick_ack
 from volley.plan.nodes import Node, Project
+from volley.plan.read_rules import SETTINGS
 from volley.plan.reader import Reader, Reading, Wanted, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
 
@@ -140,6 +142,8 @@ class _Decoder:
         self._operators = 0
         self.asked_elsewhere = False
         """Whether the plan depends on more than its text: Java objects, or what may run where."""
+        asks = asks_for_file_names(self._tables.entries)
+        self._file_column = file_name_columns() if asks else None
 
     def decode(self) -> Node:
         built, types = self._built, self._types
@@ -147,7 +151,7 @@ class _Decoder:
             built.append(self._node(entry) if type(entry) is dict else decode(entry, built, types))
         self._origins.add_expressions(self._reading, built)
         node: Node = built[-1]
-        return node
+        return node if self._file_column is None else replace_file_names(node, self._origins.replace)
 
     def _node(self, entry: dict[str, Any]) -> Node:
         number, self._operators = self._operators, self._operators + 1
@@ -171,8 +175,9 @@ class _Decoder:
         if name in PYTHON_DECODERS:
             self.asked_elsewhere = True
             return decode_python(operator, self._tables.functions, self._python(), self._gathered)
-        if name == "FileSourceScanExec":
-            return file_scan(operator, self._tables.scans[operator.value("scan")])
+        if name == "FileSourceScanExec" or (name == "BatchScanExec" and "scan" in operator.values):
+            column = self._file_column() if self._file_column is not None else None
+            return file_scan(operator, self._tables.scans[operator.value("scan")], column)
         if name == "ReusedExchangeExec":
             return _decode_reused(operator)
         if source := SOURCES.get(name):

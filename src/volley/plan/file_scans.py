@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -13,76 +13,31 @@ from volley.plan.decode_expressions import scalar
 from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan, Node
-from volley.plan.types import BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, DataType, contains_any
+from volley.plan.read_rules import READ_RULES
+from volley.plan.types import BINARY, TIMESTAMP, TIMESTAMP_NTZ, DataType
 
-_FALSE = frozenset({"false"})
-_NO_REBASE = frozenset({"corrected", "exception"})
-_TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The values of a session setting under which Volley reads as Spark does.
-
-    Any value is allowed where the setting has no effect: `types` are the requested types that it is about (None: all),
-    `field_ids` says that it is only about requested columns with a Parquet field id.
-    """
-
-    allowed: frozenset[str]
-    types: frozenset[DataType] | None = None
-    field_ids: bool = False
-
-    def permits(self, value: str, requested: Iterable[DataType], field_ids: bool) -> bool:
-        if value.lower() in self.allowed or (self.field_ids and not field_ids):
-            return True
-        return self.types is not None and not any(contains_any(kind, self.types) for kind in requested)
-
-
-# Settings that change which rows or values a scan gives. Not among them are settings that only matter for files that a
-# format refuses when it meets them (binaryAsString, nanosAsLong, ignoreMissingFiles). Files with dates of the old
-# calendar are refused in that way too, so both ways not to convert them are allowed.
-_OF_ALL_FORMATS = {
-    "spark.sql.caseSensitive": Setting(_FALSE),
-    "spark.sql.files.ignoreCorruptFiles": Setting(_FALSE),
-}
-_OF_PARQUET = {
-    # Spark matches a column by its id only where the requested schema has one, and by its name otherwise.
-    "spark.sql.parquet.fieldId.read.enabled": Setting(_FALSE, field_ids=True),
-    "spark.sql.parquet.int96TimestampConversion": Setting(_FALSE, _TIMES),
-    "spark.sql.parquet.datetimeRebaseModeInRead": Setting(_NO_REBASE, _TIMES),
-    "spark.sql.parquet.int96RebaseModeInRead": Setting(_NO_REBASE, _TIMES),
-}
-_HARMLESS_READ_OPTIONS = frozenset({"path", "paths", "serialization.format", "inferschema", "basepath"})
-
-
-@dataclass(frozen=True)
-class ReadRules:
-    """When a format reads what Spark reads: settings with their allowed values, and read options without effect.
-
-    They are defined here and not in `formats`, because capture asks Spark for them.
-    """
-
-    settings: Mapping[str, Setting]
-    options: frozenset[str] = _HARMLESS_READ_OPTIONS
-
-
-READ_RULES = {"parquet": ReadRules({**_OF_ALL_FORMATS, **_OF_PARQUET})}
-SETTINGS = tuple(dict.fromkeys(key for rules in READ_RULES.values() for key in rules.settings))
+_ROW_INDEX = "_tmp_metadata_row_index"
+"""The name under which Spark asks a Parquet reader for `_metadata.row_index`."""
 
 
 @dataclass(frozen=True)
 class ScanFacts:
     """A file scan as `PlanReader.java` writes it.
 
-    `field_ids` is true if a requested column, or a field inside one, has a Parquet field id. `files` lists path, size,
-    modification time and partition index of each file; `partitions` the values of each partition, as text.
+    `metadata` are the places in the output of columns that Spark derives from the file itself. `field_ids` is true if a
+    requested column, or a field inside one, has a Parquet field id; `defaults`, if one has a default for older files.
+    `refused` says why the scan does more than read. `files` lists path, size, modification time and partition index of
+    each file; `partitions` the values of each partition, as text.
     """
 
     format: str
     bucketed: bool
-    metadata_columns: bool
+    metadata: list[int]
     field_ids: bool
+    defaults: bool
+    data_names: list[str]
     partition_names: list[str]
+    refused: str | None
     options: dict[str, str]
     settings: dict[str, str]
     files: list[tuple[str, int, int, int]]
@@ -91,54 +46,104 @@ class ScanFacts:
     @property
     def format_name(self) -> str:
         """The name in `formats`; Spark gives the class name."""
-        return self.format.removesuffix("FileFormat").lower()
+        return self.format.removesuffix("FileFormat").removesuffix("Scan").lower()
 
-    def problem(self, requested: Iterable[DataType]) -> str | None:
-        """Why Volley might not read what Spark reads; None if it does. `requested` are the types it reads."""
+    def problem(self, output: Sequence[Attribute]) -> str | None:
+        """Why Volley might not read what Spark reads; None if it does. `output` are the columns that it reads."""
         rules = READ_RULES.get(self.format_name)
         if rules is None:
             return f"format {self.format_name}"
-        if self.bucketed:
-            return "bucketed table"
-        if self.metadata_columns:
-            return "file metadata columns"
-        types = tuple(requested)
+        if self.bucketed or self.refused:
+            return self.refused or "bucketed table"
+        for place, column in enumerate(output):
+            if column.name == _ROW_INDEX:
+                return "metadata column row_index"
+            if place in self.metadata and column.name not in _METADATA:
+                return f"metadata column {column.name}"
+        if self.defaults:
+            return "a column with a default value"
+        read = [column for place, column in enumerate(output) if place not in self.metadata]
+        types = [column.type for column in read]
         for key, setting in rules.settings.items():
             if not setting.permits(self.settings[key], types, self.field_ids):
                 return f"{key}={self.settings[key]}"
         for key, value in self.options.items():
-            if key.lower() not in rules.options:
+            option = rules.options.get(key.lower())
+            if option is None or not option.permits(value, types):
                 return f"read option {key}={value}"
+        partitioned = {name.lower() for name in self.partition_names}
+        for column in read:
+            if column.name.lower() not in partitioned and not rules.reads(column.type):
+                return f"column {column.name} of type {column.type}"
         return None
 
+    def carried(self) -> tuple[tuple[str, str], ...]:
+        """The settings and options that change how the files are read; an option overrides nothing here."""
+        carried = READ_RULES[self.format_name].carried
+        given = self.settings | {key.lower(): value for key, value in self.options.items()}
+        return tuple(sorted((key, value) for key, value in given.items() if key in carried))
 
-def file_scan(operator: Operator, described: dict[str, Any] | None) -> Node:
-    """Decode a file scan. `described` is None if Spark could not list its files."""
+
+_METADATA: dict[str, Callable[[str, int, int], Scalar]] = {
+    # Of a path, which Java prints with one slash; `input_file_name()` has three.
+    "file_path": lambda url, size_bytes, modified_ms: url.replace("file:///", "file:/", 1),
+    "file_name": lambda url, size_bytes, modified_ms: url.rpartition("/")[2],
+    "file_size": lambda url, size_bytes, modified_ms: size_bytes,
+    "file_modification_time": lambda url, size_bytes, modified_ms: 1000 * modified_ms,
+}
+"""The columns of `_metadata` that are the same in all rows of a file, from its URL, size and time."""
+
+
+def file_scan(
+    operator: Operator, described: dict[str, Any] | None, file_column: Attribute | None = None
+) -> Node:
+    """Decode a file scan. `described` is None if Spark could not list its files.
+
+    With a `file_column`, which is not part of the output, the last partition column is the URL of the file.
+    """
     if described is None:
         raise CaptureError("the files of a scan could not be listed.")
     facts = ScanFacts(**described)
     output: tuple[Attribute, ...] = operator.all("output")
-    by_name = {attribute.name.lower(): attribute for attribute in output}
+    metadata = tuple(output[place] for place in facts.metadata)
+    by_name = {column.name.lower(): column for column in output if column not in metadata}
     names = [name.lower() for name in facts.partition_names]
     columns = [(index, by_name[name]) for index, name in enumerate(names) if name in by_name]
-    problem = facts.problem(attribute.type for attribute in output)
+    problem = facts.problem(output)
+    of_file = [_METADATA[column.name] for column in metadata if column.name in _METADATA]
+    if file_column is not None:
+        of_file.append(lambda url, size_bytes, modified_ms: url)
     return FileScan(
         format=facts.format_name,
-        files=() if problem else _files(facts, [(index, column.type) for index, column in columns]),
+        files=() if problem else _files(facts, columns, of_file),
         output=output,
-        partition_columns=tuple(column for _, column in columns),
+        partition_columns=(
+            *(column for _, column in columns),
+            *metadata,
+            *([] if file_column is None or problem else [file_column]),
+        ),
         filters=operator.all("dataFilters"),
         unsupported=problem,
+        options=() if problem else facts.carried(),
+        file_columns=() if problem else tuple(facts.data_names),
     )
 
 
-def _files(facts: ScanFacts, wanted: list[tuple[int, DataType]]) -> tuple[DataFile, ...]:
+def _files(
+    facts: ScanFacts, columns: list[tuple[int, Attribute]], of_file: list[Callable[[str, int, int], Scalar]]
+) -> tuple[DataFile, ...]:
     partitions = [
-        tuple(_partition_value(values[index], kind) for index, kind in wanted) for values in facts.partitions
+        tuple(_partition_value(values[index], column.type) for index, column in columns)
+        for values in facts.partitions
     ]
     return tuple(
-        DataFile(_plain_path(path), size, time, partitions[partition])
-        for path, size, time, partition in facts.files
+        DataFile(
+            _plain_path(url),
+            size,
+            time,
+            (*partitions[partition], *(read(url, size, time) for read in of_file)),
+        )
+        for url, size, time, partition in facts.files
     )
 
 

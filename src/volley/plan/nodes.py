@@ -50,8 +50,11 @@ class DataFile:
 class FileScan:
     """Files of one format. `filters` are only hints for pruning: a Filter above repeats them.
 
-    `partition_columns` are those of `output` that come from the path. `share` is the fraction of the files' bytes that
-    the other columns take. Tasks divide the files, unless `whole`: then each task reads all of them.
+    `partition_columns` are those of `output` that are the same in all rows of a file: they come from its path, or
+    describe it. `share` is the fraction of the files' bytes that the other columns take. Tasks divide the files, unless
+    `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
+    read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
+    find columns by position.
     """
 
     format: str
@@ -62,6 +65,8 @@ class FileScan:
     unsupported: str | None = None
     share: float = 1.0
     whole: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+    file_columns: tuple[str, ...] = ()
 
     children = ()
 

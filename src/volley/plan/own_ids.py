@@ -7,6 +7,9 @@ the same id, and one would be read as the other.
 
 from __future__ import annotations
 
+INPUT_FILE = 2**56
+"""The files of scans below `input_file_name()`."""
+
 PYTHON_ARGUMENT = 2**57
 """Computed arguments of Python functions."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from volley.formats import FORMATS
+from volley.formats import can_read
 from volley.qualification.event_log import EventLog, LoggedQuery, Operator
 from volley.support.expressions import EXPRESSIONS
 from volley.support.function_names import FUNCTION_NAMES
@@ -150,7 +150,7 @@ def judge(operator: Operator) -> Verdict:
     name = operator.name
     if scan := _SCAN.match(name):
         source = scan[1].lower()
-        if source in FORMATS or source in ("existingrdd", "onerowrelation"):
+        if can_read(source) or source in ("existingrdd", "onerowrelation"):
             return Verdict(name)
         return Verdict(name, str(Reason.FILE_FORMAT), source)
     if name.startswith(_WRITES):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from volley.formats import format_of
+from volley.formats import can_split
 from volley.plan.nodes import DataFile, FileScan
 from volley.plan.types import to_arrow
 from volley.splits.plain import from_plain, to_plain
@@ -38,7 +38,6 @@ class FileSource:
 
     def __init__(self, scan: FileScan, tasks: int, limits: PlannerLimits) -> None:
         self._scan = scan
-        self._splittable = format_of(scan.format).splittable
         self._files_per_split = limits.files_per_split
         self._split_bytes = split_bytes(scan, tasks, limits)
         # Combine small files only as far as every task still gets some.
@@ -52,7 +51,7 @@ class FileSource:
     def splits(self) -> Iterator[Split]:
         waiting: list[DataFile] = []
         for file in self._scan.files:
-            if self._splittable and file.size_bytes > self._split_bytes:
+            if file.size_bytes > self._split_bytes and can_split(self._scan.format, file):
                 parts = -(-file.size_bytes // self._split_bytes)
                 yield from (_split(Piece((file,), part, parts)) for part in range(parts))
                 continue

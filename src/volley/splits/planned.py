@@ -32,7 +32,8 @@ class PlannedReader:
         piece = decode(split)
         context = split_context(piece.parts)
         with ExitStack() as resources:
-            plan = lower_split(with_files(self._plan, piece.files), context, resources).execution_plan()
+            files = with_files(self._plan, piece.files)
+            plan = lower_split(files, context, resources, piece.parts).execution_plan()
             # DataFusion may make fewer parts than requested; together they still have all rows.
             for number in range(piece.part, plan.partition_count, piece.parts):
                 for batch in context.execute(plan, number):

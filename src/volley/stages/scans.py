@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.formats import format_of
+from volley.formats import can_split
 from volley.plan.expressions import Expression, references
 from volley.plan.nodes import DataFile, FileScan, Filter, Node, Project, SourceScan, transform, walk
 from volley.stages.limits import PlannerLimits
@@ -23,9 +23,10 @@ def scan_tasks(scan: FileScan | SourceScan, workers: int, limits: PlannerLimits)
     """How many tasks can share a scan. The size of a data source is unknown, so it may occupy all workers."""
     if isinstance(scan, SourceScan):
         return workers
-    pieces = len(scan.files)
-    if format_of(scan.format).splittable:
-        pieces = sum(max(1, file.size_bytes // limits.min_split_bytes) for file in scan.files)
+    pieces = sum(
+        max(1, file.size_bytes // limits.min_split_bytes) if can_split(scan.format, file) else 1
+        for file in scan.files
+    )
     return max(1, min(workers, pieces, cost_bytes(scan, limits) // limits.scan_task_bytes))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from volley.formats import FORMATS
+from volley.formats import STREAMED, can_read
 from volley.plan.expressions import Attribute, Expression, InSubquery, ScalarSubquery
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
@@ -208,13 +208,18 @@ def _check_order(node: Window | Limit) -> Iterator[Unsupported]:
 
 
 def _check_scan(node: FileScan) -> Iterator[Unsupported]:
-    if node.format not in FORMATS:
+    if not can_read(node.format):
         yield Unsupported(Reason.FILE_FORMAT, "FileScan", node.format)
     elif node.unsupported is not None:
         yield Unsupported(Reason.FILE_OPTION, "FileScan", node.unsupported)
     for file in node.files:
         if "://" in file.path:
             yield Unsupported(Reason.FILE_SYSTEM, "FileScan", file.path.partition("://")[0])
+            return
+    streamed = STREAMED.get(node.format)
+    for file in node.files if streamed is not None else ():
+        if streamed is not None and (problem := streamed.unreadable(file)):
+            yield Unsupported(Reason.FILE_OPTION, "FileScan", problem)
             return
 
 

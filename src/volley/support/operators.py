@@ -29,8 +29,10 @@ class Rule:
 _PYTHON = "Functions whose rows are pickled, not sent as Arrow (`useArrow=False`)."
 
 OPERATORS: dict[str, Rule] = {
-    "FileSourceScanExec": Rule("Parquet files on a local file system, partitioned or not."),
-    "BatchScanExec": Rule("Python data sources; other DataSource V2 connectors run on Spark."),
+    "FileSourceScanExec": Rule(
+        "Files on a local file system, partitioned or not: see [File formats](formats.md)."
+    ),
+    "BatchScanExec": Rule("Files, Python data sources; other DataSource V2 connectors run on Spark."),
     "LocalTableScanExec": Rule("Rows held by the driver: VALUES, createDataFrame of pandas and Arrow."),
     "RDDScanExec": Rule("Rows given to createDataFrame, up to 64 MiB; other RDDs run on Spark."),
     "RangeExec": Rule("spark.range."),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from volley.batches import make_batch
-from volley.formats import format_of
+from volley.formats import writer_of
 from volley.plan.nodes import WRITTEN, WriteFiles
 from volley.plan.types import to_arrow
 
@@ -59,7 +59,7 @@ class FileWriter:
         self._directory = directory
         self._stream = stream
         self._schema = file_schema(node)
-        self._suffix = format_of(node.format).suffix
+        self._suffix = writer_of(node.format).suffix
         self._open: _OpenFile | None = None
         self._made = 0
         self._made_in: Counter[str] = Counter()
@@ -108,7 +108,7 @@ class _OpenFile:
         self.partition = partition
         self.rows = 0
         self._path = path
-        self._writer = format_of(node.format).open_writer(path, schema, node)
+        self._writer = writer_of(node.format).open_writer(path, schema, node)
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows

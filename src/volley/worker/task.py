@@ -241,11 +241,11 @@ def _plan(
     running = running_context(width, memory)
 
     if isinstance(task.plan, WriteFiles):
-        rows = select_result(lower(task.plan.child, planning, inputs, resources), task.plan.child)
+        rows = select_result(lower(task.plan.child, planning, inputs, resources, cores), task.plan.child)
         return Fragment(running, written_plan(rows, task.plan), errors)
     if output is None and (node := find_filtered_scan(task.plan)) is not None:
         return MicroBatches(task.plan, node, scans, cores, memory, errors)
-    frame = lower(task.plan, planning, inputs, resources)
+    frame = lower(task.plan, planning, inputs, resources, cores)
     if output is None:
         return Fragment(running, _executable(select_result(frame, task.plan), task), errors)
     if not hashed:

@@ -79,7 +79,8 @@ class PythonStreams:
         if self.tables > self._threads.table_limit:
             raise DataError(f"a task has more than {self._threads.table_limit} operators that call Python.")
         operator = convert(node)
-        frame = lower(operator.plan, planning_context(self._cores, self._memory), inputs, resources)
+        planning = planning_context(self._cores, self._memory)
+        frame = lower(operator.plan, planning, inputs, resources, self._cores)
         width = self._width(operator, frame)
         table = _Table(self, operator, frame, width, self._threads)
         return StreamTable(operator.schema, [partial(table.batches, number) for number in range(width)])

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CSV files: lines that have the plain form are cut by Arrow's parser, and their values converted by `text_values`.
+
+Without `multiLine`, Spark parses every line for itself, so a block of lines can be read anywhere. A line has the plain
+form if each quote opens a field at its start or closes it at its end. What Spark's parser (univocity) does with other
+lines has no native form: such a line raises DataError, and Spark runs the query. If every line and value is plain, no
+record is malformed, and the three modes give the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+
+from volley.batches import batch_by_position
+from volley.errors import DataError
+from volley.formats import lines
+from volley.formats.base import ReadOptions, ReadRequest
+from volley.formats.text_values import convert_text
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import DataFile
+from volley.plan.read_rules import CORRUPT_RECORD
+from volley.plan.types import TIMESTAMP, TIMESTAMP_NTZ
+
+_LF, _CR = 10, 13
+# What Java's String.trim removes.
+_WHITE_SPACE = bytes(range(33))
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The read options of a scan. An empty `quote`, `escape` or `comment` means that there is none."""
+
+    separator: str
+    quote: str
+    escape: str
+    comment: str
+    header: bool
+    null_value: str
+    empty_value: str
+    corrupt_column: str
+    permissive: bool
+    cr_ends_lines: bool
+    patterns: dict[object, str | None]
+
+    @staticmethod
+    def of(options: ReadOptions) -> Dialect:
+        given = dict(options)
+        # Spark takes `sep` if both are given.
+        separator = given.get("sep", given.get("delimiter", ","))
+        return Dialect(
+            separator="\t" if separator == "\\t" else separator,
+            quote=given.get("quote", '"'),
+            escape=given.get("escape", "\\"),
+            comment=given.get("comment", ""),
+            header=given.get("header", "false").lower() == "true",
+            null_value=given.get("nullvalue", ""),
+            empty_value=given.get("emptyvalue", ""),
+            corrupt_column=given.get("columnnameofcorruptrecord", given.get(CORRUPT_RECORD, "")),
+            permissive=given.get("mode", "PERMISSIVE").upper() == "PERMISSIVE",
+            cr_ends_lines="linesep" not in given,
+            patterns={
+                TIMESTAMP: given.get("timestampformat"),
+                TIMESTAMP_NTZ: given.get("timestampntzformat"),
+            },
+        )
+
+
+class Csv:
+    """See `StreamedFormat`."""
+
+    name = "csv"
+
+    def can_split(self, file: DataFile) -> bool:
+        return lines.can_split(file)
+
+    def unreadable(self, file: DataFile) -> str | None:
+        return lines.unreadable(file)
+
+    def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+        parser = _Parser(request)
+        file = request.file
+        try:
+            for block in lines.read_blocks(
+                file, request.part, request.parts, cr_ends_lines=parser.dialect.cr_ends_lines
+            ):
+                yield from parser.parse(block)
+            parser.finish()
+        except pa.ArrowException as error:
+            raise DataError(f"{file.path} has a line without the plain form: {error}") from error
+
+
+class _Parser:
+    """Parses the blocks of one part of a file."""
+
+    def __init__(self, request: ReadRequest) -> None:
+        self.dialect = Dialect.of(request.options)
+        characters = [self.dialect.separator, self.dialect.quote, self.dialect.comment]
+        used = [character for character in characters if character]
+        if len(set(used)) < len(used):
+            raise DataError("the separator, quote and comment characters of a CSV scan are not distinct.")
+        self._request = request
+        names = [name for name in request.file_columns if name != self.dialect.corrupt_column]
+        self._width = len(names)
+        places = {name.lower(): place for place, name in enumerate(names)}
+        self._places = [places.get(column.name.lower()) for column in request.columns]
+        self._waits_for_header = self.dialect.header and request.part == 0
+
+    def parse(self, block: bytes) -> Iterator[pa.RecordBatch]:
+        data = self._without_comments(block)
+        if self._waits_for_header:
+            data = self._without_header(data)
+        if self.dialect.separator <= " " or self._width == 1:
+            data = lines.without_blank_lines(data)
+        if not data.strip(_WHITE_SPACE):
+            return
+        try:
+            table = self._cut(data)
+        except pa.ArrowException:
+            # Blank lines are rare, and looking for them takes time.
+            if (filled := lines.without_blank_lines(data)) is data:
+                raise
+            table = self._cut(filled)
+        yield self._columns(table)
+
+    def finish(self) -> None:
+        if self._waits_for_header and self._request.parts > 1:
+            # Which of Spark's tasks skips the header depends on its own splits.
+            raise DataError("the first part of a CSV file has no header.")
+
+    def _without_comments(self, data: bytes) -> bytes:
+        comment = self.dialect.comment.encode()
+        if not comment or not (data.startswith(comment) or b"\n" + comment in data):
+            return data
+        return re.sub(rb"(?m)^" + re.escape(comment) + rb".*\n?", b"", data)
+
+    def _without_header(self, data: bytes) -> bytes:
+        """Spark skips the first line that is not blank."""
+        while self._waits_for_header and data:
+            line, _, data = data.partition(b"\n")
+            self._waits_for_header = not line.strip(_WHITE_SPACE)
+        return data
+
+    def _cut(self, data: bytes) -> pa.Table:
+        """The requested columns as text, NULL where Spark's parser gives none."""
+        dialect = self.dialect
+        quoted = bool(dialect.quote) and dialect.quote.encode() in data
+        if quoted:
+            _check_quotes(data, dialect)
+        width = _width(data, dialect)
+        if width != self._width and not self._takes_other_widths():
+            raise DataError(f"a CSV line has {width} fields instead of {self._width}.")
+        if width == 1:
+            data = lines.without_blank_lines(data)
+        wanted = sorted({place for place in self._places if place is not None and place < width})
+        names = [str(place) for place in wanted or [0]]
+        null_is_empty = dialect.null_value == dialect.empty_value
+        return arrow_csv.read_csv(
+            pa.BufferReader(data),
+            arrow_csv.ReadOptions(
+                use_threads=False,
+                block_size=len(data) + 1,
+                column_names=[str(place) for place in range(width)],
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=dialect.separator,
+                quote_char=dialect.quote if quoted else False,
+                double_quote=dialect.escape == dialect.quote,
+                escape_char=False,
+            ),
+            arrow_csv.ConvertOptions(
+                include_columns=names,
+                column_types=dict.fromkeys(names, pa.string()),
+                strings_can_be_null=True,
+                # An empty field without quotes is NULL, whatever the value that stands for NULL.
+                null_values=["", dialect.null_value] if null_is_empty else [""],
+                quoted_strings_can_be_null=null_is_empty,
+            ),
+        )
+
+    def _takes_other_widths(self) -> bool:
+        """Whether Spark fills up or cuts off the fields of a line without more ado: not if it must record the line."""
+        return self.dialect.permissive and not any(map(self._is_corrupt_column, self._request.columns))
+
+    def _is_corrupt_column(self, column: Attribute) -> bool:
+        return column.name == self.dialect.corrupt_column
+
+    def _columns(self, table: pa.Table) -> pa.RecordBatch:
+        arrays = [
+            self._column(table, place, column)
+            for place, column in zip(self._places, self._request.columns, strict=True)
+        ]
+        return batch_by_position(arrays, table.num_rows)
+
+    def _column(self, table: pa.Table, place: int | None, column: Attribute) -> pa.Array:
+        dialect = self.dialect
+        if place is None and not self._is_corrupt_column(column):
+            raise DataError(f"the table has no column {column.name}.")
+        if place is None or str(place) not in table.column_names:
+            return convert_text(pa.nulls(table.num_rows, pa.string()), column.type)
+        found = table.column(str(place))
+        texts = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+        if dialect.null_value != dialect.empty_value:
+            if dialect.empty_value:
+                texts = pc.if_else(pc.equal(texts, ""), dialect.empty_value, texts)
+            texts = pc.if_else(pc.equal(texts, dialect.null_value), None, texts)
+        return convert_text(texts, column.type, dialect.patterns.get(column.type))
+
+
+def _check_quotes(data: bytes, dialect: Dialect) -> None:
+    """Raise DataError unless every quote opens or closes a whole field on its line."""
+    if not dialect.escape:
+        raise DataError("quotes without an escape character mean what Spark's parser makes of them.")
+    characters = np.frombuffer(data, np.uint8)
+    quote, separator = ord(dialect.quote), ord(dialect.separator)
+    quotes = np.flatnonzero(characters == quote)
+    opening, closing = quotes[0::2], quotes[1::2]
+    if len(opening) > len(closing):
+        raise DataError("a CSV file has a quote that is never closed.")
+    ends = np.flatnonzero(characters == _LF)
+    before = np.where(opening > 0, characters[opening - 1], _LF)
+    after = np.where(closing + 1 < len(data), characters[np.minimum(closing + 1, len(data) - 1)], _LF)
+    starts_field = (before == separator) | (before == _LF)
+    ends_field = (after == separator) | (after == _LF) | (after == _CR)
+    if dialect.escape == dialect.quote:
+        # A doubled quote closes the field and opens it again.
+        starts_field |= before == quote
+        ends_field |= after == quote
+    else:
+        escapes = np.flatnonzero(characters == ord(dialect.escape))
+        if (np.searchsorted(quotes, escapes) % 2).any():
+            raise DataError("a CSV file has an escape character inside of quotes.")
+    one_line = np.searchsorted(ends, opening) == np.searchsorted(ends, closing)
+    if not (starts_field & ends_field & one_line).all():
+        raise DataError("a CSV file has a quote inside of a field, or a line end inside of quotes.")
+
+
+def _width(data: bytes, dialect: Dialect) -> int:
+    """The number of fields of the first line that is not empty."""
+    line = data.lstrip(b"\r\n").partition(b"\n")[0]
+    if dialect.quote:
+        quote = re.escape(dialect.quote.encode())
+        line = re.sub(quote + b"[^" + quote + b"]*" + quote, b"", line)
+    return line.count(dialect.separator.encode()) + 1

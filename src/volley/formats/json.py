@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON lines: each line that is one plain object is a row.
+
+Arrow's parser is stricter than Spark's (Jackson): it refuses single quotes, comments, numbers for texts, values of
+another kind, and keys that repeat. What it takes has one meaning, except for the few things that are checked here.
+Anything else raises DataError, and Spark runs the query. If all lines are plain, the three modes give the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from volley.batches import batch_by_position
+from volley.errors import DataError
+from volley.formats import lines
+from volley.formats.base import ReadRequest
+from volley.formats.text_values import convert_text
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import DataFile
+from volley.plan.read_rules import CORRUPT_RECORD
+from volley.plan.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, to_arrow
+
+# Jackson accepts other spellings of these numbers than Arrow does.
+_NOT_FINITE = re.compile(rb"[:\[,]\s*-?(?:NaN|Inf)")
+# A value after the object: Arrow would take it for a row, and crashes at a `null`. Text may look like this, too.
+_TRAILING = re.compile(rb"\}[ \t\r]*[^ \t\r\n,\]}\"]")
+_LF, _CR, _OPEN, _CLOSE = 10, 13, ord("{"), ord("}")
+# Jackson refuses numbers of 1000 digits, names of 50,000 characters and deep nesting.
+_LONG_LINE = 1_000
+_LONGEST_LINE = 50_000
+_LONG_NUMBER = re.compile(rb"[0-9.eE+-]{1000}")
+_DEEPEST = 100
+_TEXTS = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
+"""Types that a JSON string holds."""
+
+
+class Json:
+    """See `StreamedFormat`."""
+
+    name = "json"
+
+    def can_split(self, file: DataFile) -> bool:
+        return lines.can_split(file)
+
+    def unreadable(self, file: DataFile) -> str | None:
+        return lines.unreadable(file)
+
+    def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+        options = dict(request.options)
+        corrupt = options.get("columnnameofcorruptrecord", options.get(CORRUPT_RECORD, ""))
+        patterns = {
+            TIMESTAMP: options.get("timestampformat"),
+            TIMESTAMP_NTZ: options.get("timestampntzformat"),
+        }
+        columns = [column for column in request.columns if column.name != corrupt]
+        for block in lines.read_blocks(
+            request.file, request.part, request.parts, cr_ends_lines="linesep" not in options
+        ):
+            rows = _check_lines(block)
+            if not rows:
+                continue
+            table = _parse(block, columns)
+            if table.num_rows != rows:
+                raise DataError(f"{request.file.path} has lines that are not one object each.")
+            arrays = [
+                convert_text(_whole(table, column), column.type, patterns.get(column.type))
+                if column.type in _TEXTS
+                else _whole(table, column)
+                if column.name != corrupt
+                else pa.nulls(rows, to_arrow(column.type))
+                for column in request.columns
+            ]
+            yield batch_by_position(arrays, rows)
+
+
+def _parse(block: bytes, columns: list[Attribute]) -> pa.Table:
+    fields = [
+        pa.field(column.name, pa.string() if column.type in _TEXTS else to_arrow(column.type))
+        for column in columns
+    ]
+    # Without a column Arrow would not count the rows.
+    schema = pa.schema(fields or [pa.field("\x01", pa.null())])
+    try:
+        return arrow_json.read_json(
+            pa.BufferReader(block),
+            arrow_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+            arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowException as error:
+        raise DataError(f"a line is not plain JSON: {error}") from error
+
+
+def _whole(table: pa.Table, column: Attribute) -> pa.Array:
+    found = table.column(column.name)
+    return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+
+
+def _check_lines(block: bytes) -> int:
+    """The number of lines that are not empty. Raises DataError unless each begins and ends as an object does."""
+    if not block.isascii():
+        try:
+            block.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"a line is not valid UTF-8: {error}") from error
+    if _NOT_FINITE.search(block) or _TRAILING.search(block):
+        raise DataError("a line has values that only Spark's parser can tell.")
+    characters = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(characters == _LF)
+    if not block.endswith(b"\n"):
+        ends = np.append(ends, len(block))
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    last = ends - 1
+    last -= characters[np.maximum(last, 0)] == _CR
+    filled = last >= starts
+    starts, last = starts[filled], last[filled]
+    if not ((characters[starts] == _OPEN) & (characters[last] == _CLOSE)).all():
+        raise DataError("a line is not one JSON object.")
+    longest = int((last - starts).max(initial=0))
+    if longest >= _LONGEST_LINE:
+        raise DataError("a line is very long.")
+    if longest >= _LONG_LINE:
+        _check_long_lines(block, characters)
+    return len(starts)
+
+
+def _check_long_lines(block: bytes, characters: np.ndarray) -> None:
+    opening = (characters == _OPEN) | (characters == ord("["))
+    closing = (characters == _CLOSE) | (characters == ord("]"))
+    depths = np.cumsum(opening.astype(np.int32) - closing.astype(np.int32))
+    if _LONG_NUMBER.search(block) or int(depths.max(initial=0)) > _DEEPEST:
+        raise DataError("a line has a very long number, or is nested deeply.")

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writers of CSV and JSON lines: the text that Spark's own writers give, for values that have only one form.
+
+Lines are joined by Arrow, column by column. A value that Spark would trim, escape or format in its own way raises
+DataError: nothing has been committed then, and Spark writes all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from volley.errors import DataError
+from volley.formats.base import FilePlan, NotWritable, WriteRequest, WriteRules
+from volley.formats.text_values import bytes_of
+from volley.plan.nodes import WriteFiles
+from volley.plan.types import BOOLEAN, DATE, INTEGRAL, STRING, DataType, DecimalType
+
+# Spark's names of codecs, and Arrow's.
+_CODECS = {"none": "", "uncompressed": "", "gzip": "gzip"}
+_SUFFIXES = {"": "", "gzip": ".gz"}
+# Java writes smaller decimals with an exponent.
+_MAX_SCALE = 6
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
+
+
+def _is_written(kind: DataType) -> bool:
+    simple = kind in (BOOLEAN, STRING, DATE) or kind in INTEGRAL
+    return simple or (isinstance(kind, DecimalType) and 0 <= kind.scale <= _MAX_SCALE)
+
+
+class _TextWriter:
+    """What the writers of both formats share; see `WritableFormat`."""
+
+    name: str
+    suffix: str
+    write_rules: WriteRules
+
+    def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        for column in request.columns:
+            if not _is_written(column.type):
+                return NotWritable(f"column {column.name}", str(column.type))
+        # The first that is given counts.
+        codec = next(
+            (request.options[key] for key in ("compression", "codec") if key in request.options), "none"
+        ).lower()
+        if codec not in _CODECS:
+            return NotWritable("compression", codec)
+        compression = _CODECS[codec]
+        options = {key: request.options[key] for key in self.write_rules.options if key in request.options}
+        options["compression"] = compression
+        return FilePlan(self.suffix + _SUFFIXES[compression], tuple(sorted(options.items())), ())
+
+
+class CsvWriter(_TextWriter):
+    name = "csv"
+    suffix = ".csv"
+    write_rules = WriteRules(
+        settings={"spark.sql.legacy.nullValueWrittenAsQuotedEmptyStringCsv": "false"},
+        options=frozenset({"header", "sep", "delimiter", "nullvalue", "compression", "codec"}),
+        hadoop=frozenset(),
+    )
+
+    def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        separator = request.options.get("sep", request.options.get("delimiter", ","))
+        if not (
+            len(separator) == 1 and (" " < separator <= "~" or separator == "\t") and separator not in '"\\#'
+        ):
+            return NotWritable("sep", separator)
+        if len(request.columns) < 2:
+            # A line of one NULL would be an empty line, which readers skip.
+            return NotWritable("columns", str(len(request.columns)))
+        null = request.options.get("nullvalue", "")
+        if any(character in null for character in f'{separator}"\\\r\n#') or null.strip() != null:
+            return NotWritable("nullValue", null)
+        return super().plan_write(request)
+
+    def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> LineFile:
+        options = dict(node.options)
+        separator = options.get("sep", options.get("delimiter", ","))
+        null = options.get("nullvalue", "")
+
+        def lines(batch: pa.RecordBatch) -> pa.Array:
+            texts = [_csv_text(column, separator, first=not n) for n, column in enumerate(batch.columns)]
+            return pc.binary_join_element_wise(
+                *texts, separator, null_handling="replace", null_replacement=null
+            )
+
+        header = b""
+        if options.get("header", "false").lower() == "true":
+            names = pa.array(schema.names)
+            header = separator.join(_csv_text(names, separator, first=True).to_pylist()).encode() + b"\n"
+        return LineFile(path, options["compression"], lines, header)
+
+
+def _csv_text(values: pa.Array, separator: str, *, first: bool) -> pa.Array:
+    if not pa.types.is_string(values.type):
+        return _text(values)
+    # Spark trims and escapes these, and quotes a line that starts as a comment would.
+    doubtful = r'["\\\r\n\x00]|^[\x00-\x20]|[\x00-\x20]$' + ("|^#" if first else "")
+    if pc.any(pc.match_substring_regex(values, doubtful)).as_py():
+        raise DataError("a text has characters that Spark writes in its own way.")
+    quoted = pc.binary_join_element_wise(pa.scalar('"'), values, pa.scalar('"'), "")
+    has_to_be_quoted = pc.or_(pc.match_substring(values, separator), pc.equal(values, ""))
+    return pc.if_else(has_to_be_quoted, quoted, values)
+
+
+class JsonWriter(_TextWriter):
+    name = "json"
+    suffix = ".json"
+    write_rules = WriteRules(
+        settings={"spark.sql.jsonGenerator.ignoreNullFields": "true"},
+        options=frozenset({"compression", "codec"}),
+        hadoop=frozenset(),
+    )
+
+    def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> LineFile:
+        keys = [_json_text(pa.array([name]))[0].as_py() + ":" for name in schema.names]
+
+        def lines(batch: pa.RecordBatch) -> pa.Array:
+            fields = [
+                pc.binary_join_element_wise(pa.scalar(key), _json_text(column), "")
+                for key, column in zip(keys, batch.columns, strict=True)
+            ]
+            # NULLs are left out.
+            members = pc.binary_join_element_wise(*fields, ",", null_handling="skip")
+            return pc.binary_join_element_wise(pa.scalar("{"), members, pa.scalar("}"), "")
+
+        return LineFile(path, dict(node.options)["compression"], lines, b"")
+
+
+def _json_text(values: pa.Array) -> pa.Array:
+    if pa.types.is_date32(values.type):
+        return pc.binary_join_element_wise(pa.scalar('"'), _text(values), pa.scalar('"'), "")
+    if not pa.types.is_string(values.type):
+        return _text(values)
+    if pc.any(pc.match_substring_regex(values, r"[\x00-\x1f]")).as_py():
+        raise DataError("a text has characters that Spark writes in its own way.")
+    escapes = (("\\", "\\\\"), ('"', '\\"'))
+    escaped = reduce(lambda text, escape: pc.replace_substring(text, *escape), escapes, values)
+    return pc.binary_join_element_wise(pa.scalar('"'), escaped, pa.scalar('"'), "")
+
+
+def _text(values: pa.Array) -> pa.Array:
+    if pa.types.is_date32(values.type):
+        bounds = pc.min_max(values.cast(pa.int32()))
+        first, last = bounds["min"].as_py(), bounds["max"].as_py()
+        if first is not None and not _FIRST_DAY <= first <= last <= _LAST_DAY:
+            raise DataError("a date is beyond the years 1 to 9999.")
+    return values.cast(pa.string())
+
+
+class LineFile:
+    """A `FormatWriter` of lines. `lines` makes them out of a batch."""
+
+    def __init__(
+        self, path: Path, compression: str, lines: Callable[[pa.RecordBatch], pa.Array], header: bytes
+    ) -> None:
+        self._lines = lines
+        self._out = pa.output_stream(str(path), compression=compression or None)
+        self._out.write(header)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        try:
+            lines = pc.binary_join_element_wise(self._lines(batch), pa.scalar(""), "\n")
+        except pa.ArrowException as error:
+            raise DataError(f"rows cannot be written as text: {error}") from error
+        self._out.write(bytes_of(lines))
+
+    def close(self) -> None:
+        self._out.close()
+
+    def abandon(self) -> None:
+        self._out.close()

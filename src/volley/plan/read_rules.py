@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under which settings and read options a format is read exactly as Spark reads it: one row each.
+
+Capture asks Spark for these settings, so the rows are here and not in `formats`. They also make docs/formats.md.
+What is not listed has no native form: Spark then runs the scan, with the reason `FILE_OPTION_NOT_SUPPORTED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from volley.plan.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGRAL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DataType,
+    DecimalType,
+    StructType,
+    contains_any,
+)
+
+_DATES = frozenset({DATE})
+_TIMESTAMPS = frozenset({TIMESTAMP})
+_LOCAL_TIMES = frozenset({TIMESTAMP_NTZ})
+_TIMES = _DATES | _TIMESTAMPS | _LOCAL_TIMES
+_FLOATS = frozenset({FLOAT, DOUBLE})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which values of a session setting or a read option are native; `note` says so in words.
+
+    Any value is allowed where it has no effect: `types` are the requested types that it is about (None: all),
+    `field_ids` says that it is only about requested columns with a Parquet field id.
+    """
+
+    note: str
+    allows: Callable[[str], bool]
+    types: frozenset[DataType] | None = None
+    field_ids: bool = False
+
+    def permits(self, value: str, requested: Iterable[DataType], field_ids: bool = False) -> bool:
+        if self.allows(value) or (self.field_ids and not field_ids):
+            return True
+        return self.types is not None and not any(contains_any(kind, self.types) for kind in requested)
+
+
+def any_value(note: str = "any") -> Rule:
+    return Rule(note, lambda value: True)
+
+
+def one_of(*values: str, types: frozenset[DataType] | None = None, field_ids: bool = False) -> Rule:
+    """A rule for values that Spark compares without regard to case."""
+    allowed = frozenset(value.lower() for value in values)
+    note = " or ".join(f"`{value}`" if value else "empty" for value in values)
+    return Rule(note, lambda value: value.lower() in allowed, types, field_ids)
+
+
+def exactly(*values: str, types: frozenset[DataType] | None = None) -> Rule:
+    return Rule(" or ".join(f"`{value}`" for value in values), lambda value: value in values, types)
+
+
+_FALSE = one_of("false")
+_TRUE = one_of("true")
+_BOOLEAN = one_of("true", "false")
+_UTC = frozenset({"utc", "etc/utc", "z", "gmt", "+00:00"})
+_ONLY_UTC = Rule("`UTC`", lambda value: value.lower() in _UTC, _TIMESTAMPS)
+
+
+@dataclass(frozen=True)
+class ReadRules:
+    """When a format reads what Spark reads.
+
+    `settings` and `options` are the rows; options are in lower case. Those in `carried` change how the files are read,
+    so they are part of the scan. `reads` are the types of columns that the format has a native form for (None: all that
+    the engine has).
+    """
+
+    settings: Mapping[str, Rule]
+    options: Mapping[str, Rule]
+    carried: frozenset[str] = field(default_factory=frozenset)
+    reads: Callable[[DataType], bool] = lambda kind: True
+
+
+# Settings that change which rows or values a scan gives. Not among them are settings that only matter for files that a
+# format refuses when it meets them (binaryAsString, nanosAsLong, ignoreMissingFiles, ignoreCorruptFiles): Spark then
+# runs the query.
+_OF_ALL_FORMATS = {"spark.sql.caseSensitive": _FALSE}
+# Options that choose files, or columns and their types: Spark has done so when the scan is planned.
+_OF_PLANNING = {
+    "path": any_value(),
+    "paths": any_value(),
+    "basepath": any_value(),
+    "pathglobfilter": any_value(),
+    "recursivefilelookup": any_value(),
+    "modifiedbefore": any_value(),
+    "modifiedafter": any_value(),
+    "mergeschema": any_value(),
+    "inferschema": any_value(),
+    "samplingratio": any_value(),
+    "preferdate": any_value(),
+    "serialization.format": any_value(),
+    "ignorecorruptfiles": any_value("any; Spark runs the query if a file is corrupt"),
+    "ignoremissingfiles": any_value("any; Spark runs the query if a file is missing"),
+    # Of writers: readers go by the file.
+    "compression": any_value("any; the suffix of a file decides"),
+    "codec": any_value("any; the suffix of a file decides"),
+}
+
+REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
+REBASE_INT96 = "spark.sql.parquet.int96RebaseModeInRead"
+_REBASE = Rule("any; Spark runs the query if a file may have dates of the old calendar", lambda value: True)
+
+_PARQUET = ReadRules(
+    settings={
+        **_OF_ALL_FORMATS,
+        # Spark matches a column by its id only where the requested schema has one, and by its name otherwise.
+        "spark.sql.parquet.fieldId.read.enabled": one_of("false", field_ids=True),
+        "spark.sql.parquet.int96TimestampConversion": one_of("false", types=_TIMES),
+        REBASE: _REBASE,
+        REBASE_INT96: _REBASE,
+    },
+    options={**_OF_PLANNING, "datetimerebasemode": _REBASE, "int96rebasemode": _REBASE},
+    carried=frozenset({REBASE, REBASE_INT96, "datetimerebasemode", "int96rebasemode"}),
+)
+
+
+# ------------------------------------------------------------------------------------------------- text formats
+
+SESSION_ZONE = "spark.sql.session.timeZone"
+CORRUPT_RECORD = "spark.sql.columnNameOfCorruptRecord"
+_PARSER_POLICY = "spark.sql.legacy.timeParserPolicy"
+_DATE_PATTERN = "yyyy-MM-dd"
+_TIME_PATTERNS = ("yyyy-MM-dd HH:mm:ss", "yyyy-MM-dd'T'HH:mm:ss")
+
+_OF_TEXT_VALUES = {
+    **_OF_ALL_FORMATS,
+    SESSION_ZONE: _ONLY_UTC,
+    CORRUPT_RECORD: any_value(),
+    _PARSER_POLICY: one_of("CORRECTED", "EXCEPTION", types=_TIMES),
+}
+_TEXT_OPTIONS = {
+    **_OF_PLANNING,
+    "encoding": one_of("UTF-8", "UTF8"),
+    "charset": one_of("UTF-8", "UTF8"),
+    "linesep": exactly("\n"),
+    "mode": one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+    "columnnameofcorruptrecord": any_value("any; Spark runs the query if a record is malformed"),
+    "multiline": _FALSE,
+    "locale": one_of("en-US"),
+    "timezone": _ONLY_UTC,
+    "dateformat": exactly(_DATE_PATTERN, types=_DATES),
+    "timestampformat": exactly(*_TIME_PATTERNS, types=_TIMESTAMPS),
+    "timestampntzformat": exactly(*_TIME_PATTERNS, types=_LOCAL_TIMES),
+    "enabledatetimeparsingfallback": any_value(),
+}
+_TEXT_CARRIED = frozenset(
+    {CORRUPT_RECORD, "columnnameofcorruptrecord", "linesep", "mode", "timestampformat", "timestampntzformat"}
+)
+
+
+def _is_simple(kind: DataType) -> bool:
+    simple = {BOOLEAN, STRING, *INTEGRAL, *_FLOATS, *_TIMES}
+    return kind in simple or isinstance(kind, DecimalType)
+
+
+def _is_character(value: str) -> bool:
+    return len(value) == 1 and " " <= value <= "~"
+
+
+def _is_separator(value: str) -> bool:
+    return value in ("\t", "\\t") or _is_character(value)
+
+
+_SEPARATOR = Rule("one ASCII character, or a tab", _is_separator)
+_CHARACTER = Rule("one ASCII character, or empty", lambda value: value == "" or _is_character(value))
+
+_CSV = ReadRules(
+    settings=_OF_TEXT_VALUES,
+    options={
+        **_TEXT_OPTIONS,
+        "sep": _SEPARATOR,
+        "delimiter": _SEPARATOR,
+        "quote": _CHARACTER,
+        "escape": _CHARACTER,
+        "comment": _CHARACTER,
+        "header": _BOOLEAN,
+        "enforceschema": _TRUE,
+        "nullvalue": any_value(),
+        "emptyvalue": any_value(),
+        "nanvalue": exactly("NaN", types=_FLOATS),
+        "positiveinf": exactly("Inf", types=_FLOATS),
+        "negativeinf": exactly("-Inf", types=_FLOATS),
+        "ignoreleadingwhitespace": _FALSE,
+        "ignoretrailingwhitespace": _FALSE,
+        "unescapedquotehandling": any_value("any; Spark runs the query if a quote is not escaped"),
+        "maxcharspercolumn": exactly("-1"),
+        "inputbuffersize": any_value(),
+        "columnpruning": any_value(),
+        "escapequotes": any_value(),
+        "quoteall": any_value(),
+    },
+    carried=_TEXT_CARRIED
+    | {"sep", "delimiter", "quote", "escape", "comment", "header", "nullvalue", "emptyvalue"},
+    reads=_is_simple,
+)
+_TEXT = ReadRules(
+    settings=_OF_ALL_FORMATS,
+    options={**_OF_PLANNING, "linesep": exactly("\n"), "wholetext": _FALSE},
+    carried=frozenset({"linesep"}),
+    reads=lambda kind: kind == STRING,
+)
+
+
+def _is_plain_json(kind: DataType) -> bool:
+    match kind:
+        case StructType(fields):
+            return all(_is_plain_json(field.type) for field in fields)
+        case ArrayType(element, _):
+            return _is_plain_json(element)
+        case _:
+            return kind in _PLAIN_JSON
+
+
+_PLAIN_JSON = frozenset({BOOLEAN, STRING, DOUBLE, *INTEGRAL})
+
+_JSON = ReadRules(
+    settings=_OF_TEXT_VALUES,
+    options={
+        **_TEXT_OPTIONS,
+        "primitivesasstring": any_value(),
+        "prefersdecimal": any_value(),
+        "dropfieldifallnull": any_value(),
+        "ignorenullfields": any_value(),
+        "allowcomments": any_value("any; Spark runs the query if a line has comments"),
+        "allowunquotedfieldnames": any_value("any; Spark runs the query if a name has no quotes"),
+        "allowsinglequotes": any_value("any; Spark runs the query if a line has single quotes"),
+        "allownumericleadingzeros": any_value("any; Spark runs the query if a number has leading zeros"),
+        "allownonnumericnumbers": any_value("any; Spark runs the query if a number is not finite"),
+        "allowbackslashescapinganycharacter": any_value("any; Spark runs the query if an escape is unusual"),
+        "allowunquotedcontrolchars": any_value("any; Spark runs the query if a text has control characters"),
+    },
+    carried=_TEXT_CARRIED,
+    # Spark rounds the digits of a float twice.
+    reads=lambda kind: _is_plain_json(kind) or (_is_simple(kind) and kind != FLOAT),
+)
+
+ORC_BY_POSITION = "orc.force.positional.evolution"
+_ORC = ReadRules(
+    settings={
+        **_OF_ALL_FORMATS,
+        "spark.sql.orc.impl": one_of("native"),
+        ORC_BY_POSITION: one_of("", "false"),
+    },
+    options=_OF_PLANNING,
+    reads=lambda kind: kind == BINARY or (_is_simple(kind) and kind not in (TIMESTAMP, TIMESTAMP_NTZ)),
+)
+
+MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
+_BINARY_FILE = ReadRules(
+    settings={**_OF_ALL_FORMATS, MAX_LENGTH: any_value("any; Spark runs the query if a file is longer")},
+    options=_OF_PLANNING,
+    carried=frozenset({MAX_LENGTH}),
+)
+
+READ_RULES = {
+    "parquet": _PARQUET,
+    "csv": _CSV,
+    "json": _JSON,
+    "orc": _ORC,
+    "text": _TEXT,
+    "binary": _BINARY_FILE,
+}
+"""By the name of Spark's class, without `FileFormat` or `Scan`."""
+SETTINGS = tuple(dict.fromkeys(key for rules in READ_RULES.values() for key in rules.settings))

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON lines give Spark's rows: natively where every line is one plain object, otherwise on Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import volley
+from helpers.text_files import accepted_lines
+from volley.plan.types import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    ArrayType,
+    DataType,
+    DecimalType,
+    StructField,
+    StructType,
+)
+from volley.testing.rows import assert_same_rows
+
+COLUMNS: dict[str, DataType] = {
+    "a": LONG,
+    "s": STRING,
+    "x": DOUBLE,
+    "b": BOOLEAN,
+    "d": DATE,
+    "t": TIMESTAMP,
+    "m": DecimalType(7, 2),
+    "r": StructType((StructField("i", INTEGER, True), StructField("s", STRING, True))),
+    "l": ArrayType(LONG, True),
+}
+SCHEMA = (
+    "a bigint, s string, x double, b boolean, d date, t timestamp, m decimal(7,2),"
+    " r struct<i: int, s: string>, l array<bigint>"
+)
+PLAIN = b"""{"a": 1, "s": "x\\u00e9\\n", "x": 1.5e3, "b": true, "d": "2024-02-29", "t": "2024-02-29 12:00:00.5"}
+
+{"m": 12.5, "r": {"i": 1, "s": null, "more": [1]}, "l": [1, null, -3], "more": {"a": [{}]}}
+{}
+{"a": null, "s": "", "r": null, "l": []}
+"""
+ON_SPARK = {
+    "text for a number": b'{"a": "1"}\n',
+    "number for text": b'{"s": 1.0}\n',
+    "object for text": b'{"s": {"k": 1}}\n',
+    "fraction for an integer": b'{"a": 1.0}\n',
+    "too large": b'{"a": 99999999999999999999}\n',
+    "cut off": b'{"a": 1, "s": "x\n{"a": 2}\n',
+    "two objects": b'{"a": 1}{"a": 2}\n',
+    "null after an object": b'{"a": 1} null {"a": 2}\n',
+    "null": b'null\n{"a": 1}\n',
+    "array": b'[{"a": 1}, {"a": 2}]\n',
+    "repeated": b'{"a": 1, "a": 2}\n',
+    "single quotes": b"{'a': 1}\n",
+    "not a number": b'{"x": NaN}\n{"x": "Infinity"}\n',
+    "digits": b'{"m": 1.005}\n',
+    "date": b'{"d": "2024-1-1"}\n{"d": 1}\n',
+    "time": b'{"t": "2024-01-01T00:00:00Z"}\n',
+    "invalid UTF-8": b'{"s": "\xff"}\n',
+    "white space": b'  \n{"a": 1}\n',
+    "leading zeros": b'{"a": 01}\n',
+    "several lines": b'{"a":\n1}\n',
+    "deep": b'{"k": ' + b"[" * 2000 + b"]" * 2000 + b', "a": 1}\n',
+}
+
+
+def outcome(frame: Any) -> Any:
+    try:
+        return sorted(map(str, frame.collect()))
+    except Exception as error:
+        return type(error).__name__
+
+
+def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for data in (PLAIN, PLAIN.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + PLAIN.rstrip(), b""):
+        path.write_bytes(data)
+        for mode in ("PERMISSIVE", "FAILFAST"):
+            reader = spark.read.schema(f"{SCHEMA}, _corrupt_record string").option("mode", mode)
+            assert_same_rows(spark, reader.json(str(path)))
+    path.write_bytes(PLAIN)
+    spark.read.schema(SCHEMA).json(str(path)).createOrReplaceTempView("j")
+    assert_same_rows(spark, "SELECT count(*) FROM j")
+    assert_same_rows(spark, "SELECT r.i, sum(a), max(s) FROM j WHERE s IS NOT NULL GROUP BY r.i")
+
+
+QUICK = {"text for a number", "number for text", "two objects", "null after an object", "null", "array"}
+
+
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_other_lines_are_read_by_spark(spark: SparkSession, tmp_path: Path, slow: bool) -> None:
+    path = tmp_path / "file.json"
+    for name, data in ON_SPARK.items():
+        if (name in QUICK) == slow:
+            continue
+        path.write_bytes(data)
+        for mode in ("PERMISSIVE", "FAILFAST") if slow else ("PERMISSIVE",):
+            frame = spark.read.schema(SCHEMA).option("mode", mode).json(str(path))
+            spark.conf.set("spark.volley.enabled", "false")
+            expected = outcome(frame)
+            spark.conf.set("spark.volley.enabled", "true")
+            assert outcome(frame) == expected, name
+            report = volley.last_query(spark)
+            assert report is not None
+            assert report.engine == "spark", name
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**31,
+    2**63,
+    2**64,
+    0.1,
+    -0.0,
+    1e300,
+    1e-7,
+    12.345,
+    "",
+    "x",
+    "é😀\u2028",
+]
+VALUES += [
+    "2024-02-29",
+    "2023-02-29",
+    "2024-02-29 01:02:03",
+    "2024-02-29T01:02:03.123456",
+    "1.5",
+    "NaN",
+    "\\",
+    '"',
+    "}",
+    "{",
+]
+VALUES += [
+    [],
+    [1],
+    [1, None],
+    ["x"],
+    {},
+    {"i": 1},
+    {"i": None, "s": "y"},
+    {"i": "1"},
+    {"x": 1},
+    [[1]],
+    {"s": "} null {"},
+]
+NUMBERS = ["-0", "1e3", "1E+3", "1.50", "0.10", "1e-2", "100e-2", "12345678901234567890", "0.1e1", "1.0"]
+
+
+def random_lines(chance: random.Random, count: int) -> list[bytes]:
+    names = [*COLUMNS, "k", "A"]
+    lines = []
+    for _ in range(count):
+        parts = []
+        for name in chance.sample(names, chance.randint(0, 4)):
+            value = (
+                chance.choice(NUMBERS)
+                if chance.random() < 0.3
+                else json.dumps(chance.choice(VALUES), ensure_ascii=chance.random() < 0.5)
+            )
+            parts.append(f'"{name}"{chance.choice(["", " "])}:{chance.choice(["", " "])}{value}')
+        lines.append(("{" + chance.choice([",", ", "]).join(parts) + "}").encode())
+    return lines
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(60_000, marks=pytest.mark.slow)])
+def test_random_lines_with_a_native_form(spark: SparkSession, tmp_path: Path, count: int) -> None:
+    found = list(accepted_lines(random_lines(random.Random(count), count), tmp_path, "json", COLUMNS, {}))
+    assert len(found) > count // 6
+    path = tmp_path / "lines.json"
+    path.write_bytes(b"\n".join(found))
+    assert assert_same_rows(spark, spark.read.schema(SCHEMA).json(str(path))).num_rows == len(found)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a text file hold every line once."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from volley.errors import DataError
+from volley.formats.lines import read_blocks
+from volley.plan.nodes import DataFile
+
+PIECES = st.lists(st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"cccc\n", b"\xef\xbb\xbf"]), max_size=30)
+
+
+@given(PIECES, st.integers(1, 8), st.sampled_from([1, 2, 5, 100]))
+def test_parts_hold_every_line_once(pieces: list[bytes], parts: int, block_bytes: int) -> None:
+    data = b"".join(pieces)
+    with tempfile.NamedTemporaryFile() as opened:
+        path = Path(opened.name)
+        path.write_bytes(data)
+        file = DataFile(str(path), len(data), 0)
+        blocks = [
+            block
+            for part in range(parts)
+            for block in read_blocks(file, part, parts, block_bytes=block_bytes)
+        ]
+    assert b"".join(blocks) == data.removeprefix(b"\xef\xbb\xbf")
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+
+
+def test_files_without_a_native_form(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data in (b"a\rb\n", b"a\n\r", b"a\0b"):
+        path.write_bytes(data)
+        with pytest.raises(DataError):
+            list(read_blocks(DataFile(str(path), len(data), 0), 0, 1))
+    with pytest.raises(DataError, match="changed"):
+        list(read_blocks(DataFile(str(path), 1000, 0), 0, 1))
+    with pytest.raises(DataError, match="cannot be read"):
+        list(read_blocks(DataFile(str(tmp_path / "none"), 0, 0), 0, 1))
+    damaged = tmp_path / "file.gz"
+    damaged.write_bytes(b"not compressed")
+    with pytest.raises(DataError, match="cannot be read"):
+        list(read_blocks(DataFile(str(damaged), damaged.stat().st_size, 0), 0, 1))

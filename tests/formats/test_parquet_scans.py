@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet tables whose files differ, from each other or from the table."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import volley
+from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
+
+
+def test_schemas_that_were_merged(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([1, None], pa.int32()), "b": ["x", "y"]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"b": ["z"], "c": [1.5]}), tmp_path / "2.parquet")
+    assert_same_rows(spark, lambda session: session.read.option("mergeSchema", "true").parquet(str(tmp_path)))
+    with conf(spark, {"spark.sql.parquet.mergeSchema": "true"}):
+        assert_same_rows(spark, lambda session: session.read.parquet(str(tmp_path)).where("c IS NULL"))
+
+
+STORED: dict[str, pa.Array] = {
+    "int8": pa.array([1, -128, None], pa.int8()),
+    "int16": pa.array([1, -32768, None], pa.int16()),
+    "int32": pa.array([1, -(2**31), None], pa.int32()),
+    "int64": pa.array([1, 2**53 + 1, None], pa.int64()),
+    "float": pa.array([0.1, float("nan"), None], pa.float32()),
+    "double": pa.array([0.1, -0.0, None], pa.float64()),
+    "decimal_5_2": pa.array([Decimal("1.25"), Decimal("-999.99"), None], pa.decimal128(5, 2)),
+    "decimal_20_4": pa.array([Decimal("1.25"), Decimal(10) ** 15, None], pa.decimal128(20, 4)),
+    "date": pa.array([datetime.date(2024, 2, 29), datetime.date(1, 1, 1), None]),
+    "text": pa.array(["1", "x", None]),
+    "bool": pa.array([True, False, None]),
+}
+ASKED: tuple[str, ...] = (
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "decimal(5,2)",
+    "decimal(10,2)",
+    "decimal(10,4)",
+)
+ASKED += (
+    "decimal(12,0)",
+    "decimal(22,2)",
+    "decimal(38,4)",
+    "string",
+    "date",
+    "timestamp_ntz",
+    "timestamp",
+    "boolean",
+)
+WIDENED = {
+    *(("int8", kind) for kind in ("smallint", "int", "bigint", "double", "decimal(12,0)")),
+    *(("int32", kind) for kind in ("bigint", "double", "decimal(12,0)", "decimal(22,2)")),
+    *(("int64", kind) for kind in ("decimal(22,2)",)),
+    *(("decimal_5_2", kind) for kind in ("decimal(10,2)", "decimal(10,4)", "decimal(38,4)")),
+    ("float", "double"),
+    ("date", "timestamp_ntz"),
+}
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A file a stored type."""
+    for name, values in STORED.items():
+        pq.write_table(pa.table({"v": values}), tmp_path / f"{name}.parquet")
+    return tmp_path
+
+
+def test_types_that_were_widened(spark: SparkSession, stored: Path) -> None:
+    for name, asked in sorted(WIDENED):
+        assert_same_rows(spark, spark.read.schema(f"v {asked}").parquet(str(stored / f"{name}.parquet")))
+
+
+@pytest.mark.slow
+def test_every_type_as_every_other_one(spark: SparkSession, stored: Path) -> None:
+    """Spark's rows or Spark's error, natively where that is certain."""
+    for name in STORED:
+        for asked in ASKED:
+            frame = spark.read.schema(f"v {asked}").parquet(str(stored / f"{name}.parquet"))
+            with conf(spark, {"spark.volley.enabled": "false"}):
+                expected = outcome(frame)
+            assert outcome(frame) == expected, (name, asked)
+
+
+def outcome(frame: DataFrame) -> list[str] | str:
+    try:
+        return sorted(str(row) for row in frame.collect())
+    except Exception as error:
+        return type(error).__name__
+
+
+def test_columns_with_a_default(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE with_default (a INT) USING parquet")
+    try:
+        spark.sql("INSERT INTO with_default VALUES (1)")
+        spark.sql("ALTER TABLE with_default ADD COLUMN b INT DEFAULT 7")
+        spark.sql("INSERT INTO with_default VALUES (2, 3)")
+        rows = assert_same_rows(spark, "SELECT * FROM with_default", native=False)
+        assert sorted(rows.column("b").to_pylist()) == [3, 7]
+        assert_same_rows(spark, "SELECT a FROM with_default")
+    finally:
+        spark.sql("DROP TABLE with_default")
+
+
+def test_corrupt_files(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(3):
+        pq.write_table(pa.table({"a": [number]}), tmp_path / f"{number}.parquet")
+    with conf(spark, {"spark.sql.files.ignoreCorruptFiles": "true"}):
+        assert_same_rows(spark, lambda session: session.read.parquet(str(tmp_path)))
+        frame = spark.read.schema("a bigint").option("ignoreCorruptFiles", "true").parquet(str(tmp_path))
+        (tmp_path / "1.parquet").write_bytes(b"nonsense")
+        frame = spark.read.schema("a bigint").option("ignoreCorruptFiles", "true").parquet(str(tmp_path))
+        assert sorted(row.a for row in frame.collect()) == [0, 2]
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "spark"
+
+
+MODES = ("spark.sql.parquet.datetimeRebaseModeInRead", "spark.sql.parquet.int96RebaseModeInRead")
+
+
+@pytest.mark.parametrize("mode", ["CORRECTED", "LEGACY", "EXCEPTION"])
+def test_rebase_modes_only_matter_to_files_of_unknown_writers(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    days = [datetime.date(1500, 3, 1), datetime.date(2024, 2, 29)]
+    times = [datetime.datetime(1500, 3, 1, 12), datetime.datetime(2024, 2, 29)]
+    pq.write_table(
+        pa.table({"d": days, "t": pa.array(times, pa.timestamp("us", "UTC"))}), tmp_path / "other.parquet"
+    )
+    other, own = str(tmp_path / "other.parquet"), str(tmp_path / "own")
+    spark.read.parquet(other).write.parquet(own)
+    with conf(spark, dict.fromkeys(MODES, mode)):
+        assert_same_rows(spark, lambda session: session.read.parquet(own))
+        frame = spark.read.parquet(other)
+        with conf(spark, {"spark.volley.enabled": "false"}):
+            expected = outcome(frame)
+        assert outcome(frame) == expected
+        option = spark.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
+        assert_same_rows(spark, option.parquet(other))
+
+
+def test_scans_of_data_source_v2(spark: SparkSession, tmp_path: Path) -> None:
+    for day in (1, 2):
+        (tmp_path / "p" / f"day={day}").mkdir(parents=True)
+        pq.write_table(
+            pa.table({"a": [1, 2, None], "b": ["x", None, "z"]}), tmp_path / "p" / f"day={day}" / "0.parquet"
+        )
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "0.csv").write_text("a,b\n1,x\n2,y\n")
+    with conf(spark, {"spark.sql.sources.useV1SourceList": ""}):
+        spark.read.parquet(str(tmp_path / "p")).createOrReplaceTempView("p")
+        csv = spark.read.schema("a int, b string").option("header", "true")
+        csv.csv(str(tmp_path / "c")).createOrReplaceTempView("c")
+        assert "BatchScan" in spark.sql("SELECT a FROM p")._jdf.queryExecution().executedPlan().toString()
+        for query in (
+            "SELECT * FROM p",
+            "SELECT day, count(*), sum(a) FROM p WHERE day = 2 AND b IS NOT NULL GROUP BY day",
+            "SELECT p.b, c.b FROM p JOIN c ON p.a = c.a",
+            "SELECT count(*) FROM c WHERE a > 1",
+        ):
+            assert_same_rows(spark, query)
+        with conf(spark, {"spark.sql.parquet.aggregatePushdown": "true"}):
+            assert_same_rows(spark, "SELECT max(a), count(*) FROM p", native=False)
