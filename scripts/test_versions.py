@@ -37,6 +37,7 @@ SUITES: dict[str, list[str]] = {
     "tpch": ["tests/api/test_tpch.py"],
     "operators": [path for path in OPERATORS if path not in EXPRESSIONS],
     "expressions": [*EXPRESSIONS, "tests/jvm/test_jvm_expressions.py"],
+    "formats": sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "formats").glob("test_*.py")),
     "session": [
         f"tests/api/test_{name}.py" for name in ("session", "switch", "rows", "outcomes", "programs")
     ],
