@@ -149,6 +149,9 @@ def _repr_html(original: Original, frame: DataFrame) -> str:
 
 
 def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -> str:
+    if not frame.columns and not current().keeps_rows_without_columns:
+        return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
+
     def native(result: NativeResult) -> str:
         # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
         table = result.table(arrow_schema(frame.schema))

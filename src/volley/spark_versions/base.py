@@ -23,6 +23,8 @@ class SparkVersion:
     has_binary_option: bool = True
     """Whether `spark.sql.execution.pyspark.binaryAsBytes` chooses between bytes and bytearray. Before, rows had
     bytearrays."""
+    keeps_rows_without_columns: bool = True
+    """Whether `createDataFrame` of an Arrow table without columns has as many rows."""
     has_source_filters: bool = True
     """Whether Python data sources can be given filters, as objects of `pyspark.sql.datasource`."""
     speaks_worker_protocol: bool = True
@@ -38,6 +40,8 @@ class SparkVersion:
     """Options that newer releases have added to Catalyst classes, with the values that mean what this one does."""
 
     # The JVM.
+    reads_zstd_text: bool = True
+    """Whether text files can be compressed as zstd without libraries of the system. If not, Spark fails."""
     has_writer_commands: bool = True
     """Whether a DataFrameWriter gives its command without running it."""
     logical_rdd_arguments: tuple[Any, ...] = (False,)

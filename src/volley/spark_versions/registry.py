@@ -23,9 +23,14 @@ ALLOW_UNTESTED = "spark.volley.allowUntestedSpark"
 
 @cache
 def current() -> SparkVersion:
-    """The release of the PySpark of this process. One that is newer than all tested ones is taken for the newest."""
-    import pyspark
+    """The release of the PySpark of this process. One that is newer than all tested ones is taken for the newest.
 
+    So is none at all: worker daemons need not have it.
+    """
+    try:
+        import pyspark
+    except ImportError:
+        return VERSIONS[-1]
     return find(pyspark.__version__) or VERSIONS[-1]
 
 

@@ -13,5 +13,6 @@ SPARK_4_0 = replace(
     tested="4.0.5",
     has_binary_option=False,
     has_source_filters=False,
+    reads_zstd_text=False,
     has_writer_commands=False,
 )

@@ -12,6 +12,7 @@ SPARK_4_1 = replace(
     release="4.1",
     tested="4.1.4",
     arrow_schema_arguments={"timestamp_utc": True},
+    keeps_rows_without_columns=False,
     speaks_worker_protocol=False,
     implied_options={"CollectSet": {"ignoreNulls": True}, "CollectList": {"ignoreNulls": True}},
     data_source_options=0,
