@@ -14,7 +14,8 @@ from volley.log_format import Repeated
 
 _HEADER = "authorization"
 
-_log = logging.getLogger(__name__)
+# Levels and filters of logs know authentication by this name.
+_log = logging.getLogger("volley.security")
 _log.addFilter(Repeated())
 
 

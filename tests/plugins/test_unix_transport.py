@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from helpers.answers import Answers
 from volley.bench.queries import QUERIES
 from volley.plugins import TRANSPORTS, load
 from volley.security import Security
-from volley.testing.contracts import TransportContract
+from volley.shuffle import ShuffleStore
+from volley.testing.contracts import ShuffleStoreContract, TransportContract
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -89,6 +91,15 @@ class TestUnixTransport(TransportContract):
             return open_transport(TransportContext(settings, (), 10.0, Security(), None))
 
         return make
+
+
+class TestSocketStore(ShuffleStoreContract):
+    """The store of its workers; those of other processes are read in the suite of the transport."""
+
+    @pytest.fixture
+    def store(self) -> ShuffleStore:
+        store: ShuffleStore = import_module("volley_unix.store").SocketStore("here")
+        return store
 
 
 def test_some_queries_of_tpch(on_sockets: SparkSession, answers: Answers) -> None:

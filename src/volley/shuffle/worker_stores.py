@@ -28,8 +28,6 @@ class WorkerStores:
     wait for it. May be used from any thread.
     """
 
-    is_blocking = True
-
     def __init__(
         self,
         own: ShuffleStore,
@@ -43,12 +41,19 @@ class WorkerStores:
         # Every task carries the options of its session, and sessions are few.
         self._options = lru_cache(_SESSIONS)(lambda settings: apply_options(owner, settings))
         self._lock = threading.Lock()
+        # Held while a store is opened, which may take long. Nobody waits for it on an event loop.
+        self._opening = threading.Lock()
         self._shared: dict[ShuffleConfig, SharedStore] = {}
         self._used_by: dict[QueryId, set[ShuffleConfig]] = {}
         self._ended = EndedQueries()
         self._default = ShuffleConfig.of(owner)
         # A store that cannot be opened is an error when the worker starts.
         self._open(self._default)
+
+    def is_open(self, settings: Options) -> bool:
+        """Whether `of` returns at once. Raises OptionRefused like `of`."""
+        config = self._options(settings)
+        return config.store == "memory" or config in self._shared
 
     def of(self, query: QueryId, settings: Options) -> ShuffleStore:
         """The store for an attempt at this query. Raises OptionRefused if the owner does not allow the settings."""
@@ -57,7 +62,7 @@ class WorkerStores:
             if query in self._ended:
                 raise BlockMissing(f"query {query} is over.")
             self._used_by.setdefault(query, set()).add(config)
-            return self._open(config)
+        return self._open(config)
 
     def max_message_bytes(self, settings: Options) -> int:
         """The largest message with rows of a session."""
@@ -85,9 +90,12 @@ class WorkerStores:
             store.close()
 
     def _open(self, config: ShuffleConfig) -> ShuffleStore:
-        if config not in self._shared:
-            shared = self._open_shared(config)
-            if shared is None:
-                return self._configure(config)
-            self._shared[config] = shared
-        return WorkerView(self._shared[config])
+        if config.store == "memory":
+            return self._configure(config)
+        shared = self._shared.get(config)
+        if shared is None:
+            with self._opening:
+                shared = self._shared.get(config) or self._open_shared(config)
+                assert shared is not None, "every store but memory is shared"
+                self._shared[config] = shared
+        return WorkerView(shared)

@@ -252,10 +252,10 @@ class Attempt:
         try:
             self._check_python()
             chosen = (self.attempt.query, self.settings)
-            if stores.is_blocking:
-                store = await run_blocking(Work.STORE, stores.of, *chosen)
-            else:
+            if stores.is_open(self.settings):
                 store = stores.of(*chosen)
+            else:
+                store = await run_blocking(Work.STORE, stores.of, *chosen)
             return await run_task(
                 self._spec, store, cores, self._give, memory, self._split_queues, self._set_running
             )

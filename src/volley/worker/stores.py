@@ -18,9 +18,8 @@ _ANY_SIZE_BYTES = 2**63 - 1
 class Stores(Protocol):
     """The stores of one worker. May be used from any thread."""
 
-    @property
-    def is_blocking(self) -> bool:
-        """Whether `of` may wait, to open a store. It must not be called on an event loop then."""
+    def is_open(self, settings: Settings) -> bool:
+        """Whether `of` returns at once. Otherwise it opens a store, and must not be called on an event loop."""
 
     def of(self, query: QueryId, settings: Settings) -> ShuffleStore:
         """The store for an attempt at this query. Raises QueryError if the settings are not allowed here."""
@@ -35,10 +34,11 @@ class Stores(Protocol):
 class OneStore:
     """The same store for all sessions."""
 
-    is_blocking = False
-
     def __init__(self, store: ShuffleStore) -> None:
         self._store = store
+
+    def is_open(self, settings: Settings) -> bool:
+        return True
 
     def of(self, query: QueryId, settings: Settings) -> ShuffleStore:
         return self._store
