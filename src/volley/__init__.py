@@ -26,6 +26,7 @@ __all__ = [
     "Dashboard",
     "ErrorReport",
     "Estimate",
+    "ExplainsAbsence",
     "Explanation",
     "FeedStatus",
     "History",
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from volley.support.check import NodeVerdict
     from volley.support.reasons import Reason, Unsupported
     from volley.transport.base import (
+        ExplainsAbsence,
         IngestEndpoint,
         ReportsProgress,
         RunningTask,
@@ -104,6 +106,7 @@ _HOMES = {
     "volley.support.check": ("NodeVerdict",),
     "volley.support.reasons": ("Reason", "Unsupported"),
     "volley.transport.base": (
+        "ExplainsAbsence",
         "IngestEndpoint",
         "ReportsProgress",
         "RunningTask",
@@ -120,6 +123,9 @@ def __getattr__(name: str) -> Any:
 
     if name == "errors":
         return importlib.import_module("volley.errors")
+    if name == "enable":
+        # An older PySpark would fail at some import, which says nothing to whoever called.
+        importlib.import_module("volley.spark_versions.registry").check_pyspark()
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)
