@@ -144,6 +144,13 @@ OPTIONS: tuple[Option, ...] = (
         _boolean,
     ),
     Option(
+        "allowUntestedSpark",
+        "boolean",
+        "false",
+        "Enable Volley on a release of Spark that is newer than those it is tested with.",
+        _boolean,
+    ),
+    Option(
         "fallback",
         "choice",
         "allow",
@@ -447,6 +454,7 @@ class Config:
     """The options of one query, read once when it starts."""
 
     enabled: bool
+    allow_untested_spark: bool
     fallback: str
     transport: str
     workers: tuple[str, ...]
