@@ -29,8 +29,6 @@ from volley.plan.read_rules import CORRUPT_RECORD
 from volley.plan.types import TIMESTAMP, TIMESTAMP_NTZ
 
 _LF, _CR = 10, 13
-# What Java's String.trim removes.
-_WHITE_SPACE = bytes(range(33))
 
 
 @dataclass(frozen=True)
@@ -116,9 +114,13 @@ class _Parser:
         data = self._without_comments(block)
         if self._waits_for_header:
             data = self._without_header(data)
+        if not self._request.columns and self.dialect.permissive:
+            # Every line that is not blank is a row, whatever is in it.
+            yield batch_by_position([], lines.count_filled(data))
+            return
         if self.dialect.separator <= " " or self._width == 1:
             data = lines.without_blank_lines(data)
-        if not data.strip(_WHITE_SPACE):
+        if data[:1] <= b" " and not data.strip(lines.WHITE_SPACE):
             return
         try:
             table = self._cut(data)
@@ -144,7 +146,7 @@ class _Parser:
         """Spark skips the first line that is not blank."""
         while self._waits_for_header and data:
             line, _, data = data.partition(b"\n")
-            self._waits_for_header = not line.strip(_WHITE_SPACE)
+            self._waits_for_header = not line.strip(lines.WHITE_SPACE)
         return data
 
     def _cut(self, data: bytes) -> pa.Table:
