@@ -29,6 +29,8 @@ from volley.plan.read_rules import CORRUPT_RECORD
 from volley.plan.types import TIMESTAMP, TIMESTAMP_NTZ
 
 _LF, _CR = 10, 13
+# Of Spark's parser, which refuses longer lines.
+_MAX_COLUMNS = 20_480
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,8 @@ class _Parser:
         if quoted:
             _check_quotes(data, dialect)
         width = _width(data, dialect)
+        if width > _MAX_COLUMNS:
+            raise DataError(f"a CSV line has {width} fields.")
         if width != self._width and not self._takes_other_widths():
             raise DataError(f"a CSV line has {width} fields instead of {self._width}.")
         if width == 1:
@@ -163,6 +167,9 @@ class _Parser:
         wanted = sorted({place for place in self._places if place is not None and place < width})
         names = [str(place) for place in wanted or [0]]
         null_is_empty = dialect.null_value == dialect.empty_value
+        if not data.endswith(b"\n"):
+            # Arrow takes an empty field at the end of its input for a quoted one, if the field before it is.
+            data += b"\n"
         return arrow_csv.read_csv(
             pa.BufferReader(data),
             arrow_csv.ReadOptions(
