@@ -39,9 +39,11 @@ def configuration() -> str:
         HEADER.format(source="src/volley/config.py")
         + "# Configuration\n\n"
         + "Options are Spark options: set them when the session is built, or on a live session with\n"
-        + "`spark.conf.set`. Every query reads them again. With transport flight, however, a worker daemon keeps\n"
-        + "the `shuffle.*` options that it was started with; those of the session do not change them. A bad value or\n"
-        + "an unknown name under `spark.volley.` is an error. `volley config` prints this table.\n\n"
+        + "`spark.conf.set`. Every query reads them again, and sends its `shuffle.*` options to the workers, which\n"
+        + "apply them within the limits of their owner. `volley.enable` warns of options that have no effect with the\n"
+        + "transport and store of the session. A bad value or an unknown name under `spark.volley.` is an error,\n"
+        + "except under `spark.volley.plugin.`, which is for [plug-ins](plugins/README.md). `volley config` prints\n"
+        + "this table.\n\n"
         + _table(("option", "type", "default", "meaning"), rows)
     )
 

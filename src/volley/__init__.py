@@ -29,6 +29,7 @@ __all__ = [
     "Explanation",
     "FeedStatus",
     "History",
+    "IngestEndpoint",
     "LocalCluster",
     "NodeVerdict",
     "OperatorReport",
@@ -44,7 +45,10 @@ __all__ = [
     "SplitReader",
     "SplitSource",
     "StageReport",
+    "StoreFactory",
     "Transport",
+    "TransportContext",
+    "TransportFactory",
     "Unsupported",
     "VolleyError",
     "__version__",
@@ -70,11 +74,18 @@ if TYPE_CHECKING:
     from volley.observe.report import ErrorReport, OperatorReport, QueryReport, StageReport
     from volley.session import disable, enable
     from volley.session_state import cancel, last_query
-    from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
+    from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore, StoreFactory
     from volley.splits.source import Estimate, Split, SplitReader, SplitSource
     from volley.support.check import NodeVerdict
     from volley.support.reasons import Reason, Unsupported
-    from volley.transport.base import ReportsProgress, RunningTask, Transport
+    from volley.transport.base import (
+        IngestEndpoint,
+        ReportsProgress,
+        RunningTask,
+        Transport,
+        TransportContext,
+        TransportFactory,
+    )
 
 # Where each name is defined. A test compares this with the imports above.
 _HOMES = {
@@ -88,11 +99,18 @@ _HOMES = {
     "volley.observe.history": ("History", "PastQuery", "history"),
     "volley.observe.report": ("ErrorReport", "OperatorReport", "QueryReport", "StageReport"),
     "volley.session": ("disable", "enable"),
-    "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore"),
+    "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore", "StoreFactory"),
     "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),
     "volley.support.check": ("NodeVerdict",),
     "volley.support.reasons": ("Reason", "Unsupported"),
-    "volley.transport.base": ("ReportsProgress", "RunningTask", "Transport"),
+    "volley.transport.base": (
+        "IngestEndpoint",
+        "ReportsProgress",
+        "RunningTask",
+        "Transport",
+        "TransportContext",
+        "TransportFactory",
+    ),
 }
 
 

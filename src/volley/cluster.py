@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from volley.config import PLUGIN_PREFIX
 from volley.errors import (
     CertificateRejected,
     HandshakeRefused,
@@ -138,7 +139,11 @@ class LocalCluster:
             "spark.volley.transport": "flight",
             "spark.volley.workers": ",".join(self.addresses),
             "spark.volley.tokenFile": str(self.token_file),
-            **{key: value for key, value in self._worker_settings.items() if key in _SHARED_OPTIONS},
+            **{
+                key: value
+                for key, value in self._worker_settings.items()
+                if key in _SHARED_OPTIONS or key.startswith(PLUGIN_PREFIX)
+            },
         }
 
     def add(self, workers: int = 1, *, port: int = 0) -> list[Member]:

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from volley import plugins
 from volley.errors import ConfigError
 
 PREFIX = "spark.volley."
+PLUGIN_PREFIX = PREFIX + "plugin."
+"""Options below it belong to plug-ins, which read them themselves."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +94,31 @@ def _bytes_or_zero(text: str) -> int:
     return 0 if text == "0" else parse_bytes(text)
 
 
-def _store(text: str) -> str:
-    if text.lower() in ("memory", "service"):
+def _transport(text: str) -> str:
+    if text.lower() in plugins.TRANSPORTS.builtin:
         return text.lower()
+    if not plugins.is_known(plugins.TRANSPORTS, text):
+        raise ValueError(f"expected one of {plugins.describe(plugins.TRANSPORTS)}")
+    return text
+
+
+def _store(text: str) -> str:
+    if text.lower() in plugins.STORES.builtin:
+        return text.lower()
+    if store_plugin(text):
+        return text
     if "://" not in text:
         raise ValueError(
-            "expected memory, service, or the URI of a folder such as file:///data or s3://bucket/folder"
+            f"expected one of {plugins.describe(plugins.STORES)}, or the URI of a folder such as file:///data or"
+            " s3://bucket/folder"
         )
     return text.rstrip("/") if "?" not in text else text
+
+
+def store_plugin(store: str) -> str | None:
+    """The plug-in that a value of `shuffle.store` names, alone or as the scheme of a URI; None if it names none."""
+    name = store.partition("://")[0]
+    return name if plugins.is_known(plugins.STORES, name) else None
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
@@ -110,9 +130,10 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
-# A worker has one store for all sessions, so its options are fixed when it starts.
+# Sessions send these options to their workers, which apply them within the limits of their owner.
 _OF_WORKERS = "With transport flight, set it with `volley worker --set`."
-_OF_BOTH = "With transport flight, set it in the session and with `volley worker --set`."
+_FIXED = "If a worker is started with a value, sessions must have the same."
+_LIMITED = "If a worker is started with a value, sessions may only lower it."
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -131,10 +152,11 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "transport",
-        "choice",
+        "transport",
         "local",
-        "Where tasks run: local (in this process), flight (worker daemons) or spark (Spark's executors).",
-        _choice("local", "flight", "spark"),
+        "Where tasks run: local (in this process), flight (worker daemons), spark (Spark's executors), the name of an"
+        " installed plug-in, or package.module:factory.",
+        _transport,
     ),
     Option(
         "workers", "addresses", "", "Transport flight: the worker daemons, host:port,...", parse_addresses
@@ -181,22 +203,22 @@ OPTIONS: tuple[Option, ...] = (
         "store",
         "memory",
         "Where exchanged data is kept: memory (of the workers that wrote it, or their disks); or, to survive workers,"
-        " service (shuffle servers) or the URI of a folder that all workers can reach (file://, s3://, ...). "
-        + _OF_BOTH,
+        " service (shuffle servers), the URI of a folder that all workers can reach (file://, s3://, ...), the name of"
+        " an installed plug-in, alone or as the scheme of a URI, or package.module:factory. " + _FIXED,
         _store,
     ),
     Option(
         "shuffle.service",
         "addresses",
         "",
-        "Store service: the shuffle servers, host:port,... " + _OF_BOTH,
+        "Store service: the shuffle servers, host:port,... " + _FIXED,
         parse_addresses,
     ),
     Option(
         "shuffle.replicas",
         "integer",
         "2",
-        "Store service: replicas per block, capped at the number of servers. " + _OF_BOTH,
+        "Store service: replicas per block, capped at the number of servers. " + _FIXED,
         _at_least(1),
     ),
     Option(
@@ -306,43 +328,42 @@ OPTIONS: tuple[Option, ...] = (
         "shuffle.spillThreshold",
         "number",
         "0.8",
-        "Fraction of the memory for exchanged data above which new output goes to disk. " + _OF_WORKERS,
+        "Fraction of the memory for exchanged data above which new output goes to disk. " + _LIMITED,
         _share_or_all,
     ),
     Option(
         "shuffle.maxMessageSize",
         "size",
         "64m",
-        "Maximum size of a Flight message with exchanged data or results. " + _OF_WORKERS,
+        "Maximum size of a Flight message with exchanged data or results. " + _LIMITED,
         parse_bytes,
     ),
     Option(
         "shuffle.compression",
         "choice",
         "auto",
-        "Compression of exchanged data on disk and between hosts: none, lz4, zstd, or auto (lz4). "
-        + _OF_WORKERS,
+        "Compression of exchanged data on disk and between hosts: none, lz4, zstd, or auto (lz4).",
         _choice("none", "lz4", "zstd", "auto"),
     ),
     Option(
         "shuffle.retryAttempts",
         "integer",
         "3",
-        "Retries of a failed fetch. " + _OF_WORKERS,
+        "Retries of a failed fetch.",
         _at_least(0),
     ),
     Option(
         "shuffle.retryDelayMs",
         "integer",
         "1000",
-        "Delay before the first retry. It doubles each time, with jitter and a cap. " + _OF_WORKERS,
+        "Delay before the first retry. It doubles each time, with jitter and a cap.",
         _at_least(0),
     ),
     Option(
         "shuffle.timeoutSeconds",
         "number",
         "20",
-        "Seconds without data before a fetch fails. " + _OF_WORKERS,
+        "Seconds without data before a fetch fails.",
         _seconds,
     ),
     Option("task.attempts", "integer", "3", "Attempts at a task before the query fails.", _at_least(1)),
@@ -468,14 +489,22 @@ class Config:
     history_dir: str
     history_max_size: int
     history_max_age_days: float
+    plugin: tuple[tuple[str, str], ...]
+    """The options of plug-ins, without their prefix, in order."""
+    shuffle_options: tuple[tuple[str, str], ...]
+    """Those of `shuffle.*` and `plugin.*` that were set, as they were written."""
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> Config:
         """Parse the options in `settings` (Spark's configuration). ConfigError for a bad value or an unknown name."""
         for key in settings:
-            if key.startswith(PREFIX) and key not in _KEYS:
+            if key.startswith(PREFIX) and key not in _KEYS and not _is_plugins(key):
                 raise ConfigError(f"there is no option {key}.", hint="Run `volley config` for the list.")
-        return cls(**{field: _value(option, settings) for field, option in _FIELDS.items()})
+        plugin = {
+            key.removeprefix(PLUGIN_PREFIX): value for key, value in settings.items() if _is_plugins(key)
+        }
+        values = {field: _value(option, settings) for field, option in _FIELDS.items()}
+        return cls(**values, plugin=tuple(sorted(plugin.items())), shuffle_options=_shuffle_options(settings))
 
 
 def read_enabled(text: str) -> bool:
@@ -490,6 +519,17 @@ def _value(option: Option, settings: Mapping[str, str]) -> Any:
         return option.parse(text.strip())
     except ValueError as error:
         raise ConfigError(f"{option.key}={text!r}: {error}.", hint=option.meaning) from error
+
+
+def _shuffle_options(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    names = {
+        key.removeprefix(PREFIX): value.strip() for key, value in settings.items() if key.startswith(PREFIX)
+    }
+    return tuple(sorted(item for item in names.items() if item[0].startswith(("shuffle.", "plugin."))))
+
+
+def _is_plugins(key: str) -> bool:
+    return key.startswith(PLUGIN_PREFIX)
 
 
 def _field(name: str) -> str:

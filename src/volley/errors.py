@@ -11,6 +11,7 @@ VolleyError                      code, what happened, what to do next
     +-- EngineError              the native engine failed, not because of the data: a bug
     +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
     +-- NoWorkers                none of the worker daemons can be used
+    +-- OptionRefused            the owner of a worker does not allow an option of the session
     +-- HandshakeRefused         two processes have different versions, or the token is not accepted
     +-- PeerLost                 another process does not answer, or sends an invalid answer
     |   +-- PeerTimedOut         no answer before the deadline of the call
@@ -91,6 +92,10 @@ class EngineError(QueryError):
 
 class NoWorkers(QueryError):
     code = "NO_WORKERS"
+
+
+class OptionRefused(QueryError):
+    code = "OPTION_REFUSED"
 
 
 class HandshakeRefused(QueryError):

@@ -38,6 +38,7 @@ from volley.plan.nodes import FileScan, Node
 from volley.recent import Recent
 from volley.rpc.messages import TaskDone
 from volley.session_state import Label, RunningQuery
+from volley.shuffle.session_options import options_to_send
 from volley.splits.measure import fits_one_task, measure
 from volley.stages.cut import make_stages, note_single_task, partition_result
 from volley.stages.graph import StageGraph
@@ -170,6 +171,7 @@ class NativeRun:
                 absence_seconds=self._deployment.absence_seconds,
                 materialized_inputs=inputs,
                 traceparent=self._tracer.traceparent if self._tracer else lambda stage: "",
+                settings=options_to_send(self._config),
             )
             return begin(graph, transport, options)
         except BaseException:

@@ -2,14 +2,13 @@
 """Authentication of daemons and their clients: a shared token on every call, and optionally TLS or mutual TLS.
 
 Secrets are read from files or the environment. They never appear in command lines, messages or a `repr`. A rejected
-peer learns only that it was rejected.
+peer learns only that it was rejected. Flight is imported when somebody connects or listens.
 """
 
 from __future__ import annotations
 
-import hmac
+import importlib.util
 import ipaddress
-import logging
 import os
 import socket
 import stat
@@ -17,18 +16,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pyarrow.flight as flight
+from typing import TYPE_CHECKING, Any
 
 from volley.errors import ConfigError
-from volley.log_format import Repeated
+
+if TYPE_CHECKING:
+    import pyarrow.flight as flight
 
 TOKEN_VARIABLE = "VOLLEY_TOKEN"
-_HEADER = "authorization"
-
-_log = logging.getLogger(__name__)
-_log.addFilter(Repeated())
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,10 @@ class Security:
 
         Every client has its own connection, so that control messages do not wait behind data, and reconnects quickly.
         """
+        import pyarrow.flight as flight
+
+        from volley.token_headers import ShowToken
+
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.initial_reconnect_backoff_ms", 100),
@@ -93,7 +92,7 @@ class Security:
             options += [("grpc.http2.max_pings_without_data", 0)]
         arguments: dict[str, Any] = {"generic_options": options}
         if self.token is not None:
-            arguments["middleware"] = [_ShowToken(self.token)]
+            arguments["middleware"] = [ShowToken(self.token)]
         if self.tls:
             if self.tls.ca:
                 arguments["tls_root_certs"] = self.tls.ca
@@ -104,9 +103,11 @@ class Security:
 
     def server_arguments(self, require_client_certificate: bool = False) -> dict[str, Any]:
         """Arguments for the constructor of a Flight server."""
+        from volley.token_headers import AskToken
+
         arguments: dict[str, Any] = {}
         if self.token is not None:
-            arguments["middleware"] = {"token": _AskToken(self.token)}
+            arguments["middleware"] = {"token": AskToken(self.token)}
         if self.tls:
             if not self.tls.certificate:
                 raise ConfigError("a daemon with TLS needs a certificate and its key.")
@@ -126,6 +127,21 @@ class Security:
             hint="Give both, listen on 127.0.0.1 (SPARK_LOCAL_IP, for a driver of Spark), or say --insecure "
             "(spark.volley.executor.insecure, for a session) when the network itself is safe.",
         )
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What another process of this driver presents: the token, and the paths of the TLS files there.
+
+    It travels inside pickled functions, from the driver to its executors, and is in no plan and no option.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    files: tuple[str, str, str] = ("", "", "")
+
+    def read(self) -> Security:
+        """Read the files, in the process that uses them."""
+        return Security.read("", *self.files, environment={TOKEN_VARIABLE: self.token or ""})
 
 
 class Clients:
@@ -157,6 +173,11 @@ class Clients:
         self.close()
 
 
+def flight_installed() -> bool:
+    """Whether this process can use Arrow Flight. It is not imported."""
+    return importlib.util.find_spec("pyarrow.flight") is not None
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` resolves to loopback addresses only."""
     try:
@@ -164,45 +185,6 @@ def is_loopback(host: str) -> bool:
     except OSError as error:
         raise ConfigError(f"{host!r} cannot be resolved: {error}.") from error
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
-
-
-class _AskToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._expected = f"Bearer {token}".encode()
-
-    def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[Any]]) -> None:
-        shown = [value for key, values in headers.items() if key.lower() == _HEADER for value in values]
-        if len(shown) == 1:
-            value = shown[0].encode("utf-8", "replace") if isinstance(shown[0], str) else bytes(shown[0])
-            # Constant time, so that timing reveals nothing about the token.
-            if hmac.compare_digest(value, self._expected):
-                return
-        # Who called is unknown here, and what was shown must not be in a log: it may be another token.
-        _log.warning("refused %s: %s", _method(info), "wrong token" if shown else "no token")
-        raise flight.FlightUnauthenticatedError("refused")
-
-
-def _method(info: flight.CallInfo) -> str:
-    return str(info.method).rpartition(".")[2].lower()
-
-
-class _ShowToken(flight.ClientMiddlewareFactory):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._middleware = _TokenHeader(token)
-
-    def start_call(self, info: flight.CallInfo) -> _TokenHeader:
-        return self._middleware
-
-
-class _TokenHeader(flight.ClientMiddleware):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._headers = {_HEADER: f"Bearer {token}"}
-
-    def sending_headers(self) -> dict[str, str]:
-        return self._headers
 
 
 def _token(path: Path) -> str:

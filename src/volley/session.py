@@ -20,19 +20,24 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from volley import session_state
 from volley.actions import record_only
 from volley.callers import warn_caller
-from volley.config import Config
+from volley.config import Config, store_plugin
+from volley.deployment.factory import choose_deployment
+from volley.deployment.option_scopes import find_without_effect
 from volley.errors import SessionError
 from volley.intercepts import INTERCEPTS, Intercept
 from volley.interrupts import install as install_interrupts
 from volley.observe.explain import explain_after_spark
 from volley.plan.capture import prepare
 from volley.plan.local_data import remember
+from volley.plugins import SOURCES, STORES, Plugin, installed, load
 from volley.settings import ENABLED, SEAM, settings, switch
 
 _lock = threading.Lock()
 _installed = False
 # Sessions that `disable` turned off, so that `enable` may turn them on again.
 _turned_off: set[str] = set()
+# Sessions that know the data sources of plug-ins.
+_registered: set[tuple[str, Plugin]] = set()
 _thread = threading.local()
 
 
@@ -43,7 +48,14 @@ def enable(spark: SparkSession) -> SparkSession:
     SessionError for a session that has no plan to read (Spark Connect) and ConfigError for a bad option.
     """
     _check_classic(spark)
-    Config.read(settings(spark))
+    # A plug-in that cannot be loaded is an error now, and not at the first query.
+    chosen = settings(spark)
+    config = Config.read(chosen)
+    choose_deployment(spark, config)
+    if plugin := store_plugin(config.shuffle_store):
+        load(STORES, plugin)
+    for sentence in find_without_effect(config, chosen):
+        warn_caller(sentence)
     _install()
     session = session_state.session_id(spark)
     if switch(spark) is False and session not in _turned_off:
@@ -53,6 +65,7 @@ def enable(spark: SparkSession) -> SparkSession:
         )
         return spark
     prepare(spark.sparkContext._gateway)
+    _register_sources(spark, session)
     spark.conf.set(ENABLED, "true")
     _turned_off.discard(session)
     return spark
@@ -64,6 +77,20 @@ def disable(spark: SparkSession) -> SparkSession:
         _turned_off.add(session_state.session_id(spark))
     spark.conf.set(ENABLED, "false")
     return spark
+
+
+def _register_sources(spark: SparkSession, session: str) -> None:
+    """Let the session read the data sources of installed packages by their names, once."""
+    for plugin in installed(SOURCES):
+        if (session, plugin) in _registered:
+            continue
+        _registered.add((session, plugin))
+        try:
+            source: Any = load(SOURCES, plugin.name)
+            spark.dataSource.register(source)
+        except Exception as error:
+            # A session that does not read it must not suffer from it.
+            warn_caller(f"The data source {plugin} cannot be used: {error}")
 
 
 def _check_classic(spark: SparkSession) -> None:

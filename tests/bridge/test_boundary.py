@@ -27,7 +27,7 @@ from volley.bridge import reading
 from volley.bridge.boundary import EngineBoundary, Rows
 from volley.bridge.native_to_spark import SparkPart
 from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
-from volley.bridge.pushing import ingest_address, pusher
+from volley.bridge.pushing import pusher
 from volley.bridge.reading import Access
 from volley.bridge.served import Served
 from volley.bridge.source import divided
@@ -46,7 +46,7 @@ from volley.plan.nodes import MaterializedInput, Node, walk
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import Health, Push, Pushed
 from volley.rpc.messages import TaskDone
-from volley.security import Security
+from volley.security import Credentials, Security
 from volley.settings import settings
 from volley.shuffle.base import Block
 from volley.shuffle.factory import ShuffleConfig, serving_store
@@ -55,7 +55,7 @@ from volley.testing.limits import UNMERGED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
-from volley.transport.ingest import IngestEndpoint
+from volley.transport.ingest import FlightIngest
 from volley.transport.spark import shared_application
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
@@ -122,9 +122,8 @@ def kept_blocks(served: Served, partitions: int = 3) -> tuple[Block, ...]:
 
 
 def access(token: str = "secret") -> Access:
-    return Access(
-        token, ("", "", ""), ShuffleConfig.of(Config.read({"spark.volley.shuffle.retryAttempts": "0"}))
-    )
+    store = ShuffleConfig.of(Config.read({"spark.volley.shuffle.retryAttempts": "0"}))
+    return Access(Credentials(token), store)
 
 
 @pytest.fixture
@@ -280,7 +279,7 @@ def test_no_plan_shows_the_token(tpch: SparkSession) -> None:
 
     def noted(subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
         kept, access = query.materialize(subplan, resources)
-        tokens.append(access.token)
+        tokens.append(access.credentials.token)
         return kept, access
 
     with closing(query), closing(EngineBoundary(noted)) as boundary:
@@ -440,7 +439,7 @@ def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, clust
     assert held_bytes(cluster) > before
     list(client.do_action(flight.Action("release", encode(query))))
     assert held_bytes(cluster) == before
-    with pytest.raises(flight.FlightServerError, match="its query is over"):
+    with pytest.raises(flight.FlightServerError, match="is over"):
         put(client, Push("", replace(attempt, attempt=1), 2), ROWS)
 
 
@@ -500,8 +499,7 @@ def test_no_plan_of_what_is_handed_over_shows_the_token(tpch: SparkSession, clus
     token = cluster.security.token
     assert token
     push = pusher(
-        Access(token, ("", "", ""), ShuffleConfig.of(Config.read({}))),
-        IngestEndpoint(("127.0.0.1:1",), "driver"),
+        FlightIngest(("127.0.0.1:1",), "driver", Credentials(token), 20.0),
         QueryId.new(),
         2,
         [0],
@@ -545,10 +543,11 @@ def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
         gone = cluster.members[0]
         os.kill(gone.pid, signal.SIGKILL)
         gone.process.wait()
-        ingest_endpoint = IngestEndpoint(tuple(member.address for member in cluster.members), "")
-        assert ingest_address(cluster.security, ingest_endpoint, 0) == cluster.members[1].address
+        credentials = Credentials(cluster.security.token)
+        endpoint = FlightIngest(tuple(member.address for member in cluster.members), "", credentials, 20.0)
+        assert endpoint.choose(cluster.security, 0) == cluster.members[1].address
         with pytest.raises(CrossingError, match="answers"):
-            ingest_address(cluster.security, IngestEndpoint((gone.address,), ""), 0)
+            FlightIngest((gone.address,), "", credentials, 20.0).choose(cluster.security, 0)
 
 
 @pytest.mark.slow
@@ -574,7 +573,7 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
         for query in (grouped, below):
             assert_same_rows(tpch, query, native=False)
             assert report_of(tpch).engine == "mixed"
-        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)), settings(tpch))
+        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)))
         assert shared.holders
         for holder in shared.holders:
             health = health_of(holder, shared.security)

@@ -45,7 +45,7 @@ def test_the_check_sees_who_asks(source: str) -> None:
     assert asks_which_transport(source)
 
 
-def test_only_the_factory_of_deployments_asks_which_transport_it_is() -> None:
+def test_only_deployments_ask_which_transport_it_is() -> None:
     # Who starts a cluster or measures one sets the option; the life of a query does not read it.
     starters = ("bench", "cli", "testing", "cluster.py")
     found = {
@@ -53,7 +53,7 @@ def test_only_the_factory_of_deployments_asks_which_transport_it_is() -> None:
         for path in ROOT.rglob("*.py")
         if asks_which_transport(path.read_text()) and not str(path.relative_to(ROOT)).startswith(starters)
     }
-    assert found == {"deployment/factory.py"}
+    assert found == {"deployment/factory.py", "deployment/option_scopes.py"}
 
 
 def test_only_deployments_make_transports() -> None:

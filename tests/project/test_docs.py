@@ -14,11 +14,11 @@ import pytest
 
 from volley.bench.engines import Run
 from volley.bench.run import Result, Results
-from volley.config import OPTIONS
+from volley.config import OPTIONS, PLUGIN_PREFIX
 from volley.support.reasons import MEANINGS, Reason
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 
 
 def test_generated_pages_are_up_to_date() -> None:
@@ -42,6 +42,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_options_that_are_named_exist(page: Path) -> None:
     known = {option.key for option in OPTIONS}
     named = set(re.findall(r"\bspark\.volley\.[a-zA-Z.]*[a-zA-Z]", page.read_text(encoding="utf-8")))
+    # Below this prefix, options belong to plug-ins.
+    named = {name for name in named if not name.startswith(PLUGIN_PREFIX.rstrip("."))}
     assert named <= known
 
 

@@ -35,7 +35,7 @@ def test_every_source_file_names_its_licence() -> None:
 def test_tests_mirror_the_sources() -> None:
     """A folder of tests is a package of sources, or one of those that are about the whole."""
     packages = {path.parent.name for path in ROOT.glob("src/volley/*/__init__.py")}
-    about_the_whole = {"api", "cluster", "helpers", "project"}
+    about_the_whole = {"api", "cluster", "helpers", "plugins", "project"}
     folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in ROOT.glob("tests/*/*.py")}
     assert folders <= packages | about_the_whole
     assert list(ROOT.glob("tests/test_*.py")) == []

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from volley.shuffle.base import SharedStore
+from volley.ids import QueryId
+from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.object_store import ObjectStore
-from volley.testing.contracts import SharedStoreContract
+from volley.shuffle.shared import WorkerView
+from volley.testing.contracts import SharedStoreContract, ShuffleStoreContract
 from volley.testing.services import serve_shuffle, service_store
 from volley.testing.shuffle_configs import shuffle_config
 
@@ -38,6 +40,29 @@ class TestFolder(SharedStoreContract):
         opened = _Opened(lambda: ObjectStore(config, memory_limit_bytes=2**26))
         yield opened
         opened.close()
+
+
+class TestFsspec(SharedStoreContract):
+    @pytest.fixture
+    def make_store(self, request: pytest.FixtureRequest) -> Iterator[Callable[[], SharedStore]]:
+        config = shuffle_config(store=f"fsspec+memory://shared-{request.node.name}")
+        opened = _Opened(lambda: ObjectStore(config, memory_limit_bytes=2**26))
+        yield opened
+        opened.close()
+
+
+class TestWorkerView(ShuffleStoreContract):
+    """What a worker sees of a shared store keeps the contract of any store."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[ShuffleStore]:
+        config = shuffle_config(store=f"file://{tmp_path}")
+        driver, worker = (ObjectStore(config, memory_limit_bytes=2**26) for _ in range(2))
+        for query in ("q", "a", "b"):
+            driver.begin(QueryId(query))
+        yield WorkerView(worker)
+        worker.close()
+        driver.close()
 
 
 @pytest.mark.parametrize(("servers", "replicas"), [(1, 1), (3, 2)])

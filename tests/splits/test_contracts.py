@@ -6,17 +6,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructType
 
 from helpers.tens import Tens
-from volley.plan.expressions import Attribute
-from volley.plan.local_registry import register
-from volley.plan.nodes import HERE, FileScan, SourceScan
-from volley.plan.types import LONG
+from volley.plan.nodes import FileScan, SourceScan
+from volley.sources.files import Files
 from volley.splits.datasource import DataSourceRows, DataSourceSplits
 from volley.splits.files import FileSource
 from volley.splits.planned import PlannedReader
@@ -25,6 +25,7 @@ from volley.testing.contracts import (
     SplitReaderContract,
     SplitSourceContract,
     number_files,
+    source_scan,
     splits_of,
 )
 from volley.testing.limits import DISTRIBUTED
@@ -32,58 +33,74 @@ from volley.testing.sources import Numbers
 
 NUMBERS = StructType().add("id", LongType()).add("split", LongType()).add("pid", LongType())
 TENS = StructType().add("n", LongType())
-
-
-def scan_of(reference: str, schema: StructType) -> SourceScan:
-    names = tuple(schema.fieldNames())
-    output = tuple(Attribute(number, name, LONG) for number, name in enumerate(names))
-    return SourceScan("source", reference, names, output)
-
-
-def here(source: DataSource, schema: StructType) -> SourceScan:
-    """The source as an object of this process."""
-    digest = register(cloudpickle.dumps(source))  # type: ignore[no-untyped-call]  # it has no types
-    return scan_of(f"{HERE}{digest}:{schema.json()}", schema)
+TABLE = pa.table({"id": pa.array(range(100), pa.int64()), "name": [f"n{number}" for number in range(100)]})
 
 
 def portable(kind: type[DataSource], options: dict[str, str], schema: StructType) -> SourceScan:
     """The source as a class that every process imports."""
     named = {"class": f"{kind.__module__}:{kind.__qualname__}", "options": options, "schema": schema.json()}
-    return scan_of(json.dumps(named), schema)
+    return replace(source_scan(kind(options), schema), reader=json.dumps(named))
 
 
-SCANS = {
-    "a generator": lambda: here(Numbers({"splits": "4"}), NUMBERS),
-    "a generator elsewhere": lambda: portable(Numbers, {"splits": "4"}, NUMBERS),
-    "a list": lambda: here(Tens({}), TENS),
-    "an async generator": lambda: here(Tens({"async": "yes"}), TENS),
-    "an async generator elsewhere": lambda: portable(Tens, {"async": "yes"}, TENS),
+def files(directory: Path) -> SourceScan:
+    """A file that is cut into several splits, and one that is not."""
+    large = pa.table({"id": pa.array(range(20_000), pa.int64())})
+    pq.write_table(large, directory / "a.parquet", row_group_size=1000)
+    pq.write_table(large.slice(0, 5), directory / "b.parquet")
+    options = {"path": str(directory), "splitBytes": str((directory / "a.parquet").stat().st_size // 3)}
+    return portable(Files, options, Files(options).schema())
+
+
+def iceberg(directory: Path) -> SourceScan:
+    """A table of two files, one of which has deleted rows."""
+    catalog = pytest.importorskip("pyiceberg.catalog", reason="needs pyiceberg, of the extra iceberg")
+    from volley.sources.iceberg import Iceberg
+
+    properties = {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}"}
+    made = catalog.load_catalog("volley", **properties)
+    made.create_namespace("sales")
+    table = made.create_table("sales.orders", schema=TABLE.schema)
+    table.append(TABLE.slice(0, 50))
+    table.append(TABLE.slice(50))
+    table.delete("id < 10")
+    options = {"path": "sales.orders"} | {f"catalog.{key}": value for key, value in properties.items()}
+    return portable(Iceberg, options, Iceberg(options).schema())
+
+
+SCANS: dict[str, Callable[[Path], SourceScan]] = {
+    "a generator": lambda _: source_scan(Numbers({"splits": "4"}), NUMBERS),
+    "a generator elsewhere": lambda _: portable(Numbers, {"splits": "4"}, NUMBERS),
+    "a list": lambda _: source_scan(Tens({}), TENS),
+    "an async generator": lambda _: source_scan(Tens({"async": "yes"}), TENS),
+    "an async generator elsewhere": lambda _: portable(Tens, {"async": "yes"}, TENS),
+    "files": files,
+    "iceberg": iceberg,
 }
 
 
 @pytest.fixture(params=SCANS)
-def source_scan(request: pytest.FixtureRequest) -> SourceScan:
-    return SCANS[request.param]()
+def scan(request: pytest.FixtureRequest, tmp_path: Path) -> SourceScan:
+    return SCANS[request.param](tmp_path)
 
 
 class TestDataSourceSplits(SplitSourceContract):
     @pytest.fixture
-    def make_source(self, source_scan: SourceScan) -> Callable[[], SplitSource]:
-        return lambda: DataSourceSplits(source_scan)
+    def make_source(self, scan: SourceScan) -> Callable[[], SplitSource]:
+        return lambda: DataSourceSplits(scan)
 
 
 class TestDataSourceRows(SplitReaderContract):
     @pytest.fixture
-    def reader(self, source_scan: SourceScan) -> SplitReader:
-        return DataSourceRows(source_scan)
+    def reader(self, scan: SourceScan) -> SplitReader:
+        return DataSourceRows(scan)
 
     @pytest.fixture
-    def payloads(self, source_scan: SourceScan) -> Sequence[bytes]:
-        return [split.payload for split in splits_of(DataSourceSplits(source_scan))]
+    def payloads(self, scan: SourceScan) -> Sequence[bytes]:
+        return [split.payload for split in splits_of(DataSourceSplits(scan))]
 
     @pytest.fixture
-    def columns(self, source_scan: SourceScan) -> Sequence[str]:
-        return source_scan.columns[:1]
+    def columns(self, scan: SourceScan) -> Sequence[str]:
+        return scan.columns[:1]
 
 
 class TestPlannedReader(SplitReaderContract):

@@ -12,24 +12,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 from volley.cluster import LocalCluster
+from volley.config import Config
 from volley.errors import BlockMissing, NoWorkers, QueryError
 from volley.plan.nodes import Partitioning, Project
 from volley.rpc import handshake
 from volley.rpc.client import Client
-from volley.rpc.codec import decode, encode
-from volley.rpc.control import Push, Pushed
 from volley.rpc.messages import Failure, TaskDone, TaskFailure
 from volley.security import Security
+from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.factory import close_stores, driver_store
+from volley.shuffle.session_options import options_to_send
 from volley.stages.graph import Output
 from volley.testing.contracts import (
     TransportContract,
+    attempt_id,
+    batch_of,
     commit_task,
     in_a_query,
     numbers,
@@ -41,7 +45,6 @@ from volley.testing.contracts import (
 from volley.transport.base import Transport
 from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTask, FlightTransport, close_fleets, shared_fleet
-from volley.transport.ingest import IngestEndpoint
 
 TIMEOUT_SECONDS = 3.0
 
@@ -73,19 +76,6 @@ class TestFlightTransport(TransportContract):
             return FlightTransport(fleet)
 
         return make
-
-    @pytest.fixture(autouse=True)
-    def _security(self, cluster: LocalCluster) -> None:
-        self.security = cluster.security
-
-    def put(self, endpoint: IngestEndpoint, push: Push, batch: pa.RecordBatch) -> Pushed:
-        with Client(endpoint.addresses[0], self.security) as client:
-            descriptor = flight.FlightDescriptor.for_command(encode(push))
-            writer, reader = client.flight.do_put(descriptor, batch.schema)
-            with writer:
-                writer.write_batch(batch)
-                writer.done_writing()
-                return decode(reader.read().to_pybytes(), Pushed)
 
     @pytest.mark.parametrize("how", ["cancel", "hello"])
     def test_a_worker_that_forgot_its_reservation_fails_the_attempt_alone(
@@ -159,6 +149,61 @@ class TestFlightTransport(TransportContract):
             await running.cancel()
 
         self.run(lambda _: transport, story)
+
+
+class TestSessionOptions:
+    """The workers were started without any options."""
+
+    def test_a_session_chooses_the_store_of_its_queries(
+        self, cluster: LocalCluster, fleet: Fleet, tmp_path: Path
+    ) -> None:
+        config = Config.read({"spark.volley.shuffle.store": tmp_path.as_uri()})
+        shared = driver_store(ShuffleConfig.of(config), cluster.security)
+        transport = FlightTransport(fleet, shared=shared, settings=options_to_send(config))
+
+        async def story() -> None:
+            task = stage_task(numbers(10), Output(Partitioning.SINGLE), 0)
+            done = await commit_task(transport, replace(task, settings=options_to_send(config)))
+            endpoint = await transport.open_ingest(query_id())
+            pushed = await asyncio.to_thread(
+                endpoint.push, attempt_id(7), 1, batch_of(1).schema, [batch_of(1, 2)]
+            )
+            for block in (*done.blocks, *pushed.blocks):
+                assert (block.outlives_worker, block.location) == (True, tmp_path.as_uri())
+                assert sum(batch.num_rows for batch in transport.fetch(block)) == block.rows
+            assert [health.held_bytes for health in cluster.health() if health] == [0, 0]
+            await transport.release(query_id())
+
+        run(story)
+        close_stores()
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+    def test_a_session_chooses_how_data_is_kept(self, fleet: Fleet) -> None:
+        transport = FlightTransport(fleet)
+
+        async def story() -> None:
+            for number, (threshold, spilled) in enumerate([("0.8", False), ("0", True)]):
+                task = stage_task(numbers(1000), Output(Partitioning.SINGLE), number)
+                settings = (("shuffle.spillThreshold", threshold),)
+                done = await commit_task(transport, replace(task, settings=settings))
+                assert [block.spilled_bytes > 0 for block in done.blocks] == [spilled]
+            await transport.release(query_id())
+
+        run(story)
+
+    def test_what_a_worker_does_not_allow_is_a_failure_that_says_so(self, fleet: Fleet) -> None:
+        transport = FlightTransport(fleet)
+
+        async def story() -> None:
+            task = stage_task(numbers(1), Output(Partitioning.SINGLE), 0)
+            settings = (("shuffle.store", "os:system"),)
+            failure = await (await start_task(transport, replace(task, settings=settings))).done()
+            assert isinstance(failure, TaskFailure)
+            assert (failure.failure, failure.code) == (Failure.INTERNAL, "OPTION_REFUSED")
+            assert "cannot let this worker import os:system" in failure.message
+            await transport.release(query_id())
+
+        run(story)
 
 
 class TestSharedFleets:

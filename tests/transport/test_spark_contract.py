@@ -3,24 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 from pyspark.sql import SparkSession
 
 from volley.config import Config
-from volley.rpc.client import Client
-from volley.rpc.codec import decode, encode
-from volley.rpc.control import Push, Pushed, RegisterWorker
-from volley.security import Security
+from volley.ids import AttemptId
+from volley.rpc.control import Pushed
 from volley.testing.contracts import TransportContract
-from volley.transport.base import Transport
-from volley.transport.ingest import IngestEndpoint
+from volley.transport.base import IngestEndpoint, Transport
 from volley.transport.spark import Application, SparkTransport, shared_application
-from volley.transport.spark_task import own_sidecar_address
 
 
 class TestSparkTransport(TransportContract):
@@ -28,7 +23,7 @@ class TestSparkTransport(TransportContract):
 
     @pytest.fixture
     def shared(self, spark_session: SparkSession) -> Application:
-        return shared_application(spark_session.sparkContext, Config.read({}), {})
+        return shared_application(spark_session.sparkContext, Config.read({}))
 
     @pytest.fixture
     def make_transport(self, shared: Application) -> Callable[[int], Transport]:
@@ -39,23 +34,12 @@ class TestSparkTransport(TransportContract):
 
         return make
 
-    def put(self, endpoint: IngestEndpoint, push: Push, batch: pa.RecordBatch) -> Pushed:
-        shared, control, token = endpoint.sidecars, endpoint.control, self.application.security.token
-        command = encode(push)
+    def push(self, endpoint: IngestEndpoint, attempt: AttemptId, batches: Sequence[pa.RecordBatch]) -> Pushed:
+        """In a task of Spark: rows go to the sidecar of its executor."""
 
-        def give(batches: Any) -> Any:
-            security = Security(token)
-            address = own_sidecar_address(shared)
-            with Client(control, security, role="driver") as driver:
-                driver.call("register", RegisterWorker(address))
-            with Client(address, security) as sidecar:
-                for one in batches:
-                    descriptor = flight.FlightDescriptor.for_command(command)
-                    writer, reader = sidecar.flight.do_put(descriptor, one.schema)
-                    with writer:
-                        writer.write_batch(one)
-                        writer.done_writing()
-                        yield bytes(reader.read().to_pybytes())
+        def push(given: Any) -> Any:
+            yield endpoint.push(attempt, 2, batches[0].schema, given)
 
-        (pushed,) = self.application.context.parallelize([batch], 1).mapPartitions(give).collect()
-        return decode(pushed, Pushed)
+        (pushed,) = self.application.context.parallelize(batches, 1).mapPartitions(push).collect()
+        assert isinstance(pushed, Pushed)
+        return pushed

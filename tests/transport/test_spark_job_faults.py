@@ -66,7 +66,7 @@ class Job:
 def run(
     answers: Callable[[list[bytes]], Any], story: Callable[[SparkTransport], Coroutine[Any, Any, None]]
 ) -> None:
-    application = Application(Context(answers), Config.read({}), {})  # type: ignore[arg-type]
+    application = Application(Context(answers), Config.read({}))  # type: ignore[arg-type]
 
     async def told() -> None:
         transport = SparkTransport(application)

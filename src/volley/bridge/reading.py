@@ -4,32 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from volley.batches import make_batch
 from volley.errors import CrossingError, VolleyError
 from volley.rpc.codec import decode, encode
-from volley.security import Security
+from volley.security import Credentials
 from volley.shuffle.base import Block
 from volley.shuffle.factory import ShuffleConfig, reading_store
 
 
 @dataclass(frozen=True)
 class Access:
-    """How another process reads blocks: the token to show, the paths of TLS files there, the store they are in.
+    """How another process reads blocks: what it presents to their holders, and the store that they are in."""
 
-    It travels inside a pickled function, from the driver to its executors, and is in no plan and no option.
-    """
-
-    token: str | None = field(repr=False)
-    files: tuple[str, str, str]
+    credentials: Credentials
     store: ShuffleConfig
-
-    @property
-    def security(self) -> Security:
-        return Security.read("", *self.files, environment={"VOLLEY_TOKEN": self.token or ""})
 
 
 def reader(
@@ -52,7 +44,7 @@ def rows(
 ) -> Iterator[pa.RecordBatch]:
     """CrossingError when they cannot be had: the driver knows it again in what Spark says."""
     try:
-        with reading_store(access.store, access.security) as store:
+        with reading_store(access.store, access.credentials.read()) as store:
             for batch in store.read_many(blocks):
                 columns = [
                     batch.column(place).cast(field.type) for place, field in zip(places, schema, strict=True)

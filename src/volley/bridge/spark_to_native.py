@@ -22,7 +22,6 @@ from volley.bridge.attributes import column_names, logical_of, stands_for_a_quer
 from volley.bridge.boundary import EngineBoundary
 from volley.bridge.native_to_spark import SparkPart, spark_part
 from volley.bridge.pushing import SCHEMA, pushed_of, pusher
-from volley.bridge.reading import Access
 from volley.events import TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.lower.scope import arrow_schema, distinct
@@ -34,7 +33,7 @@ from volley.rpc.control import Pushed
 from volley.rpc.messages import TaskDone
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
-from volley.transport.ingest import IngestEndpoint
+from volley.transport.base import IngestEndpoint
 
 # For a word with all workers, of which some may be gone.
 _RELEASE_SECONDS = 60.0
@@ -70,7 +69,6 @@ class SparkInput:
         places = [ids.index(attribute.id) for attribute in distinct(self.output)]
         schema = arrow_schema(self.output)
         push = pusher(
-            ingest_target.access,
             ingest_target.ingest_endpoint,
             ingest_target.query,
             ingest_target.partitions,
@@ -89,7 +87,6 @@ class IngestTarget:
 
     query: QueryId
     partitions: int
-    access: Access
     ingest_endpoint: IngestEndpoint
     release: Callable[[], Future[None]]
 

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from volley.machine import available_memory_bytes
+from volley.plugins import KINDS, installed, load
 
 _JAVA = 17
 _MEMORY_GIB = 4
@@ -134,6 +135,23 @@ def check_loopback() -> Finding:
     return Finding("loopback port", "ok", f"127.0.0.1:{port} answers")
 
 
+def check_plugins() -> Finding:
+    """List the transports, shuffle stores and data sources that a session can name, and import those of others."""
+    broken = []
+    for kind in KINDS:
+        for plugin in installed(kind):
+            try:
+                load(kind, plugin.name)
+            except Exception as error:
+                broken.append(f"{kind.title} {plugin}: {error}")
+    found = "; ".join(
+        f"{kind.title}s: {', '.join([*kind.builtin, *map(str, installed(kind))]) or 'none'}" for kind in KINDS
+    )
+    if broken:
+        return Finding("plug-ins", "warning", f"{found}. {' '.join(broken)}", "Update or remove its package.")
+    return Finding("plug-ins", "ok", found)
+
+
 def check_native_query() -> Finding:
     """Run one small query natively on a temporary Spark session."""
     import volley
@@ -161,6 +179,7 @@ def check_native_query() -> Finding:
 CHECKS: tuple[Check, ...] = (
     Check("java", "Java", check_java),
     Check("packages", "Package versions", check_packages),
+    Check("plug-ins", "Plug-ins", check_plugins),
     Check("memory", "Memory", check_memory),
     Check("shared memory", "Shared memory", check_shared_memory),
     Check("loopback port", "Loopback port", check_loopback),

@@ -22,7 +22,7 @@ _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]
 def doctor(as_json: bool) -> None:
     """Check this machine, and say how to fix what is wrong.
 
-    Checks Java, package versions, memory, shared memory and loopback ports, and runs one query natively on a
+    Checks Java, package versions, plug-ins, memory, shared memory and loopback ports, and runs one query natively on a
     temporary Spark session. Exit status 1 if something is wrong.
 
     Example: volley doctor --json

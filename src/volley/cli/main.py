@@ -8,6 +8,7 @@ from importlib import import_module
 
 import click
 
+from volley import __version__
 from volley.errors import VolleyError
 
 _COMMANDS = {
@@ -46,7 +47,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="volley-spark", prog_name="volley")
+@click.version_option(__version__, prog_name="volley")
 def cli() -> None:
     """Volley runs PySpark queries natively: Spark plans, DataFusion runs, the rows are Spark's.
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 from dataclasses import asdict
@@ -75,6 +76,11 @@ def worker(
     if python_functions and listening.security.token is None and not listening.insecure:
         raise click.BadParameter(
             "needs a token; otherwise everybody who can connect could run code",
+            param_hint="--python-functions",
+        )
+    if python_functions and importlib.util.find_spec("pyspark") is None:
+        raise click.BadParameter(
+            "needs PySpark, which is not installed: pip install volley-spark instead of volley-worker",
             param_hint="--python-functions",
         )
     config = Config.read(parse_settings(settings))

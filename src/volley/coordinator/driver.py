@@ -74,6 +74,7 @@ class Driver:
         self._materialized = options.materialized_inputs
         self._events = options.events
         self._traceparent = options.traceparent
+        self._settings = options.settings
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
         self._schedule = Schedule(options.query, options.attempts)
@@ -206,6 +207,7 @@ class Driver:
             stage.ordered,
             launch.inputs,
             trace=self._traceparent(attempt.task.stage),
+            settings=self._settings,
         )
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
         if isinstance(ended.outcome, TaskDone):

@@ -7,15 +7,17 @@ worth keeping are shared by all queries of the process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
 from volley.bridge.reading import Access
 from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
+from volley.errors import QueryError
 from volley.ids import QueryId
 from volley.loop import shared_loop
-from volley.security import Security
+from volley.security import Credentials, Security
 from volley.shuffle.base import SharedStore
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.factory import driver_store
@@ -59,14 +61,14 @@ class Deployment(Protocol):
         """Where Spark's tasks push the rows that a native plan reads; None where the worker is this process."""
 
 
-def open_ingest(transport: Transport, access: Access) -> IngestTarget:
+def open_ingest(transport: Transport) -> IngestTarget:
     """Let the workers take rows of Spark's tasks, under a query id of their own."""
     query = QueryId.new()
     loop = shared_loop()
     endpoint = loop.submit(transport.open_ingest(query)).result(_BEGIN_SECONDS)
     assert endpoint is not None, "its workers are other processes"
     partitions = len(transport.workers())
-    return IngestTarget(query, partitions, access, endpoint, lambda: loop.submit(transport.release(query)))
+    return IngestTarget(query, partitions, endpoint, lambda: loop.submit(transport.release(query)))
 
 
 def shared_store(config: Config) -> SharedStore | None:
@@ -80,8 +82,23 @@ def absence_seconds(config: Config) -> float:
     return 0.0 if config.shuffle_store == "memory" else _ABSENCE_SECONDS
 
 
+def runs_python(config: Config, open_transport: Callable[[], Transport]) -> bool:
+    """Whether the owners of all workers that are up let them run Python functions."""
+    if not config.python_functions:
+        return False
+    try:
+        found = open_transport().workers()
+    except QueryError:
+        return False
+    return bool(found) and all(worker.runs_python for worker in found)
+
+
 def read_security(config: Config) -> Security:
     return Security.read(config.token_file, *tls_files(config))
+
+
+def credentials_of(config: Config) -> Credentials:
+    return Credentials(read_security(config).token, tls_files(config))
 
 
 def tls_files(config: Config) -> tuple[str, str, str]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which deployment the options of a session ask for. The only place that reads `spark.volley.transport`."""
+"""Which deployment the options of a session ask for. Only this package reads `spark.volley.transport`.
+
+A deployment is imported when it is chosen: a session that runs in its own process loads neither Flight nor daemons.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,24 @@ from pyspark.sql import SparkSession
 
 from volley.config import Config
 from volley.deployment.base import Deployment
-from volley.deployment.flight import FlightDeployment
-from volley.deployment.local import LocalDeployment
-from volley.deployment.spark import SparkDeployment
 
 
 def choose_deployment(spark: SparkSession, config: Config) -> Deployment:
+    """ConfigError if it names a plug-in that cannot be loaded."""
     match config.transport:
+        case "local":
+            from volley.deployment.local import LocalDeployment
+
+            return LocalDeployment(spark.sparkContext, config)
         case "flight":
+            from volley.deployment.flight import FlightDeployment
+
             return FlightDeployment(config)
         case "spark":
+            from volley.deployment.spark import SparkDeployment
+
             return SparkDeployment(spark, config)
-        case _:
-            return LocalDeployment(spark.sparkContext, config)
+        case plugin:
+            from volley.deployment.plugin import PluginDeployment
+
+            return PluginDeployment(plugin, config)

@@ -8,9 +8,17 @@ from contextlib import ExitStack
 from volley.bridge.reading import Access
 from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
-from volley.deployment.base import absence_seconds, open_ingest, read_security, shared_store, tls_files
-from volley.errors import ConfigError, QueryError
+from volley.deployment.base import (
+    absence_seconds,
+    credentials_of,
+    open_ingest,
+    read_security,
+    runs_python,
+    shared_store,
+)
+from volley.errors import ConfigError
 from volley.shuffle.config import ShuffleConfig
+from volley.shuffle.session_options import options_to_send
 from volley.transport.base import Transport
 from volley.transport.flight import FlightTransport, shared_fleet
 
@@ -26,14 +34,7 @@ class FlightDeployment:
 
     @property
     def runs_python(self) -> bool:
-        """Whether the owners of all workers that are up let them run Python functions."""
-        if not self._config.python_functions:
-            return False
-        try:
-            found = self.open().workers()
-        except QueryError:
-            return False
-        return bool(found) and all(worker.runs_python for worker in found)
+        return runs_python(self._config, self.open)
 
     @property
     def absence_seconds(self) -> float:
@@ -51,14 +52,19 @@ class FlightDeployment:
             )
         shared = shared_store(config)
         fleet = shared_fleet(config.workers, read_security(config), config.worker_timeout_seconds)
-        return FlightTransport(fleet, shared=shared)
+        return FlightTransport(
+            fleet,
+            shared=shared,
+            credentials=credentials_of(config),
+            stall_seconds=config.shuffle_timeout_seconds,
+            settings=options_to_send(config),
+        )
 
     def open_for_spark(self, resources: ExitStack) -> tuple[Transport, Access]:
         return self.open(), self._access()
 
     def ingest(self) -> IngestTarget:
-        return open_ingest(self.open(), self._access())
+        return open_ingest(self.open())
 
     def _access(self) -> Access:
-        config = self._config
-        return Access(read_security(config).token, tls_files(config), ShuffleConfig.of(config))
+        return Access(credentials_of(self._config), ShuffleConfig.of(self._config))

@@ -10,18 +10,16 @@ from functools import partial
 from pyspark import SparkContext
 
 from volley.bridge.reading import Access
-from volley.bridge.served import Served
 from volley.config import Config
-from volley.deployment.base import absence_seconds, read_security, shared_store, tls_files
+from volley.deployment.base import absence_seconds, credentials_of, shared_store, tls_files
 from volley.machine import available_cores
-from volley.security import is_loopback
+from volley.security import Credentials, flight_installed, is_loopback
+from volley.shuffle.base import ShuffleStore
 from volley.shuffle.config import ShuffleConfig
-from volley.shuffle.factory import serving_store
 from volley.shuffle.memory import MemoryStore
 from volley.transport.base import Transport
+from volley.transport.driver_hosts import driver_hosts, runs_locally
 from volley.transport.local import LocalTransport
-from volley.transport.spark_control import driver_hosts, runs_locally
-from volley.worker.server import ServingStore
 
 
 class LocalDeployment:
@@ -42,6 +40,8 @@ class LocalDeployment:
         """The driver has to listen for Spark's tasks, and may do so beyond loopback only with TLS or if told to."""
         if not self._serves_itself:
             return True
+        if not flight_installed():
+            return False
         allowed = self._config.executor_insecure or bool(self._config.tls_certificate_file)
         return allowed or is_loopback(driver_hosts(self._context)[0])
 
@@ -59,9 +59,13 @@ class LocalDeployment:
         access = self._access()
         if not self._serves_itself:
             return self._transport(None), access
+        # Spark's tasks are other processes. Nothing else in this mode needs a server, or Flight.
+        from volley.bridge.served import Served
+        from volley.shuffle.factory import serving_store
+
         served = Served(
             *driver_hosts(self._context),
-            access.security,
+            access.credentials.read(),
             self._config.executor_insecure,
             partial(serving_store, self._config),
         )
@@ -76,7 +80,7 @@ class LocalDeployment:
         """Whether no store beside this process keeps rows for Spark."""
         return self._config.shuffle_store == "memory"
 
-    def _transport(self, serving: ServingStore | None) -> Transport:
+    def _transport(self, serving: ShuffleStore | None) -> Transport:
         return LocalTransport(
             self._config.local_workers,
             self._config.local_cores or available_cores(),
@@ -88,7 +92,7 @@ class LocalDeployment:
     def _access(self) -> Access:
         store = ShuffleConfig.of(self._config)
         if not self._serves_itself:
-            return Access(read_security(self._config).token, tls_files(self._config), store)
+            return Access(credentials_of(self._config), store)
         # A token for this query alone. On this machine nobody else can listen, so TLS would protect nothing.
         files = ("", "", "") if runs_locally(self._context) else tls_files(self._config)
-        return Access(secrets.token_hex(32), files, store)
+        return Access(Credentials(secrets.token_hex(32), files), store)

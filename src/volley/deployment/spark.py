@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from volley.bridge.reading import Access
 from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
-from volley.deployment.base import absence_seconds, open_ingest, shared_store, tls_files
-from volley.settings import settings
+from volley.deployment.base import absence_seconds, open_ingest, shared_store
 from volley.shuffle.config import ShuffleConfig
 from volley.transport.base import Transport
 from volley.transport.spark import Application, SparkTransport, shared_application
@@ -42,11 +41,10 @@ class SparkDeployment:
         return self.open(), self._access()
 
     def ingest(self) -> IngestTarget:
-        return open_ingest(self.open(), self._access())
+        return open_ingest(self.open())
 
     def _access(self) -> Access:
-        token = self._application().security.token
-        return Access(token, tls_files(self._config), ShuffleConfig.of(self._config))
+        return Access(self._application().credentials, ShuffleConfig.of(self._config))
 
     def _application(self) -> Application:
-        return shared_application(self._spark.sparkContext, self._config, settings(self._spark))
+        return shared_application(self._spark.sparkContext, self._config)

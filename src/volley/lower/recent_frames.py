@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
+from volley.formats import STREAMED
+from volley.lower.scope import Streamed
 from volley.lower.symlink_tables import Link
 from volley.plan.nodes import FileScan, Node, OneRow, Range, walk
 from volley.recent import Recent
@@ -44,7 +46,14 @@ def recent_frame(node: Node, context: SessionContext, resources: ExitStack) -> D
 
 
 def keep_frame(node: Node, context: SessionContext, frame: DataFrame, links: tuple[Link, ...]) -> None:
-    """Keep the frame if it reads nothing but files: other rows are those of one task, or large."""
-    leaves = (below for below in walk(node) if not below.children)
-    if all(isinstance(leaf, FileScan | Range | OneRow) for leaf in leaves):
+    """Keep the frame if it reads nothing but linked files: other rows are those of one task, large, or unchecked."""
+    if all(map(_can_be_read_again, walk(node))):
         _frames.put((id(node), id(context)), _Frame(node, context, frame, links))
+
+
+def _can_be_read_again(node: Node) -> bool:
+    if isinstance(node, Streamed):
+        return False
+    if isinstance(node, FileScan):
+        return node.format not in STREAMED
+    return bool(node.children) or isinstance(node, Range | OneRow)

@@ -42,6 +42,8 @@ import org.apache.spark.sql.execution.RangeExec;
 import org.apache.spark.sql.execution.ReusedSubqueryExec;
 import org.apache.spark.sql.execution.ScalarSubquery;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.SubqueryAdaptiveBroadcastExec;
+import org.apache.spark.sql.execution.SubqueryBroadcastExec;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
@@ -265,6 +267,7 @@ public final class PlanReader {
                 expressions("output", scan.output(), expressions);
                 readsFiles = false;
                 expressions("dataFilters", scan.dataFilters(), expressions);
+                prunings(scan.partitionFilters(), expressions);
                 values.key("scan").number(scan(scan));
             } else if (plan instanceof BatchScanExec && ((BatchScanExec) plan).scan() instanceof FileScan) {
                 readsFiles = true;
@@ -294,6 +297,52 @@ public final class PlanReader {
             entries.close('}');
             operators.add(plan);
             return added(1, 1);
+        }
+
+        /** The partition filters of a scan that depend on the rows of another plan. */
+        private void prunings(scala.collection.Seq filters, Text out) {
+            out.key("prunings").open('[');
+            scala.collection.Iterator each = filters.iterator();
+            while (each.hasNext()) {
+                Object filter = each.next();
+                if (filter instanceof DynamicPruningExpression) {
+                    int number = pruning(((DynamicPruningExpression) filter).child());
+                    if (number >= 0) {
+                        out.next().number(number);
+                    }
+                }
+            }
+            out.close(']');
+        }
+
+        /** [Pruning, type, value, id, plan, key]: the value is one of the key in the rows of the plan; -1 if it is another kind. */
+        private int pruning(Expression condition) {
+            if (!(condition instanceof InSubqueryExec)) {
+                return -1;
+            }
+            InSubqueryExec filter = (InSubqueryExec) condition;
+            scala.collection.Seq keys;
+            scala.collection.Seq indices;
+            if (filter.plan() instanceof SubqueryBroadcastExec) {
+                SubqueryBroadcastExec subquery = (SubqueryBroadcastExec) (Object) filter.plan();
+                keys = subquery.buildKeys();
+                indices = subquery.indices();
+            } else if (filter.plan() instanceof SubqueryAdaptiveBroadcastExec) {
+                SubqueryAdaptiveBroadcastExec subquery = (SubqueryAdaptiveBroadcastExec) (Object) filter.plan();
+                keys = subquery.buildKeys();
+                indices = subquery.indices();
+            } else {
+                return -1;
+            }
+            if (indices.size() != 1) {
+                return -1;
+            }
+            int value = part(filter.child());
+            int plan = operator((SparkPlan) ((SparkPlan) filter.plan()).children().apply(0));
+            int key = part((Expression) keys.apply(((Integer) indices.apply(0)).intValue()));
+            entries.next().open('[').next().string("Pruning").next().number(type(filter.dataType()));
+            entries.next().number(value).next().number(id(filter.exprId())).next().number(plan).next().number(key);
+            return ended(1, 1);
         }
 
         private void fields(scala.Product plan, Text expressions, Text values) {

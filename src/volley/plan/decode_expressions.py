@@ -31,6 +31,7 @@ from volley.plan.expressions import (
     SortKey,
     WindowCall,
 )
+from volley.plan.nodes import Aggregate, Project
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
@@ -190,6 +191,14 @@ def _in_subquery(entry: Entry, built: list[Any], types: list[DataType]) -> InSub
     return InSubquery(id_, built[child], built[plan])
 
 
+def _pruning(entry: Entry, built: list[Any], types: list[DataType]) -> InSubquery:
+    """A partition filter by the keys of another plan, each of them once."""
+    _, _, value, id_, plan, key = entry
+    column = Attribute(id_, "key", built[key].type, True)
+    keys = Project((Alias(id_, "key", built[key]),), built[plan])
+    return InSubquery(id_, built[value], Aggregate((column,), (), (), (column,), keys))
+
+
 def _always_true(entry: Entry, built: list[Any], types: list[DataType]) -> Literal:
     """A filter that only skips rows a join above drops anyway, so TRUE is equivalent."""
     return TRUE
@@ -262,6 +271,7 @@ _DECODERS: dict[str, _Decoder] = {
     "InSet": _in_set,
     "ScalarSubquery": _scalar_subquery,
     "InSubqueryExec": _in_subquery,
+    "Pruning": _pruning,
     "DynamicPruningExpression": _always_true,
     "BloomFilterMightContain": _always_true,
     "SortOrder": _sort_key,

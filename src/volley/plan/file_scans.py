@@ -126,6 +126,7 @@ def file_scan(
         unsupported=problem,
         options=() if problem else facts.carried(),
         file_columns=() if problem else tuple(facts.data_names),
+        prunings=() if problem else operator.all("prunings"),
     )
 
 

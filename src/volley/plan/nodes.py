@@ -20,6 +20,7 @@ from volley.plan.expressions import (
     Alias,
     Attribute,
     Expression,
+    InSubquery,
     Scalar,
     SortKey,
     attribute_of,
@@ -54,7 +55,7 @@ class FileScan:
     describe it. `share` is the fraction of the files' bytes that the other columns take. Tasks divide the files, unless
     `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
     read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
-    find columns by position.
+    find columns by position. `prunings` are conditions on partition columns that a join above implies.
     """
 
     format: str
@@ -67,6 +68,7 @@ class FileScan:
     whole: bool = False
     options: tuple[tuple[str, str], ...] = ()
     file_columns: tuple[str, ...] = ()
+    prunings: tuple[InSubquery, ...] = ()
 
     children = ()
 

@@ -122,7 +122,7 @@ class Tables:
 
 
 # The place of the id in entries of these classes. Other ids only have to be distinct.
-_ID_PLACES = {"AttributeReference": 2, "Alias": 3, "ScalarSubquery": 2, "InSubqueryExec": 3}
+_ID_PLACES = {"AttributeReference": 2, "Alias": 3, "ScalarSubquery": 2, "InSubqueryExec": 3, "Pruning": 3}
 
 
 def _restore_ids(entries: list[Any], ids: list[int]) -> None:

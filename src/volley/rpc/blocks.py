@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from volley.fields import Checksum, Count, Matches
+from volley.fields import Checksum, Count, Matches, Positive
 from volley.ids import AttemptId
 
 
@@ -38,9 +38,11 @@ class BlockRequest:
     """Asks another worker for these blocks, one after the other in one stream.
 
     Skip the first `skip_chunks` chunks: the reader already has them from a stream that broke. `codec` (none, lz4,
-    zstd) compresses uncompressed chunks in transit.
+    zstd) compresses uncompressed chunks in transit. Messages of the answer are no larger than `max_message_bytes`, or
+    than the holder allows.
     """
 
     blocks: tuple[Block, ...]
     skip_chunks: Count = 0
     codec: Annotated[str, Matches("none|lz4|zstd")] = "none"
+    max_message_bytes: Positive = 2**63 - 1

@@ -91,12 +91,14 @@ class Pull:
 class Push:
     """Batches follow: the output of an attempt that ran elsewhere, to be spread evenly over `partitions`.
 
-    The blocks are kept until the query is released or, if `driver` is named, until that driver's lease ends.
+    The blocks are kept until the query is released or, if `driver` is named, until that driver's lease ends. `settings`
+    are those of a `TaskSpec`.
     """
 
     driver: Name
     attempt: AttemptId
     partitions: Positive
+    settings: tuple[tuple[Name, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import Any
@@ -141,8 +142,11 @@ def hash_fingerprint() -> str:
     ]
     batch = pa.RecordBatch.from_arrays(columns, [column_name(key.id) for key in keys])
     digest = hashlib.sha256()
-    for chosen in (*((key,) for key in keys), keys):
-        digest.update(json.dumps(asyncio.run(_place_rows(batch, chosen))).encode())
+    # On a thread of its own: that of the caller may run an event loop, as in a notebook.
+    with ThreadPoolExecutor(1, thread_name_prefix="volley-fingerprint") as thread:
+        for chosen in (*((key,) for key in keys), keys):
+            rows = thread.submit(asyncio.run, _place_rows(batch, chosen)).result()
+            digest.update(json.dumps(rows).encode())
     return digest.hexdigest()[:16]
 
 

@@ -75,7 +75,8 @@ class TaskSpec:
     """Everything that an attempt needs. `output` is None for a task whose batches go to the client.
 
     `driver` is the address from which the worker must pull splits, if no driver watches it. `trace` is the
-    W3C `traceparent` for its spans; empty for none."""
+    W3C `traceparent` for its spans; empty for none. `settings` are the session's options for workers, which apply them
+    within the limits of their owner."""
 
     attempt: AttemptId
     plan: Node
@@ -84,6 +85,7 @@ class TaskSpec:
     inputs: tuple[InputBlocks, ...]
     driver: Name = ""
     trace: Name = ""
+    settings: tuple[tuple[Name, str], ...] = ()
     protocol_version: int = PROTOCOL_VERSION
 
 

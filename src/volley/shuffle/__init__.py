@@ -4,3 +4,16 @@
 Batches of one attempt enter, by partition. Once the attempt has committed, anyone who has the name of a block can read
 it. A store knows nothing about plans, and it never decides which attempt wins.
 """
+
+from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore, StoreFactory
+from volley.shuffle.config import RetryPolicy, ShuffleConfig
+
+__all__ = [
+    "Block",
+    "RetryPolicy",
+    "SharedStore",
+    "ShuffleConfig",
+    "ShuffleSink",
+    "ShuffleStore",
+    "StoreFactory",
+]

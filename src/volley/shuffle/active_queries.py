@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -15,7 +15,10 @@ from volley.ended_queries import EndedQueries
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.base import Block, ShuffleSink
-from volley.shuffle.fetch import Fetch, Place
+from volley.shuffle.location import Place
+
+if TYPE_CHECKING:
+    from volley.shuffle.fetch import Fetch
 
 Sink = TypeVar("Sink", bound=ShuffleSink)
 

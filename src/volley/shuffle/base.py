@@ -19,8 +19,10 @@ import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
 from volley.rpc.blocks import Block, BlockRequest
+from volley.security import Security
+from volley.shuffle.config import ShuffleConfig
 
-__all__ = ["Block", "BlockRequest", "SharedStore", "ShuffleSink", "ShuffleStore"]
+__all__ = ["Block", "BlockRequest", "SharedStore", "ShuffleSink", "ShuffleStore", "StoreFactory"]
 
 
 class ShuffleSink(Protocol):
@@ -102,3 +104,17 @@ class SharedStore(ShuffleStore, Protocol):
 
     def close(self) -> None:
         """Release the queries that this process began, and stop all its reads and writes."""
+
+
+class StoreFactory(Protocol):
+    """Opens a shared store in this process. An entry point of the group `volley.shuffle_stores` names one.
+
+    Its attribute `protocol_version` is the version of this contract that its stores keep (`volley.plugins`).
+    """
+
+    def __call__(self, config: ShuffleConfig, *, security: Security, memory_limit_bytes: int) -> SharedStore:
+        """Open the store that `config.store` names; `config.plugin` has the options `spark.volley.plugin.*`.
+
+        Called in the driver, in each worker and in Spark's tasks that read native rows. `memory_limit_bytes` is what
+        its sinks may hold in this process; 0 for a process that only reads. Raises ConfigError for bad options.
+        """

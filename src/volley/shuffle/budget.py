@@ -9,13 +9,11 @@ import threading
 class MemoryBudget:
     """Counts bytes against `limit_bytes`. Shared by all sinks of a worker; safe to use from any thread.
 
-    A sink keeps the memory that it has been given. Above `spill_threshold`, a share of the limit, new sinks get none,
-    so that those that began in memory can finish there.
+    A sink keeps the memory that it has been given.
     """
 
-    def __init__(self, limit_bytes: int, spill_threshold: float) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._threshold_bytes = int(limit_bytes * spill_threshold)
         self._lock = threading.Lock()
         self._held_bytes = 0
 
@@ -32,11 +30,10 @@ class MemoryBudget:
         with self._lock:
             self._held_bytes += size_bytes
 
-    def admit(self, size_bytes: int, *, new: bool) -> bool:
-        """Reserve memory for a sink, `new` if it has none yet. Returns False if the data must go to disk."""
+    def admit(self, size_bytes: int, share: float = 1.0) -> bool:
+        """Reserve memory, unless more than this share of the limit would be in use. False: it must go to disk."""
         with self._lock:
-            limit_bytes = self._threshold_bytes if new else self.limit_bytes
-            if self._held_bytes + size_bytes > limit_bytes:
+            if self._held_bytes + size_bytes > int(self.limit_bytes * share):
                 return False
             self._held_bytes += size_bytes
             return True

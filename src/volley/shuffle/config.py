@@ -32,7 +32,8 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class ShuffleConfig:
-    """`store` is memory (data stays with the workers), service, or the URI of a folder.
+    """`store` is memory (data stays with the workers), service, the URI of a folder, or names a plug-in, whose options
+    are in `plugin`.
 
     `compression` (none, lz4, zstd, or auto for lz4) applies to data on disk and between hosts, never to data in memory.
     Without `map_same_host`, blocks of other processes on this host are fetched over Flight as if they were remote.
@@ -46,6 +47,7 @@ class ShuffleConfig:
     max_message_bytes: int
     compression: str
     retry: RetryPolicy
+    plugin: tuple[tuple[str, str], ...] = ()
     fetch_budget_bytes: int = _FETCH_BYTES
     map_same_host: bool = True
 
@@ -64,6 +66,7 @@ class ShuffleConfig:
                 config.shuffle_retry_delay_ms / 1000,
                 config.shuffle_timeout_seconds,
             ),
+            plugin=config.plugin,
         )
 
     @property

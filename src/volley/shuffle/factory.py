@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates stores from options, in the same way for a driver and its workers."""
+"""Creates stores from options, in the same way for a driver and its workers.
+
+A store is imported when it is chosen: with exchanged data in this process, nothing here needs Flight.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from volley.config import Config
+from volley.config import Config, store_plugin
 from volley.machine import available_memory_bytes
+from volley.plugins import STORES, load
 from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
-from volley.shuffle.base import SharedStore, ShuffleStore
+from volley.shuffle.base import SharedStore, ShuffleStore, StoreFactory
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.config import ShuffleConfig as ShuffleConfig
 from volley.shuffle.location import Location
-from volley.shuffle.object_store import ObjectStore
-from volley.shuffle.service.store import ServiceStore
-from volley.shuffle.shared import WorkerView
-from volley.shuffle.worker_store import WorkerStore
+from volley.shuffle.worker_stores import WorkerStores
+
+if TYPE_CHECKING:
+    from volley.shuffle.worker_store import WorkerStore
 
 # A driver mostly reads, and few tasks run inside it.
 _DRIVER_MEMORY_BYTES = 256 * 2**20
@@ -34,7 +38,14 @@ def new_store(config: ShuffleConfig, security: Security, memory_limit_bytes: int
     if config.store == "memory":
         return None
     if config.store == "service":
+        from volley.shuffle.service.store import ServiceStore
+
         return ServiceStore(config, security, memory_limit_bytes=memory_limit_bytes)
+    if plugin := store_plugin(config.store):
+        make: StoreFactory = load(STORES, plugin)
+        return make(config, security=security, memory_limit_bytes=memory_limit_bytes)
+    from volley.shuffle.object_store import ObjectStore
+
     return ObjectStore(config, memory_limit_bytes=memory_limit_bytes)
 
 
@@ -53,6 +64,8 @@ def reading_store(config: ShuffleConfig, security: Security) -> Iterator[Shuffle
 
 
 def _reader(config: ShuffleConfig, clients: Clients) -> WorkerStore:
+    from volley.shuffle.worker_store import WorkerStore
+
     return WorkerStore(
         Location.here("reader:0"),
         config,
@@ -64,6 +77,8 @@ def _reader(config: ShuffleConfig, clients: Clients) -> WorkerStore:
 
 def serving_store(config: Config, location: Location) -> WorkerStore:
     """A store for a driver that is its own worker. Other processes on this host read its files directly."""
+    from volley.shuffle.worker_store import WorkerStore
+
     shuffle = ShuffleConfig.of(config)
     return WorkerStore(
         location,
@@ -83,51 +98,43 @@ def _refuse_connection(location: Location) -> NoReturn:
 
 @dataclass(frozen=True)
 class ShuffleSettings:
-    """The shuffle options of a worker daemon. Opens its stores."""
+    """The shuffle options of a worker daemon, as its owner set them. Opens its stores."""
 
-    config: ShuffleConfig
+    owner: Config
 
     @classmethod
     def of(cls, config: Config) -> ShuffleSettings:
-        return cls(ShuffleConfig.of(config))
+        return cls(config)
 
     @property
     def memory_fraction(self) -> float:
-        return self.config.memory_fraction
-
-    @property
-    def max_message_bytes(self) -> int:
-        return self.config.max_message_bytes
+        return self.owner.shuffle_memory_fraction
 
     def open_stores(
         self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
-    ) -> WorkerStores:
+    ) -> DaemonStores:
         """Open the stores of the worker that listens at `address`."""
+        from volley.shuffle.worker_store import WorkerStore
+
         clients = Clients(security)
         own = WorkerStore(
             Location.here(address),
-            self.config,
+            ShuffleConfig.of(self.owner),
             memory_limit_bytes=memory_limit_bytes,
             spill_directories=directories,
             connect=lambda location: clients[location.address],
         )
-        return WorkerStores(own, new_store(self.config, security, memory_limit_bytes))
+        return DaemonStores(own, self.owner, lambda config: new_store(config, security, memory_limit_bytes))
 
 
-class WorkerStores:
-    """`own` is what a worker serves to others. `used` is where its attempts write: `own` or a shared store.
+class DaemonStores(WorkerStores):
+    """The stores of a daemon, which serves the blocks of `own` to other workers."""
 
-    With a shared store `own` stays empty, so draining does not wait for it.
-    """
-
-    def __init__(self, own: WorkerStore, shared: SharedStore | None) -> None:
+    def __init__(
+        self, own: WorkerStore, owner: Config, open_shared: Callable[[ShuffleConfig], SharedStore | None]
+    ) -> None:
+        super().__init__(own, owner, open_shared, own.configured)
         self.own = own
-        self.used: ShuffleStore = WorkerView(shared) if shared else own
-        self._shared = shared
-
-    def close(self) -> None:
-        if self._shared:
-            self._shared.close()
 
 
 # ------------------------------------------------------------------------------------------- stores of this process

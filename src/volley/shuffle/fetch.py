@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -18,20 +18,8 @@ from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.frames import Header, Kind, unframe
+from volley.shuffle.location import Place
 
-
-class Holder(Protocol):
-    """A process that holds blocks."""
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def gone(self) -> bool:
-        """Whether it is known to have ended, so that retrying is pointless."""
-
-
-Place = TypeVar("Place", bound=Holder)
 Connect = Callable[[Place], flight.FlightClient]
 """Returns a client of the holder. Called again after a failure."""
 
@@ -58,6 +46,7 @@ class Fetch(Generic[Place]):
         codec: str,
         budget_bytes: int,
         retry_policy: RetryPolicy,
+        max_message_bytes: int,
     ) -> None:
         self._holders = tuple(holders)
         self._asked = 0
@@ -67,6 +56,7 @@ class Fetch(Generic[Place]):
         self._codec = codec
         self._budget_bytes = budget_bytes
         self._retry_policy = retry_policy
+        self._max_message_bytes = max_message_bytes
         self._changed = threading.Condition()
         self._ready: deque[tuple[int, pa.RecordBatch]] = deque()
         self._ready_bytes = 0
@@ -147,7 +137,9 @@ class Fetch(Generic[Place]):
 
     def _read(self, progress: _Progress) -> None:
         """Request the remaining chunks and read them until the end or the first failure."""
-        request = BlockRequest(self._blocks[progress.block :], progress.chunk, self._codec)
+        request = BlockRequest(
+            self._blocks[progress.block :], progress.chunk, self._codec, self._max_message_bytes
+        )
         stream = self._ask(request)
         if stream is None:
             return

@@ -8,11 +8,26 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 _PROC = Path("/proc")
 _TEXT = re.compile(
     r"(?P<address>.+)#(?P<boot>[0-9a-f-]+)/(?P<namespace>\d+)/(?P<pid>\d+)/(?P<started>\d+)", re.ASCII
 )
+
+
+class Holder(Protocol):
+    """A process that holds blocks."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is known to have ended, so that retrying is pointless."""
+
+
+Place = TypeVar("Place", bound=Holder)
 
 
 @dataclass(frozen=True, order=True)

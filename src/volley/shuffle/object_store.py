@@ -29,8 +29,8 @@ from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.chunks import Chunk, Index, Unsealer, check_totals
 from volley.shuffle.config import RetryPolicy, ShuffleConfig
-from volley.shuffle.fetch import Holder
 from volley.shuffle.leases import Leases
+from volley.shuffle.location import Holder
 from volley.shuffle.object_sink import COMMITTED, ObjectSink, folders_of, is_object
 from volley.shuffle.objects import Folder
 from volley.shuffle.prefetch import prefetch
@@ -53,7 +53,7 @@ class ObjectStore:
     ) -> None:
         self._config = config
         self._folder = Folder.open(config.store)
-        self._budget = MemoryBudget(memory_limit_bytes, 1.0)
+        self._budget = MemoryBudget(memory_limit_bytes)
         self._leases = Leases(self._folder, lease_seconds, is_object)
         self._active: ActiveQueries[ObjectSink, Holder] = ActiveQueries()
 

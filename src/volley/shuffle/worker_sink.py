@@ -42,6 +42,7 @@ class WorkerSink(ChunkedSink):
         budget: MemoryBudget,
         directories: Sequence[Path],
         disk_codec: str,
+        spill_threshold: float,
         chunk_bytes: int,
         on_abort: Callable[[AttemptId], None],
     ) -> None:
@@ -49,6 +50,7 @@ class WorkerSink(ChunkedSink):
         self._location = location
         self._budget = budget
         self._disk_codec = disk_codec
+        self._spill_threshold = spill_threshold
         self._on_abort = on_abort
         self._memory: Segment | None = None
         self._memory_bytes = 0
@@ -125,7 +127,9 @@ class WorkerSink(ChunkedSink):
 
     def _place(self, batch: pa.RecordBatch) -> Chunk:
         size_bytes = pa.ipc.get_record_batch_size(batch)
-        if not self._to_disk and self._budget.admit(size_bytes, new=self._memory is None):
+        # A sink that began in memory may finish there.
+        share = self._spill_threshold if self._memory is None else 1.0
+        if not self._to_disk and self._budget.admit(size_bytes, share):
             self._memory_bytes += size_bytes
             sealed = seal(batch, "none")
         else:

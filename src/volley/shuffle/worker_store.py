@@ -9,6 +9,7 @@ serve(ticket)  ->  the blocks that another worker fetches
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +60,16 @@ class WorkerStore:
         self.location = location
         self._name = str(location)
         self._config = config
-        self._budget = MemoryBudget(memory_limit_bytes, config.spill_threshold)
+        self._budget = MemoryBudget(memory_limit_bytes)
         self._directories = tuple(spill_directories)
         self._connect = connect
         self._active: ActiveQueries[WorkerSink, Location] = ActiveQueries()
+
+    def configured(self, config: ShuffleConfig) -> WorkerStore:
+        """The same store, for those who write and read with other options."""
+        view = copy.copy(self)
+        view._config = config
+        return view
 
     # -------------------------------------------------------------------------------------------------- writing
 
@@ -76,6 +83,7 @@ class WorkerStore:
                 budget=self._budget,
                 directories=self._directories,
                 disk_codec=self._config.codec,
+                spill_threshold=self._config.spill_threshold,
                 chunk_bytes=min(CHUNK_BYTES, self._config.max_message_bytes),
                 on_abort=self._active.forget_sink,
             ),
@@ -122,6 +130,7 @@ class WorkerStore:
             codec=self.codec_from(holders[0]),
             budget_bytes=self._config.fetch_budget_bytes,
             retry_policy=self._config.retry,
+            max_message_bytes=self._config.max_message_bytes,
         )
 
     def _is_local(self, block: Block) -> bool:
@@ -183,7 +192,8 @@ class WorkerStore:
                     data = _bytes(block, index, chunk, files)
                     # Chunks on disk were compressed when they were written.
                     codec = request.codec if name.in_memory else "none"
-                    yield from split_chunk(number, chunk, data, codec, self._config.max_message_bytes)
+                    limit_bytes = min(request.max_message_bytes, self._config.max_message_bytes)
+                    yield from split_chunk(number, chunk, data, codec, limit_bytes)
         except BlockMissing as error:
             kind = Kind.DAMAGED if isinstance(error, BlockDamaged) else Kind.MISSING
             yield frame(Header(kind, block=number), pa.py_buffer(error.message.encode()))

@@ -24,6 +24,7 @@ from volley.stages.absorb import absorb, chain, describe_small
 from volley.stages.graph import Stage, StageGraph
 from volley.stages.layout import Layout
 from volley.stages.limits import PlannerLimits
+from volley.stages.partition_pruning import prune_partitions
 from volley.stages.resize import Produced, resize
 from volley.stages.runtime_filters import Finished, apply_runtime_filter, limit_bytes
 from volley.stages.selectivity import may_shrink
@@ -96,12 +97,14 @@ def _next_ready(plan: AdaptivePlan, finished: Sizes) -> Stage | None:
 
 def answer(plan: AdaptivePlan, subquery: int, result: pa.Table) -> AdaptivePlan:
     """Insert the result of a subquery into the plans that use it. Raises DataError if it is not a valid value."""
+
+    def insert(stage: Stage) -> Stage:
+        pruned = prune_partitions(stage.plan, {subquery: result})
+        decisions = (*stage.decisions, *pruned.decisions)
+        return replace(stage, plan=with_results(pruned.plan, {subquery: result}), decisions=decisions)
+
     return plan.with_stages(
-        *(
-            replace(stage, plan=with_results(stage.plan, {subquery: result}))
-            for stage in plan.stages
-            if subquery in subquery_stages(stage.plan)
-        )
+        *(insert(stage) for stage in plan.stages if subquery in subquery_stages(stage.plan))
     )
 
 

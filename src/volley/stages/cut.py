@@ -37,6 +37,7 @@ from volley.stages.fuse import (
 )
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.limits import PlannerLimits
+from volley.stages.partition_pruning import keep_useful_prunings
 from volley.stages.reuse import merge_equal_stages
 from volley.stages.row_counts import RowCounts
 from volley.stages.scans import scan_tasks, scans_of
@@ -94,6 +95,7 @@ class _Cutter:
 
     def last_stage(self, plan: Node) -> Node:
         """Cut off all stages but the last, into `stages`, and return the plan of the last one."""
+        plan = keep_useful_prunings(plan, self._limits)
         arranged = self._arrange(with_subqueries(plan, self._subquery))
         return self._cut_exchanges(self._row_counts.keep(arranged))
 

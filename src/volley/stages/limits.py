@@ -35,6 +35,8 @@ class PlannerLimits:
     runtime_filter_bytes: int = 64 * _MIB
     """What a task may read to drop rows that no join needs. Files are compressed, exchanged rows are not."""
 
+    pruned_scan_bytes: int = 4 * _MIB
+    """A smaller scan is not pruned by the keys of a join: it is read before they are known."""
     open_file_bytes: int = 256 * 2**10
     """Opening a file costs as much as reading this many bytes."""
     min_split_bytes: int = 8 * _MIB

@@ -44,6 +44,8 @@ class NumbersPartition(InputPartition):
 
 
 class Numbers(DataSource):
+    protocol_version = 1
+
     @classmethod
     def name(cls) -> str:
         return "numbers"

@@ -10,7 +10,8 @@
       .batches()                    yields its rows, for a task of the result stage
       .done()                       waits for TaskDone or TaskFailure
       .cancel()                     stops it
-    open_ingest(query)            where others may push rows that the query reads
+    open_ingest(query)            where others may push rows that the query reads; returns an IngestEndpoint:
+      .push(attempt, batches)       sends them, from another process
     fetch(block)                  the batches of a block, wherever it is
     release(query)                stop everything of the query and free what it holds
 
@@ -21,7 +22,8 @@ blocks and may be called from any thread.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -29,8 +31,10 @@ import pyarrow as pa
 from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
 from volley.rpc.blocks import Block
+from volley.rpc.control import Pushed
 from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec, WorkerInfo
-from volley.transport.ingest import IngestEndpoint
+from volley.security import Security
+from volley.shuffle.base import SharedStore
 
 
 class RunningTask(Protocol):
@@ -74,6 +78,19 @@ class ReportsProgress(Protocol):
         """What the attempt has read so far, without waiting; None if that is not known yet."""
 
 
+class IngestEndpoint(Protocol):
+    """Where rows that are computed elsewhere enter the stores of the workers. Pickled and sent to Spark's tasks."""
+
+    def push(
+        self, attempt: AttemptId, partitions: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> Pushed:
+        """Hand over the whole output of an attempt, spread over `partitions`. Returns once a store has committed it.
+
+        Called in another process, and blocks. Each attempt is pushed once. Raises a VolleyError or OSError if the rows
+        may not have arrived; nobody reads them then.
+        """
+
+
 class Transport(Protocol):
     """Connects one query with its workers."""
 
@@ -107,3 +124,34 @@ class Transport(Protocol):
 
     async def release(self, query: QueryId) -> None:
         """Cancel what still runs for the query and free everything that any worker holds for it."""
+
+
+@dataclass(frozen=True)
+class TransportContext:
+    """What a `TransportFactory` gets from a session.
+
+    `settings` are its options `spark.volley.plugin.*`, without that prefix. `shared` is the store beside the workers
+    that the session uses; None if each worker keeps what it wrote. `worker_settings` are the session's options for
+    workers: every `TaskSpec` has them, and every `Push` needs them.
+    """
+
+    settings: Mapping[str, str]
+    workers: tuple[str, ...]
+    timeout_seconds: float
+    security: Security
+    shared: SharedStore | None
+    worker_settings: tuple[tuple[str, str], ...] = ()
+
+
+class TransportFactory(Protocol):
+    """Opens a transport. An entry point of the group `volley.transports` names one.
+
+    Its attribute `protocol_version` is the version of this contract that its transports keep (`volley.plugins`).
+    """
+
+    def __call__(self, context: TransportContext) -> Transport:
+        """The way to the workers, for one query. Raises NoWorkers if none answers and ConfigError for bad options.
+
+        A query may open several, and drop one unused without `release`. So a transport starts nothing before the first
+        call; connections that are worth keeping belong to the process (`volley.runtime`).
+        """

@@ -36,12 +36,13 @@ from volley.rpc.messages import (
     WorkerInfo,
 )
 from volley.runtime import Phase, Shared
-from volley.security import Security
+from volley.security import Credentials, Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.factory import driver_reader
+from volley.shuffle.session_options import Options
 from volley.shuffle.shared import QueryLease
 from volley.transport.fleet import WORKER_LOST, Fleet, FleetLease, Peer
-from volley.transport.ingest import IngestEndpoint
+from volley.transport.ingest import FlightIngest
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 
@@ -49,7 +50,8 @@ RESULT_BUFFER_BYTES = 64 * 2**20
 class FlightTransport:
     """A `Transport` over a fleet. One per query. A leased fleet stays open until `release`.
 
-    `shared` is a store that the workers use in addition to their own.
+    `shared` is a store that the workers use in addition to their own. `credentials` and the session's `settings` are
+    for those who push rows; a worker that takes none of them for `stall_seconds` is considered lost.
     """
 
     def __init__(
@@ -57,11 +59,17 @@ class FlightTransport:
         fleet: Fleet | FleetLease,
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         shared: SharedStore | None = None,
+        credentials: Credentials | None = None,
+        stall_seconds: float = 20.0,
+        settings: Options = (),
     ) -> None:
         self._lease = fleet if isinstance(fleet, FleetLease) else None
         self._fleet = fleet.fleet if isinstance(fleet, FleetLease) else fleet
         self._data = QueryLease(shared) if shared else None
         self._result_buffer_bytes = result_buffer_bytes
+        self._credentials = credentials or Credentials(self._fleet.security.token)
+        self._stall_seconds = stall_seconds
+        self._settings = settings
 
     def workers(self) -> Sequence[WorkerInfo]:
         return [info for peer in self._fleet.peers if (info := peer.info)]
@@ -100,12 +108,14 @@ class FlightTransport:
             raise
         return running
 
-    async def open_ingest(self, query: QueryId) -> IngestEndpoint:
+    async def open_ingest(self, query: QueryId) -> FlightIngest:
         """Let anyone who has the token push rows to the workers, until `release` of the query."""
         self._fleet.begin(query)
         if self._data:
             await self._data.begin(query)
-        return IngestEndpoint(tuple(worker.name for worker in self.workers()), self._fleet.driver)
+        addresses = tuple(worker.name for worker in self.workers())
+        driver = self._fleet.driver
+        return FlightIngest(addresses, driver, self._credentials, self._stall_seconds, self._settings)
 
     def fetch(self, block: Block) -> Iterator[pa.RecordBatch]:
         if self._data and block.outlives_worker:

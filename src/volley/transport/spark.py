@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +29,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from volley.config import PREFIX, Config, parse_bytes
+from volley.config import Config, parse_bytes
 from volley.errors import PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId, StageId
 from volley.rpc.client import Client
@@ -46,15 +46,16 @@ from volley.rpc.messages import (
     WorkerInfo,
 )
 from volley.runtime import Phase, Shared
-from volley.security import Security
+from volley.security import Credentials, Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.factory import driver_reader
 from volley.shuffle.shared import QueryLease
 from volley.transport.base import RunningTask
+from volley.transport.driver_hosts import driver_hosts
 from volley.transport.executor import SidecarSettings
 from volley.transport.failed import FailedTask
-from volley.transport.ingest import IngestEndpoint
-from volley.transport.spark_control import Channel, Control, driver_hosts
+from volley.transport.ingest import SidecarIngest
+from volley.transport.spark_control import Channel, Control
 from volley.transport.spark_task import coordinator_attempt, perform
 
 # Attempts that start within this time become one job. A stage starts all its attempts at once.
@@ -79,7 +80,7 @@ class Application:
     """What the queries of one SparkContext with the same settings share: the token, the known sidecars and the control
     server for executors. Raises ConfigError if the driver must not listen for them."""
 
-    def __init__(self, context: SparkContext, config: Config, options: Mapping[str, str]) -> None:
+    def __init__(self, context: SparkContext, config: Config) -> None:
         self.context = context
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-spark")
         self.jobs = ThreadPoolExecutor(_JOB_THREADS, thread_name_prefix="volley-spark-job")
@@ -91,9 +92,11 @@ class Application:
             insecure=config.executor_insecure,
             memory_bytes=config.executor_memory or _overhead_bytes(context),
             cores_a_task=int(context.getConf().get("spark.task.cpus", "1")),
-            options={key: value for key, value in options.items() if key.startswith("shuffle.")},
+            options=dict(config.shuffle_options),
         )
-        self.security = Security.read("", *settings.files, environment={"VOLLEY_TOKEN": settings.token})
+        self.credentials = Credentials(settings.token, settings.files)
+        self.security = self.credentials.read()
+        self.stall_seconds = config.shuffle_timeout_seconds
         self._lock = threading.Lock()
         self._holders: set[str] = set()
         hosts = driver_hosts(context)
@@ -135,9 +138,8 @@ _applications: Shared[tuple[SparkContext, _Settings], Application] = Shared(
 )
 
 
-def shared_application(context: SparkContext, config: Config, settings: Mapping[str, str]) -> Application:
+def shared_application(context: SparkContext, config: Config) -> Application:
     """The shared `Application` for these settings. Sidecars cannot change theirs: other settings need another one."""
-    options = {key.removeprefix(PREFIX): value for key, value in settings.items()}
     key = (
         config.executor_memory,
         config.executor_insecure,
@@ -145,12 +147,12 @@ def shared_application(context: SparkContext, config: Config, settings: Mapping[
         config.tls_ca_file,
         config.tls_certificate_file,
         config.tls_key_file,
-        *sorted(item for item in options.items() if item[0].startswith("shuffle.")),
+        *config.shuffle_options,
     )
     with _applications.locked() as applications:
         for other in [other for other in applications if other[0]._jsc is None]:
             applications.pop(other).close()  # its SparkContext was stopped
-        return _applications.get((context, key), lambda: Application(context, config, options))
+        return _applications.get((context, key), lambda: Application(context, config))
 
 
 def close_applications() -> None:
@@ -220,11 +222,17 @@ class SparkTransport:
         job.tasks.append(running)
         return running
 
-    async def open_ingest(self, query: QueryId) -> IngestEndpoint:
+    async def open_ingest(self, query: QueryId) -> SidecarIngest:
         """Let Spark tasks push rows to the sidecars of their executors, until `release` of the query."""
         if self._data:
             await self._data.begin(query)
-        return IngestEndpoint(sidecars=self._application.shared, control=self._application.control.address)
+        application = self._application
+        return SidecarIngest(
+            application.shared,
+            application.control.address,
+            application.credentials,
+            application.stall_seconds,
+        )
 
     def listen(self, attempt: AttemptId, ended: Callable[[TaskDone | TaskFailure], None]) -> Channel:
         """Open the control channel of an attempt. `ended` gets outcomes that arrive before the end of the Spark job."""

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkContext
 
 from volley.errors import QueryError
 from volley.ids import AttemptId
@@ -33,20 +32,6 @@ from volley.transport.spark_task import coordinator_attempt
 # The longest wait that a caller may ask for: it blocks a thread of the driver meanwhile.
 _LONGEST_WAIT_SECONDS = 10.0
 _STOP_SECONDS = 5.0
-
-
-def driver_hosts(context: SparkContext) -> tuple[str, str]:
-    """The host that the driver binds to, and the host that executors connect to. The same as for Spark's services."""
-    if runs_locally(context):
-        return "127.0.0.1", "127.0.0.1"
-    conf = context.getConf()
-    host = conf.get("spark.driver.host") or "127.0.0.1"
-    return conf.get("spark.driver.bindAddress") or host, host
-
-
-def runs_locally(context: SparkContext) -> bool:
-    """Whether all Spark tasks run on the driver's machine."""
-    return str(context.master).startswith("local")
 
 
 class Channel:

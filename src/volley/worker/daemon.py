@@ -32,7 +32,6 @@ from volley.rpc.control import Health
 from volley.rpc.handshake import Identity
 from volley.rpc.server import address_of, listen, reachable_name
 from volley.security import Security
-from volley.shuffle.base import ShuffleStore
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
 from volley.worker.external_attempts import ExternalAttempts
@@ -41,20 +40,18 @@ from volley.worker.pulling import Pulls
 from volley.worker.scratch import Scratch
 from volley.worker.server import ServingStore, Worker, WorkerServer
 from volley.worker.slots import Slots
+from volley.worker.stores import Stores
 
 # How long the server may take to shut down before the daemon stops anyway.
 _STOP_SECONDS = 5.0
 _DRAIN_STEP_SECONDS = 0.05
 
 
-class Stores(Protocol):
-    """The stores of one worker: `own` serves its blocks to others; attempts write to and read from `used`."""
+class DaemonStores(Stores, Protocol):
+    """The stores of a daemon, which serves the blocks of `own` to others."""
 
     @property
     def own(self) -> ServingStore: ...
-
-    @property
-    def used(self) -> ShuffleStore: ...
 
     def close(self) -> None: ...
 
@@ -65,12 +62,9 @@ class ShuffleSettings(Protocol):
     @property
     def memory_fraction(self) -> float: ...
 
-    @property
-    def max_message_bytes(self) -> int: ...
-
     def open_stores(
         self, address: str, memory_limit_bytes: int, directories: Sequence[Path], security: Security
-    ) -> Stores: ...
+    ) -> DaemonStores: ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +132,7 @@ class Daemon:
             self.address,
             settings.slots,
             settings.cores,
-            self._stores.used,
+            self._stores,
             memory=memory,
             runs_python=settings.python_functions,
             on_end=self._metrics.observe,
@@ -152,7 +146,6 @@ class Daemon:
             ExternalAttempts(slots, self._pulls),
             self._stores.own,
             self.budget,
-            settings.shuffle.max_message_bytes,
             self._loop,
         )
 

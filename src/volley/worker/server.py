@@ -62,7 +62,6 @@ class Worker:
     external_attempts: ExternalAttempts
     store: ServingStore
     budget: WorkerBudget
-    max_message_bytes: int
     loop: LoopThread
     started: float = field(default_factory=time.monotonic)
 
@@ -99,7 +98,8 @@ class WorkerServer(Server):
             return worker.store.serve(ticket)
         wanted = decode(ticket.removeprefix(RESULT_TICKET), AttemptId)
         attempt = worker.loop.submit(_find(worker.slots, wanted)).result()
-        return attempt.schema, _pull_batches(worker, attempt.batches())
+        limit_bytes = worker.slots.stores.max_message_bytes(attempt.settings)
+        return attempt.schema, _pull_batches(worker, attempt.batches(), limit_bytes)
 
     def receive(
         self, command: bytes, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
@@ -108,7 +108,8 @@ class WorkerServer(Server):
         push = decode(command, Push)
         if push.driver:
             worker.loop.submit(_adopt(worker, push)).result()
-        blocks = receive(push, (chunk.data for chunk in reader), worker.slots.store)
+        store = worker.slots.stores.of(push.attempt.query, push.settings)
+        blocks = receive(push, (chunk.data for chunk in reader), store)
         writer.write(encode(Pushed(push.attempt, blocks, worker.slots.name)))
 
 
@@ -170,10 +171,12 @@ async def _find(slots: Slots, attempt: AttemptId) -> Attempt:
     return slots[attempt]
 
 
-def _pull_batches(worker: Worker, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pull_batches(
+    worker: Worker, batches: AsyncIterator[pa.RecordBatch], limit_bytes: int
+) -> Iterator[pa.RecordBatch]:
     """The batches of an attempt, on a Flight thread that waits while the peer does not read."""
     while (batch := worker.loop.submit(_next(batches)).result()) is not None:
-        yield from slice_batch(batch, worker.max_message_bytes)
+        yield from slice_batch(batch, limit_bytes)
 
 
 def _next(batches: AsyncIterator[pa.RecordBatch]) -> Coroutine[Any, Any, pa.RecordBatch | None]:

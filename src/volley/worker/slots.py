@@ -22,6 +22,7 @@ from volley.errors import DataError, QueryError
 from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
 from volley.log_format import about
+from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
 from volley.plan.nodes import walk
 from volley.plan.python_nodes import PythonNode
@@ -31,6 +32,7 @@ from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
 from volley.worker.fragment import Running
 from volley.worker.split_queue import SplitQueues
+from volley.worker.stores import OneStore, Settings, Stores
 from volley.worker.task import failure_of, run_task
 
 _log = logging.getLogger(__name__)
@@ -47,8 +49,8 @@ class NotReserved(QueryError):
 class Slots:
     """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`.
 
-    Without `runs_python`, attempts that call Python functions fail.
-    `on_end` is told how each attempt ended.
+    Attempts write to `stores`, which may be one store for all sessions. Without `runs_python`, attempts that call
+    Python functions fail. `on_end` is told how each attempt ended.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Slots:
         name: str,
         limit: int,
         cores: int,
-        store: ShuffleStore,
+        stores: ShuffleStore | Stores,
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         memory: OperatorMemory | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
@@ -67,7 +69,7 @@ class Slots:
         self.runs_python = runs_python
         self.limit = limit
         self._cores = cores
-        self._store = store
+        self.stores: Stores = stores if isinstance(stores, Stores) else OneStore(stores)
         self._result_buffer_bytes = result_buffer_bytes
         self._memory = memory
         self._reservation_seconds = reservation_seconds
@@ -76,11 +78,6 @@ class Slots:
         self._attempts: dict[AttemptId, Attempt] = {}
         self._released = EndedQueries()
         self._draining = False
-
-    @property
-    def store(self) -> ShuffleStore:
-        """The store that attempts write to."""
-        return self._store
 
     @property
     def running(self) -> int:
@@ -121,7 +118,7 @@ class Slots:
         del self._reserved[task.attempt]
         attempt = Attempt(
             task,
-            self._store,
+            self.stores,
             self._cores,
             self._memory,
             self._result_buffer_bytes,
@@ -157,7 +154,7 @@ class Slots:
         self._reserved = {attempt: at for attempt, at in self._reserved.items() if _query(attempt) != query}
         mine = [attempt for attempt in self._attempts if _query(attempt) == query]
         await asyncio.gather(*(self._attempts.pop(attempt).cancel() for attempt in mine))
-        self._store.release(query)
+        self.stores.release(query)
 
 
 class Attempt:
@@ -166,7 +163,7 @@ class Attempt:
     def __init__(
         self,
         task: TaskSpec,
-        store: ShuffleStore,
+        stores: Stores,
         cores: int,
         memory: OperatorMemory | None,
         result_buffer_bytes: int,
@@ -182,13 +179,18 @@ class Attempt:
         self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
         self._tell: Callable[[SplitRequest], None] = self._requests.put_nowait
         self._split_queues = SplitQueues(task.attempt, lambda request: self._tell(request))
-        self._task = asyncio.create_task(self._run(store, cores, memory))
+        self._task = asyncio.create_task(self._run(stores, cores, memory))
         self._task.add_done_callback(lambda _: self._ready.put_nowait(None))
         self._task.add_done_callback(lambda _: self._requests.put_nowait(None))
 
     @property
     def attempt(self) -> AttemptId:
         return self._spec.attempt
+
+    @property
+    def settings(self) -> Settings:
+        """The options of its session."""
+        return self._spec.settings
 
     @property
     def schema(self) -> pa.Schema:
@@ -246,11 +248,14 @@ class Attempt:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(
-        self, store: ShuffleStore, cores: int, memory: OperatorMemory | None
-    ) -> TaskDone | TaskFailure:
+    async def _run(self, stores: Stores, cores: int, memory: OperatorMemory | None) -> TaskDone | TaskFailure:
         try:
             self._check_python()
+            chosen = (self.attempt.query, self.settings)
+            if stores.is_open(self.settings):
+                store = stores.of(*chosen)
+            else:
+                store = await run_blocking(Work.STORE, stores.of, *chosen)
             return await run_task(
                 self._spec, store, cores, self._give, memory, self._split_queues, self._set_running
             )

@@ -8,8 +8,6 @@ from functools import lru_cache
 import pyarrow as pa
 from datafusion import Expr, ScalarUDF, udf
 
-from volley.jvm.connections import EvaluationError
-from volley.jvm.programs import evaluate
 from volley.lower.registry import always, translates
 from volley.lower.semantics import ExactnessError
 from volley.plan.expressions import JVM_EXPRESSION, Call
@@ -33,6 +31,10 @@ def run_program(number: int, call: Call, arguments: list[Expr]) -> Expr:
 # One object per program, so that DataFusion recognizes equal calls.
 @lru_cache(maxsize=1024)
 def _function(number: int, result: pa.DataType, arguments: tuple[pa.DataType, ...]) -> ScalarUDF:
+    # Only a driver has a JVM. Workers may not even have PySpark.
+    from volley.jvm.connections import EvaluationError
+    from volley.jvm.programs import evaluate
+
     def run(*columns: pa.Array) -> pa.Array:
         try:
             return evaluate(number, columns)

@@ -287,7 +287,8 @@ class ShuffleServerState:
                     yield _problem(Kind.MISSING, number, f"{block}: chunk {chunk}: {error}.")
                     return
                 self.counts.add("bytes_read", data.size)
-                yield from split_chunk(number, chunk, data, request.codec, _MESSAGE_BYTES)
+                limit_bytes = min(request.max_message_bytes, _MESSAGE_BYTES)
+                yield from split_chunk(number, chunk, data, request.codec, limit_bytes)
         self.counts.add("blocks_read", len(request.blocks))
 
     def _find(self, block: Block) -> tuple[bytes, list[Stored]]:

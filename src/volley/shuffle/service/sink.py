@@ -279,7 +279,7 @@ class ServiceSink(ChunkedSink):
     def _keep(self, partition: _Partition, data: pa.Buffer) -> None:
         if partition.kept is None:
             return
-        if self._budget.admit(data.size, new=False):
+        if self._budget.admit(data.size):
             partition.kept.append(data)
             partition.kept_bytes += data.size
         else:

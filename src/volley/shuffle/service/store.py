@@ -60,7 +60,7 @@ class ServiceStore:
         self._config = config
         self._room_seconds = room_seconds
         self._client = ServiceClient(config.servers, security, config.retry)
-        self._budget = MemoryBudget(memory_limit_bytes, 1.0)
+        self._budget = MemoryBudget(memory_limit_bytes)
         self._application = application or f"application {secrets.token_hex(4)}"
         self._pool = ThreadPoolExecutor(_PUSHES, thread_name_prefix="volley-push")
         self._active: ActiveQueries[ServiceSink, Replica] = ActiveQueries()
@@ -172,6 +172,7 @@ class ServiceStore:
             codec="none",
             budget_bytes=self._config.fetch_budget_bytes,
             retry_policy=self._config.retry,
+            max_message_bytes=self._config.max_message_bytes,
         )
 
     def _holders(self, block: Block) -> list[Replica]:

@@ -12,7 +12,12 @@ from __future__ import annotations
 from volley.testing.contracts.attempts import NUMBER, attempt_id, batch_of, in_a_query, numbers, query_id
 from volley.testing.contracts.shared_store import SharedStoreContract
 from volley.testing.contracts.shuffle_store import ShuffleStoreContract, read_values, write_block
-from volley.testing.contracts.split_source import SplitReaderContract, SplitSourceContract, splits_of
+from volley.testing.contracts.split_source import (
+    SplitReaderContract,
+    SplitSourceContract,
+    source_scan,
+    splits_of,
+)
 from volley.testing.contracts.transport import (
     TransportContract,
     commit_task,
@@ -38,6 +43,7 @@ __all__ = [
     "query_id",
     "read_values",
     "result_task",
+    "source_scan",
     "splits_of",
     "stage_task",
     "start_task",

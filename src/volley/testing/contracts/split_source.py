@@ -4,13 +4,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from volley.plan.expressions import Attribute
+from volley.plan.local_registry import register
+from volley.plan.nodes import HERE, SourceScan
+from volley.plan.types import parse_type
 from volley.splits.source import Split, SplitReader, SplitSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
 
 
 class SplitSourceContract:
@@ -88,6 +98,18 @@ def _rows(reader: SplitReader, payload: bytes, columns: Sequence[str]) -> list[t
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     ]
     return sorted(found, key=repr)
+
+
+def source_scan(source: DataSource, schema: StructType) -> SourceScan:
+    """A scan of a data source of PySpark, for its `DataSourceSplits` and `DataSourceRows`."""
+    from pyspark import cloudpickle
+
+    digest = register(cloudpickle.dumps(source))  # type: ignore[no-untyped-call]  # it has no types
+    output = tuple(
+        Attribute(number, field.name, parse_type(json.loads(field.dataType.json())))
+        for number, field in enumerate(schema.fields)
+    )
+    return SourceScan(type(source).name(), f"{HERE}{digest}:{schema.json()}", tuple(schema.names), output)
 
 
 def splits_of(source: SplitSource, limit: int | None = None) -> list[Split]:

@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import pyspark
-
 from volley.errors import PythonWorkerLost
 from volley.machine import available_cores
 from volley.plan.python_nodes import PythonProcess
@@ -236,6 +234,9 @@ def _variables(own: dict[str, str], directory: str) -> dict[str, str]:
 
 def _pyspark_paths() -> list[str]:
     """The archives with which Spark starts its own workers; where there are none, the package of this process."""
+    # Imported here, because workers that run no Python functions need no PySpark.
+    import pyspark
+
     package = Path(pyspark.__file__).parent
     found = sorted((package / "python" / "lib").glob("*.zip"))
     return [str(path) for path in found] or [str(package.parent)]
