@@ -67,7 +67,7 @@ ON_SPARK = {
     "digits": b'{"m": 1.005}\n',
     # Times 100, this is 44 modulo 2^128.
     "overflow": b'{"m": 3402823669209384634633746074317682115}\n',
-    "exponent": b'{"m": 1e2}\n',
+    "exponent": b'{"m": 1e38}\n',
     "date": b'{"d": "2024-1-1"}\n{"d": 1}\n',
     "time": b'{"t": "2024-01-01T00:00:00Z"}\n',
     "invalid UTF-8": b'{"s": "\xff"}\n',

@@ -88,8 +88,9 @@ def _unsafe_decimals(columns: list[Attribute]) -> re.Pattern[bytes] | None:
     scales = [column.type.scale for column in columns if isinstance(column.type, DecimalType)]
     if not scales:
         return None
-    digits = min(19, 38 - max(scales))
-    return re.compile(rb"[0-9]{%d}|[0-9][eE]" % (digits + 1))
+    # With so many digits, an exponent of one digit and this scale, a number is less than 10 ** 38.
+    digits = max(0, min(19, 29 - max(scales)))
+    return re.compile(rb"[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}" % (digits + 1))
 
 
 def _parse(block: bytes, columns: list[Attribute]) -> pa.Table:
