@@ -12,10 +12,13 @@ JOBS ?= 2
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 TRANSPORTS ?= local flight spark
 STORES ?= memory service object
+# Releases of Spark, all that are tested by default, and suites of scripts/test_versions.py.
+VERSIONS ?=
+SUITES ?=
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix fuzz docstrings lint bench docs docs-functions java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz docstrings lint bench docs docs-functions java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -25,6 +28,7 @@ help:
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
+	@echo "make test-versions  the suites with every tested release of Spark                 (VERSIONS=4.0 SUITES=tpch)"
 	@echo "make fuzz         random programs against Spark; differences become tests        (SECONDS=60 SEED=0)"
 	@echo "make docstrings   PySpark's docstring examples: which run natively, and what blocks others"
 	@echo "make lint         ruff and mypy"
@@ -68,6 +72,11 @@ test-matrix: $(READY) java
 		$(BIN)/pytest -q $(PARALLEL) --transport $$transport --store $$store $(MATRIX_SUITES); \
 	done; done
 
+# Makes an environment for each release under .venvs, and writes docs/versions.json, from which `make docs` makes a table.
+test-versions: $(READY) java
+	@$(BIN)/python scripts/test_versions.py --jobs $(JOBS) $(VERSIONS:%=--release %) $(SUITES:%=--suite %)
+	@$(BIN)/python docs/generate.py
+
 fuzz: $(READY) java
 	@$(BIN)/python -m volley.testing.fuzz --seconds $(SECONDS) --seed $(SEED)
 
@@ -88,5 +97,5 @@ docs-functions: $(READY)
 	$(BIN)/python docs/functions.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis fuzz-findings spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .venvs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis fuzz-findings spark-warehouse metastore_db derby.log
 	find src tests docs examples -name __pycache__ -type d -prune -exec rm -rf {} +

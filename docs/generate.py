@@ -4,6 +4,7 @@
     python docs/generate.py            write the pages
     python docs/generate.py --check    exit status 1 if a page is not up to date
 
+The table of docs/versions.md comes from docs/versions.json, written by `make test-versions`.
 The figures in the README come from docs/bench/tpch.json, written by
 `volley bench tpch --scale 1 --check --json docs/bench/tpch.json`.
 """
@@ -22,6 +23,7 @@ from typing import Any
 from volley.config import OPTIONS
 from volley.plan.read_rules import READ_RULES, ReadRules
 from volley.plan.read_rules import Rule as ReadRule
+from volley.spark_versions.registry import VERSIONS, tested_releases
 from volley.support.expressions import EXPRESSIONS
 from volley.support.operators import AGGREGATES, GENERATORS, JOINS, OPERATORS, WINDOWS, Rule
 from volley.support.reasons import MEANINGS
@@ -204,6 +206,52 @@ def _reasons() -> str:
     )
 
 
+def versions() -> str:
+    """Which releases of Spark the suites have run with, and what they found."""
+    found: dict[str, Any] = json.loads((HERE / "versions.json").read_text(encoding="utf-8"))
+    suites = list(dict.fromkeys(suite for version in found.values() for suite in version["suites"]))
+    rows = [
+        (version["pyspark"], *(_describe_suite(version["suites"].get(suite)) for suite in suites))
+        for version in found.values()
+    ]
+    return (
+        HEADER.format(source="docs/versions.json, which `make test-versions` writes")
+        + "# Releases of Spark\n\n"
+        + f"Volley is tested with Spark {tested_releases()}: `pip install volley-spark` beside any of them works.\n"
+        + "pip installs the newest. An older release is refused by `volley.enable`, and so is a newer one unless\n"
+        + "`spark.volley.allowUntestedSpark=true`. `volley doctor` names other packages that do not fit.\n\n"
+        + "## What differs\n\n"
+        + _table(("release", "what Spark runs there that is native elsewhere"), _differences())
+        + "\n## What was tested\n\n"
+        + "`make test-versions` makes an environment for each release and runs these suites there, with that Spark as\n"
+        + "the oracle. Tests of what a release does not have are left out. The share is that of the queries of the\n"
+        + "tests that Volley ran alone; many tests are about queries that it does not.\n\n"
+        + _table(("PySpark", *suites), rows)
+    )
+
+
+def _differences() -> list[tuple[str, str]]:
+    rows = []
+    for version in VERSIONS:
+        lacks = []
+        if not version.has_writer_commands:
+            lacks.append("`saveAsTable` (other writes, and CREATE TABLE AS SELECT, are native)")
+        if not version.speaks_worker_protocol:
+            lacks.append("Python functions (UDFs, `mapInPandas`, `applyInPandas`, ...)")
+        rows.append((version.release, "; ".join(lacks) or "nothing"))
+    return rows
+
+
+def _describe_suite(counts: dict[str, int] | None) -> str:
+    """Tests that passed, and the share of queries that ran natively."""
+    if counts is None:
+        return ""
+    passed = counts["tests"] - counts["failed"] - counts["skipped"]
+    failed = f", {counts['failed']} failed" if counts["failed"] else ""
+    share = f", {counts['native'] / counts['queries']:.0%} native" if counts["queries"] else ""
+    return f"{passed} passed{failed}{share}"
+
+
 def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [headings, tuple("---" for _ in headings), *rows]
     return "".join("| " + " | ".join(_cell(cell) for cell in line) + " |\n" for line in lines)
@@ -220,6 +268,7 @@ def _code(text: str) -> str:
 PAGES = {
     HERE / "configuration.md": configuration,
     HERE / "supported.md": supported,
+    HERE / "versions.md": versions,
     HERE / "formats.md": formats,
     README: readme,
 }

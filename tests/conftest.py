@@ -11,11 +11,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from packaging.version import Version
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
@@ -26,6 +27,7 @@ from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.cluster import LocalCluster
+from volley.spark_versions.registry import current
 from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deploy
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restore_conf
@@ -69,12 +71,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Files that need Java come first. They take longest, and a long file at the end would leave the other processes idle.
     """
+    _leave_out(config, items, _is_too_new)
     long = {item.path for item in items if item.get_closest_marker("spark")}
     items.sort(key=lambda item: item.path not in long)
     if (config.getoption("--transport"), config.getoption("--store")) == (TRANSPORTS[0], STORES[0]):
         return
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("embedded")])
-    items[:] = [item for item in items if not item.get_closest_marker("embedded")]
+    _leave_out(config, items, lambda item: item.get_closest_marker("embedded") is not None)
+
+
+def _is_too_new(item: pytest.Item) -> bool:
+    """Whether the test is about something that this release of Spark does not have."""
+    since = item.get_closest_marker("since")
+    return since is not None and Version(current().release) < Version(since.args[0])
+
+
+def _leave_out(
+    config: pytest.Config, items: list[pytest.Item], condition: Callable[[pytest.Item], bool]
+) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if condition(item)])
+    items[:] = [item for item in items if not condition(item)]
 
 
 @pytest.fixture(scope="session")

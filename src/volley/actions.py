@@ -132,14 +132,18 @@ def _one_by_one(rows: Iterator[Any]) -> Chunks:
 
 
 def write(
-    spark: SparkSession, action: str, make_command: Callable[[], Java], original: Callable[[], None]
+    spark: SparkSession, action: str, make_command: Callable[[], Java | None], original: Callable[[], None]
 ) -> None:
-    """Write what a logical command of Spark says, natively or through `original`.
+    """Write what a logical command of Spark says, natively or through `original`, which also serves if there is none.
 
     Rows go from the workers to files that nobody sees; when all of them are there, one commit makes them the table.
     """
     with Query(spark, action) as query:
-        command = analyzed(spark, make_command())
+        made = make_command()
+        if made is None:
+            _leave(query, f"Spark {spark.version} does not give the command of this write")
+            return query.finish(query.ask_spark(original))
+        command = analyzed(spark, made)
         decision = query.decide(lambda decider: decider.decide_write(command))
         if decision.write is not None:
             query.list_in_spark_ui(decision, decision.write.rows)
@@ -150,7 +154,7 @@ def write(
                 return Answer(None)
             return Answer(None, _write_files(query, decision))
 
-        query.finish(query.try_natively(natively) or query.ask_spark(original))
+        return query.finish(query.try_natively(natively) or query.ask_spark(original))
 
 
 def _write_files(query: Query, decision: Decision) -> int:
@@ -175,9 +179,14 @@ def _write_files(query: Query, decision: Decision) -> int:
 def pass_on(spark: SparkSession, action: str, original: Callable[[], Value]) -> Value:
     """Let Spark run an action that has no native form. `spark.volley.fallback` holds for it as for others."""
     with Query(spark, action) as query:
-        reason = Unsupported(Reason.ACTION, action, "it has no native form")
-        query.decide(lambda decider: Decision("spark", (reason,)))
+        _leave(query, "it has no native form")
         return query.finish(query.ask_spark(original))
+
+
+def _leave(query: Query, detail: str) -> None:
+    """Decide that Spark runs an action."""
+    reason = Unsupported(Reason.ACTION, query.action, detail)
+    query.decide(lambda decider: Decision("spark", (reason,)))
 
 
 def record_only(spark: SparkSession, action: str, original: Callable[[], Value]) -> Value:

@@ -144,6 +144,13 @@ OPTIONS: tuple[Option, ...] = (
         _boolean,
     ),
     Option(
+        "allowUntestedSpark",
+        "boolean",
+        "false",
+        "Enable Volley on a release of Spark that is newer than those it is tested with.",
+        _boolean,
+    ),
+    Option(
         "fallback",
         "choice",
         "allow",
@@ -165,14 +172,16 @@ OPTIONS: tuple[Option, ...] = (
         "worker.timeoutSeconds",
         "number",
         "10",
-        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere.",
+        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere. When all are"
+        " lost, a query waits as long for one to come back.",
         _seconds,
     ),
     Option(
         "tokenFile",
         "file",
         "",
-        "File with the token for worker daemons. Default: the environment variable VOLLEY_TOKEN.",
+        "File with the token for daemons. Default: the environment variable VOLLEY_TOKEN; if all of them are on this"
+        " machine, the token of this user that `volley worker` made.",
         str,
     ),
     Option(
@@ -445,6 +454,7 @@ class Config:
     """The options of one query, read once when it starts."""
 
     enabled: bool
+    allow_untested_spark: bool
     fallback: str
     transport: str
     workers: tuple[str, ...]

@@ -4,6 +4,8 @@
 VolleyError                      code, what happened, what to do next
 +-- ConfigError                  an option has an invalid value
 +-- SessionError                 this Spark session cannot be enabled
+|   +-- ConnectServerElsewhere   the Spark Connect server of a session is not in this process
+|   +-- VersionNotSupported      Spark, Java or a package is a version that Volley is not tested with
 +-- FallbackError                spark.volley.fallback=error and something is not native
 +-- CaptureError                 Spark's plan could not be read exactly
 +-- QueryError                   a native query failed
@@ -62,6 +64,14 @@ class ConfigError(VolleyError):
 
 class SessionError(VolleyError):
     code = "SESSION_NOT_SUPPORTED"
+
+
+class ConnectServerElsewhere(SessionError):
+    code = "CONNECT_SERVER_ELSEWHERE"
+
+
+class VersionNotSupported(SessionError):
+    code = "VERSION_NOT_SUPPORTED"
 
 
 class FallbackError(VolleyError):

@@ -21,14 +21,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.merge import MergeIntoWriter
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 from pyspark.sql.types import StructType
 
 from volley import actions
 from volley.batches import empty_batch
 from volley.bridge.result import NativeResult
+from volley.bridge.writer_commands import insert_command, save_as_table_command, save_command
 from volley.plan.jvm import Java
+from volley.spark_versions.arrow import arrow_schema
+from volley.spark_versions.registry import current
 
 Original = Callable[..., Any]
 
@@ -66,20 +68,21 @@ def _collect_as_arrow(
     frame: DataFrame,
     split_batches: bool = False,
     empty_list_if_zero_records: bool = True,
-    prefers_large_var_types: bool = False,
+    **named: Any,
 ) -> list[pa.RecordBatch]:
+    # Before Spark 4.2 the session says whether types are large; the callers cast to what they want.
+    large = bool(named.get("prefers_large_var_types"))
+
     def native(result: NativeResult) -> list[pa.RecordBatch]:
         # The schema that Spark's own Arrow has here: toArrow and toPandas build on it.
-        schema = to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=prefers_large_var_types)
+        schema = arrow_schema(frame.schema, prefers_large_types=large)
         batches = list(result.table(schema).to_batches())
         if batches or empty_list_if_zero_records:
             return [batch for batch in batches if batch.num_rows] or batches[:1]
         return [empty_batch(schema)]
 
     def spark() -> list[pa.RecordBatch]:
-        batches: list[pa.RecordBatch] = original(
-            frame, split_batches, empty_list_if_zero_records, prefers_large_var_types
-        )
+        batches: list[pa.RecordBatch] = original(frame, split_batches, empty_list_if_zero_records, **named)
         return batches
 
     return actions.run(frame, "toArrow", native=native, spark=spark)
@@ -123,7 +126,7 @@ def _to_local_iterator(
     )
 
 
-def _show_string(
+def show_string(
     original: Original,
     frame: DataFrame,
     n: int = 20,
@@ -146,9 +149,12 @@ def _repr_html(original: Original, frame: DataFrame) -> str:
 
 
 def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -> str:
+    if not frame.columns and not current().keeps_rows_without_columns:
+        return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
+
     def native(result: NativeResult) -> str:
         # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
-        table = result.table(to_arrow_schema(frame.schema, timezone="UTC"))
+        table = result.table(arrow_schema(frame.schema))
         return original(frame.sparkSession.createDataFrame(table, frame.schema))
 
     # One more than is shown, so that Spark says that there are more.
@@ -169,8 +175,14 @@ def _eager_rows(frame: DataFrame) -> int:
 
 
 def _rows(table: pa.Table, frame: DataFrame) -> list[Row]:
-    rows: list[Row] = ArrowTableToRowsConversion.convert(table, frame.schema)
-    return rows
+    convert: Callable[..., list[Row]] = ArrowTableToRowsConversion.convert
+    if not current().has_binary_option:
+        return convert(table, frame.schema)
+    binary_as_bytes = str(frame.sparkSession.conf.get(_BINARY_AS_BYTES)).lower() == "true"
+    return convert(table, frame.schema, binary_as_bytes=binary_as_bytes)
+
+
+_BINARY_AS_BYTES = "spark.sql.execution.pyspark.binaryAsBytes"
 
 
 # ------------------------------------------------------------------------------------------------ the writes
@@ -201,9 +213,7 @@ def _save_format(format: str, original: Original, writer: DataFrameWriter, *args
 
 
 def _save_to(writer: DataFrameWriter, path: str | None, action: str, original: Callable[[], None]) -> None:
-    spark = writer._spark
-    where = spark._jvm.scala.Option.apply(path)  # type: ignore[union-attr]
-    actions.write(spark, action, lambda: writer._jwrite.saveCommand(where), original)
+    actions.write(writer._spark, action, lambda: save_command(writer, path), original)
 
 
 def _insert_into(
@@ -214,7 +224,7 @@ def _insert_into(
     actions.write(
         writer._spark,
         "insertInto",
-        lambda: writer._jwrite.insertIntoCommand(tableName),
+        lambda: insert_command(writer, tableName),
         lambda: original(writer, tableName),
     )
 
@@ -232,7 +242,7 @@ def _save_as_table(
     actions.write(
         writer._spark,
         "saveAsTable",
-        lambda: writer._jwrite.saveAsTableCommand(name),
+        lambda: save_as_table_command(writer, name),
         lambda: original(writer, name),
     )
 
@@ -318,7 +328,7 @@ INTERCEPTS: tuple[Intercept, ...] = (
     _frame_action("isEmpty", _is_empty),
     _frame_action("tail", _tail),
     _frame_action("toLocalIterator", _to_local_iterator),
-    _frame_action("_show_string", _show_string, "show"),
+    _frame_action("_show_string", show_string, "show"),
     _frame_action("__repr__", _repr, "show", _is_eager_text),
     _frame_action("_repr_html_", _repr_html, "show", _is_eager),
     *(

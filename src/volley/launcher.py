@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from volley.errors import ConnectServerElsewhere
 from volley.session import enable
 
 
@@ -29,8 +30,11 @@ def enable_all_sessions() -> None:
     @wraps(get_or_create)
     def get_enabled(self: Any) -> SparkSession:
         session = get_or_create(self)
-        # A Spark Connect session is none that Volley can enable, and the program may well want one.
-        return enable(session) if issubclass(type(session), SparkSession) else session
+        try:
+            return enable(session)
+        except ConnectServerElsewhere:
+            # The program wants a server that Volley cannot see into.
+            return session
 
     builder.getOrCreate = get_enabled  # type: ignore[method-assign]
 

@@ -17,10 +17,11 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from volley import session_state
+from volley import connect_seam, session_state
 from volley.actions import record_only
 from volley.callers import warn_caller
 from volley.config import Config, store_plugin
+from volley.connect.local_server import classic_session, is_connect
 from volley.deployment.factory import choose_deployment
 from volley.deployment.option_scopes import find_without_effect
 from volley.errors import SessionError
@@ -31,6 +32,7 @@ from volley.plan.capture import prepare
 from volley.plan.local_data import remember
 from volley.plugins import SOURCES, STORES, Plugin, installed, load
 from volley.settings import ENABLED, SEAM, settings, switch
+from volley.version_checks import check_versions
 
 _lock = threading.Lock()
 _installed = False
@@ -44,38 +46,45 @@ _thread = threading.local()
 def enable(spark: SparkSession) -> SparkSession:
     """Let Volley answer this session's queries where it can do so exactly. Calling it again changes nothing.
 
-    A session with `spark.volley.enabled=false`, say from the command line, stays off, with a warning. Raises
-    SessionError for a session that has no plan to read (Spark Connect) and ConfigError for a bad option.
+    A session with `spark.volley.enabled=false`, say from the command line, stays off, with a warning. A session of
+    Spark Connect must have its server in this process (`.remote("local[*]")`), or ConnectServerElsewhere is raised.
+    Raises VersionNotSupported if Spark or a package is a version that Volley was not tested with, and ConfigError for
+    a bad option.
     """
-    _check_classic(spark)
-    # A plug-in that cannot be loaded is an error now, and not at the first query.
-    chosen = settings(spark)
+    _check_kind(spark)
+    classic = classic_session(spark)
+    chosen = settings(classic)
     config = Config.read(chosen)
-    choose_deployment(spark, config)
+    check_versions(classic, config)
+    # A plug-in that cannot be loaded is an error now, and not at the first query.
+    choose_deployment(classic, config)
     if plugin := store_plugin(config.shuffle_store):
         load(STORES, plugin)
     for sentence in find_without_effect(config, chosen):
         warn_caller(sentence)
     _install()
-    session = session_state.session_id(spark)
-    if switch(spark) is False and session not in _turned_off:
+    if is_connect(spark):
+        connect_seam.install()
+    session = session_state.session_id(classic)
+    if switch(classic) is False and session not in _turned_off:
         warn_caller(
             f"{ENABLED}=false is set, so Volley stays off and volley.enable changes nothing. "
             f"Remove the option, or set it to true, to turn Volley on."
         )
         return spark
-    prepare(spark.sparkContext._gateway)
-    _register_sources(spark, session)
-    spark.conf.set(ENABLED, "true")
+    prepare(classic.sparkContext._gateway)
+    _register_sources(classic, session)
+    classic.conf.set(ENABLED, "true")
     _turned_off.discard(session)
     return spark
 
 
 def disable(spark: SparkSession) -> SparkSession:
     """Give this session's queries back to Spark."""
-    if switch(spark) is not False:
-        _turned_off.add(session_state.session_id(spark))
-    spark.conf.set(ENABLED, "false")
+    classic = classic_session(spark)
+    if switch(classic) is not False:
+        _turned_off.add(session_state.session_id(classic))
+    classic.conf.set(ENABLED, "false")
     return spark
 
 
@@ -93,18 +102,12 @@ def _register_sources(spark: SparkSession, session: str) -> None:
             warn_caller(f"The data source {plugin} cannot be used: {error}")
 
 
-def _check_classic(spark: SparkSession) -> None:
+def _check_kind(spark: SparkSession) -> None:
     # Asked of the type, not by isinstance: a checker would take what follows for unreachable.
-    if issubclass(type(spark), SparkSession):
+    if issubclass(type(spark), SparkSession) or is_connect(spark):
         return
     kind = f"{type(spark).__module__}.{type(spark).__qualname__}"
-    hint = "Pass the SparkSession that your program uses."
-    if kind.startswith("pyspark.sql.connect."):
-        hint = (
-            "A Spark Connect session keeps its plan on the server. Use a classic session: "
-            "SparkSession.builder.master(...) instead of .remote(...)."
-        )
-    raise SessionError(f"{kind} is not a classic SparkSession.", hint=hint)
+    raise SessionError(f"{kind} is not a SparkSession.", hint="Pass the SparkSession that your program uses.")
 
 
 def _install() -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from volley.cancellation import CancellationToken
+from volley.connect.local_server import classic_session
 from volley.observe.report import QueryReport
 
 
@@ -40,7 +41,7 @@ _mine = threading.local()
 
 def session_id(spark: SparkSession) -> str:
     """The id of the JVM session: PySpark may have several objects for one session."""
-    return str(spark._jsparkSession.sessionUUID())
+    return str(classic_session(spark)._jsparkSession.sessionUUID())
 
 
 def last_query(spark: SparkSession) -> QueryReport | None:

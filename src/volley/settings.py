@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.config import PREFIX, read_enabled
+from volley.connect.local_server import classic_session
 
 ENABLED = PREFIX + "enabled"
 SEAM = "_volley_seam"
@@ -21,7 +22,7 @@ def settings(spark: SparkSession) -> dict[str, str]:
 def explicit_settings(spark: SparkSession) -> dict[str, str]:
     """All options that are set on this session, in one call to the JVM: a Java map costs several per entry."""
     separator = "\x01"
-    text = spark._jsparkSession.conf().getAll().mkString(separator)
+    text = classic_session(spark)._jsparkSession.conf().getAll().mkString(separator)
     pairs = (entry.partition(" -> ") for entry in text.split(separator))
     return {key: value for key, _, value in pairs}
 

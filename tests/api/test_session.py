@@ -200,13 +200,21 @@ def test_several_threads_at_once(people: SparkSession) -> None:
     assert answers == [(sum(range(number, 40, 4)), "native") for number in range(4)]
 
 
-def test_a_connect_session_is_refused(spark: SparkSession) -> None:
-    class Connected:
-        __module__ = "pyspark.sql.connect.session"
+@pytest.mark.since("4.1")
+@pytest.mark.parametrize("as_bytes", ["true", "false"])
+def test_binary_values_have_the_type_that_the_session_wants(spark: SparkSession, as_bytes: str) -> None:
+    spark.conf.set("spark.sql.execution.pyspark.binaryAsBytes", as_bytes)
+    frame = spark.sql("select X'00ff' as raw, array(X'01') as list")
+    native, report = frame.collect(), volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "native"
+    volley.disable(spark)
+    assert [type(native[0].raw), type(native[0].list[0])] == [bytes if as_bytes == "true" else bytearray] * 2
+    assert native == frame.collect()
 
-    with pytest.raises(SessionError, match="Spark Connect"):
-        volley.enable(Connected())  # type: ignore[arg-type]
-    with pytest.raises(SessionError, match="classic SparkSession"):
+
+def test_what_is_no_session_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(SessionError, match="is not a SparkSession"):
         volley.enable("spark")  # type: ignore[arg-type]
 
 

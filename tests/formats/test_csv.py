@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
+from volley.spark_versions.registry import current
 from volley.testing.rows import assert_same_rows
 
 SCHEMA = "a string, b int, c date"
@@ -207,7 +208,8 @@ def test_compressed_files(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(data[:60]) + gzip.compress(data[60:]))
     (tmp_path / "b.csv.bz2").write_bytes(bz2.compress(data))
     (tmp_path / "c.csv").write_bytes(data)
-    (tmp_path / "d.csv.zst").write_bytes(pa.compress(data, "zstd", asbytes=True))
+    if current().reads_zstd_text:
+        (tmp_path / "d.csv.zst").write_bytes(pa.compress(data, "zstd", asbytes=True))
     header = {"header": "true"}
 
     def summary(session: SparkSession) -> DataFrame:

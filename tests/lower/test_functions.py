@@ -11,8 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from packaging.version import Version
 from pyspark.sql import SparkSession
 
+from volley.spark_versions.registry import current
 from volley.testing.expressions import compare_expressions
 from volley.testing.rows import assert_same_rows
 
@@ -30,6 +32,13 @@ _ARRAYS = [
     "size(array(i))", "named_struct('a', array(i), 'b', ar)", "if(i = 1, ar, array())",
     "try_element_at(array(1, 2, 3), i)", "get(array(7, i), 1)", "array(i, 1)[1]", "array(1, 2)[0]",
 ]  # fmt: skip
+# Before Spark 4.3, Spark's own code reads beside an array at the smallest integer, which can end its JVM, and
+# substring_index fails for it.
+_NOT_BEFORE_4_3 = {
+    "element_at(ar, i)", "try_element_at(ar, i)", "try_element_at(array(1, 2, 3), i)", "substring_index(s, 'ab', n)",
+    "substring_index(s, 'é', n)", "substring_index(s, ',', n)",
+}  # fmt: skip
+_LEFT_OUT = _NOT_BEFORE_4_3 if Version(current().release) < Version("4.3") else set()
 _CONSTANTS = [
     "array(1, 2)", "array('a', null)", "array(array(1), array(2, null))", "named_struct('a', 1, 'b', 'x')",
     "array(struct(1 as a, date'2020-01-01' as d, timestamp'2020-01-01 00:00:00' as t, 1.5BD as m))", "X'01ff'",
@@ -178,9 +187,9 @@ def _dates() -> pa.Table:
 
 
 CORPORA: dict[str, tuple[Callable[[], pa.Table], list[str]]] = {
-    "arrays": (_arrays, _ARRAYS),
+    "arrays": (_arrays, [text for text in _ARRAYS if text not in _LEFT_OUT]),
     "constants": (_arrays, _CONSTANTS),
-    "texts": (_texts, _TEXTS),
+    "texts": (_texts, [text for text in _TEXTS if text not in _LEFT_OUT]),
     "numbers": (_numbers, _NUMBERS),
     "dates": (_dates, _DATES),
 }

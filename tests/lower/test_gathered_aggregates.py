@@ -81,7 +81,8 @@ def test_across_tasks(tables: SparkSession) -> None:
         "select mode(x) from values (1), (2) v(x)",
         "select collect_set(id) from t",
         "select listagg(cast(id as string)) within group (order by k) from (select /*+ repartition(3) */ * from t)",
-        "select corr(k, 1) from t",
+        # Spark 4.0 divides by zero.
+        pytest.param("select corr(k, 1) from t", marks=pytest.mark.since("4.1")),
         "select percentile(f, 0.5) from t where f = 0.0 or f = 1.5",
     ],
 )

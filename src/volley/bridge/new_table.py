@@ -16,7 +16,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from volley.bridge.partitions import add_partitions
-from volley.plan.jvm import Java, singleton
+from volley.plan.jvm import Java, copy_with, singleton
+from volley.spark_versions.registry import current
 from volley.support.reasons import Reason, Unsupported
 
 _CREATE = "CreateDataSourceTableAsSelectCommand"
@@ -24,8 +25,7 @@ _SAVE = "SaveAsV1TableCommand"
 
 # Positions of the arguments of `copy`, from 1.
 _IDENTIFIER, _STORAGE, _SCHEMA, _TRACKS_PARTITIONS = 1, 3, 4, 18
-_TABLE_FIELDS, _STORAGE_FIELDS, _LOCATION = 22, 7, 1
-_CREATE_FIELDS, _SAVE_FIELDS, _QUERY = 4, 3, 3
+_LOCATION, _QUERY = 1, 3
 
 
 def makes_a_table(command: Java) -> bool:
@@ -34,8 +34,7 @@ def makes_a_table(command: Java) -> bool:
 
 def with_query(command: Java, query: Java) -> Java:
     """The command over other rows."""
-    fields = {_CREATE: _CREATE_FIELDS, _SAVE: _SAVE_FIELDS}[str(command.getClass().getSimpleName())]
-    return _copy(command, fields, {_QUERY: query})
+    return copy_with(command, {_QUERY: query})
 
 
 class NewTable:
@@ -64,11 +63,11 @@ class NewTable:
         keeps_list = bool(partition_names) and bool(
             session.sessionState().conf().manageFilesourcePartitions()
         )
-        storage = _copy(table.storage(), _STORAGE_FIELDS, {_LOCATION: self._some(self._location)})
+        storage = copy_with(table.storage(), {_LOCATION: self._some(self._location)})
         changes = {_STORAGE: storage, _SCHEMA: self._schema(partition_names)}
         if keeps_list:
             changes[_TRACKS_PARTITIONS] = True
-        self._catalog.createTable(_copy(table, _TABLE_FIELDS, changes), False, False)
+        self._catalog.createTable(copy_with(table, changes), False, False)
         if keeps_list:
             add_partitions(self._spark, table.identifier(), folders)
         commands = self._spark._jvm.org.apache.spark.sql.execution.command  # type: ignore[union-attr]
@@ -143,7 +142,7 @@ def _created(spark: SparkSession, command: Java) -> Java:
     state = spark._jsparkSession.sessionState()
     described = command.tableDesc()
     identifier = state.catalog().qualifyIdentifier(described.identifier())
-    table = _copy(described, _TABLE_FIELDS, {_IDENTIFIER: identifier})
+    table = copy_with(described, {_IDENTIFIER: identifier})
     jvm: Any = spark._jvm
     creation = jvm.org.apache.spark.sql.execution.datasources.CreateTable(
         table, command.mode(), jvm.scala.Option.apply(command.query())
@@ -170,7 +169,7 @@ def _insert(spark: SparkSession, command: Java, location: Java, mode: str, table
         made.bucketSpec(),
         getattr(made.storage().properties(), "$plus")(path),
         jvm.scala.Option.apply(table),
-        nothing,
+        *[nothing] * current().data_source_options,
     )
     return source.planForWriting(getattr(jvm.org.apache.spark.sql.SaveMode, mode), command.query())
 
@@ -184,11 +183,3 @@ def _reads(query: Java, directory: str) -> bool:
     roots = (each.location().rootPaths() for each in files)
     paths = (list_.apply(n).toUri().getPath() for list_ in roots for n in range(list_.size()))
     return any(Path(path).is_relative_to(directory) for path in paths)
-
-
-def _copy(java: Java, fields: int, changes: dict[int, Any]) -> Java:
-    """A case class with some of its arguments changed, by their positions."""
-    kept = (
-        changes[n] if n in changes else getattr(java, f"copy$default${n}")() for n in range(1, fields + 1)
-    )
-    return java.copy(*kept)

@@ -32,8 +32,8 @@ class NativeResult:
         """All rows, under `schema` if given: its columns correspond by position."""
         return self._table(list(self), schema or self.schema)
 
-    def last_rows(self, count: int) -> pa.Table:
-        """The last rows only; what came before is let go on the way."""
+    def last_rows(self, count: int, schema: pa.Schema | None = None) -> pa.Table:
+        """The last rows only, under `schema` if given; what came before is let go on the way."""
         kept: deque[pa.RecordBatch] = deque()
         held = 0
         for batch in self:
@@ -43,7 +43,7 @@ class NativeResult:
                 held -= kept.popleft().num_rows
                 if not kept:
                     break
-        table = self._table(list(kept), self.schema)
+        table = self._table(list(kept), schema or self.schema)
         if not len(self.schema):
             # A slice of it would have all its rows.
             return table_without_columns(min(table.num_rows, count))

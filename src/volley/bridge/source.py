@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from volley.plan.jvm import Java
 from volley.shuffle.base import Block
+from volley.spark_versions.registry import current
 
 
 def divided(blocks: Sequence[Block], readers: int) -> list[list[Block]]:
@@ -54,7 +55,7 @@ def arrow_source(
         spark._jsparkSession,
         option.apply(_statistics(spark, rows, size_bytes)),
         option.empty(),
-        False,
+        *current().logical_rdd_arguments,
     )
 
 

@@ -12,14 +12,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.version import Version
-
+from volley.errors import VersionNotSupported
 from volley.machine import available_memory_bytes
 from volley.plugins import KINDS, installed, load
+from volley.requirements import install_command, installed_packages, java_problem
+from volley.spark_versions.registry import check_pyspark, check_session, tested_releases
 
 _JAVA = 17
 _MEMORY_GIB = 4
@@ -66,29 +65,30 @@ def check_java() -> Finding:
         )
     if int(version[1]) < _JAVA:
         return Finding("java", "error", f"{java} is Java {version[1]}", install)
+    if problem := java_problem(version[1]):
+        return Finding("java", "warning", f"{java}: {problem}", install)
     return Finding("java", "ok", f"Java {version[1]} ({java})")
 
 
 def check_packages() -> Finding:
     """Compare installed versions with the ranges that this release declares and was tested with."""
-    found, wrong = [f"Python {platform.python_version()}"], []
-    for text in metadata.requires("volley-spark") or []:
-        requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": "pandas"}):
-            continue
-        try:
-            version = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            # pandas is optional: only toPandas() needs it.
-            if requirement.marker is None:
-                wrong.append(f"{requirement.name} is missing")
-            continue
-        found.append(f"{requirement.name} {version}")
-        if Version(version) not in requirement.specifier:
-            wrong.append(f"{requirement.name} {version} is outside {requirement.specifier}")
+    installed = installed_packages()
+    wrong = [package for package in installed if package.problem is not None]
     if wrong:
-        return Finding("packages", "error", "; ".join(wrong), "Run: pip install --upgrade volley-spark")
-    return Finding("packages", "ok", ", ".join(found))
+        problems = "; ".join(str(package.problem) for package in wrong)
+        return Finding("packages", "error", problems, f"Run: {install_command(wrong)}")
+    found = [f"{package.requirement.name} {package.version}" for package in installed if package.version]
+    return Finding("packages", "ok", ", ".join([f"Python {platform.python_version()}", *found]))
+
+
+def check_spark() -> Finding:
+    """Compare the installed PySpark with the releases that Volley is tested with."""
+    try:
+        version = check_pyspark()
+        check_session(version, version, allow_untested=False)
+    except VersionNotSupported as error:
+        return Finding("spark", "error", error.message, error.hint)
+    return Finding("spark", "ok", f"PySpark {version} (tested: {tested_releases()})")
 
 
 def check_memory() -> Finding:
@@ -179,9 +179,15 @@ def check_native_query() -> Finding:
 CHECKS: tuple[Check, ...] = (
     Check("java", "Java", check_java),
     Check("packages", "Package versions", check_packages),
+    Check("spark", "Spark", check_spark),
     Check("plug-ins", "Plug-ins", check_plugins),
     Check("memory", "Memory", check_memory),
     Check("shared memory", "Shared memory", check_shared_memory),
     Check("loopback port", "Loopback port", check_loopback),
-    Check("native query", "A native query", check_native_query, needs=("java", "packages", "loopback port")),
+    Check(
+        "native query",
+        "A native query",
+        check_native_query,
+        needs=("java", "packages", "spark", "loopback port"),
+    ),
 )

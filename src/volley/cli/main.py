@@ -23,6 +23,7 @@ _COMMANDS = {
     "run": "Run an unchanged PySpark program with Volley enabled.",
     "shell": "Start an interactive PySpark session with Volley enabled.",
     "shuffle-service": "Run a shuffle server, which keeps exchanged data when workers go.",
+    "sql": "Run SQL statements, or start an SQL shell, with Volley enabled.",
     "status": "Show the health of worker daemons and shuffle servers.",
     "worker": "Run a worker daemon, which runs the tasks of queries.",
 }

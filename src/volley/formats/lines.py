@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from volley.errors import DataError
 from volley.plan.nodes import DataFile
+from volley.spark_versions.registry import current
 
 BLOCK_BYTES = 4 * 2**20
 
@@ -51,6 +52,8 @@ def can_split(file: DataFile) -> bool:
 def unreadable(file: DataFile) -> str | None:
     """Why only Spark reads the file, by its suffix."""
     suffix = Path(file.path).suffix
+    if suffix == ".zst" and not current().reads_zstd_text:
+        return "files compressed as zstd, which depend on libraries of the system"
     known = suffix.lower() in _ONLY_SPARK or (suffix.lower() in _OPENERS and suffix not in _OPENERS)
     return f"files compressed as {suffix}" if known else None
 

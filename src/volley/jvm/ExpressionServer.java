@@ -315,7 +315,11 @@ public final class ExpressionServer {
         }
 
         private static Schema arrow(StructType type) {
-            return ArrowUtils.toArrowSchema(type, "UTC", false, false, ArrowUtils.toArrowSchema$default$5());
+            // The arguments of ArrowUtils.toArrowSchema differ between releases of Spark.
+            VectorSchemaRoot root = ArrowWriter.create(type, "UTC", false, false).root();
+            Schema schema = root.getSchema();
+            root.close();
+            return schema;
         }
 
         private static scala.collection.immutable.Seq sequence(List list) {

@@ -11,6 +11,7 @@ from html import escape
 from pyspark.sql import DataFrame
 
 from volley.config import Config
+from volley.connect.local_server import classic_frame
 from volley.decide import Decider
 from volley.deployment.factory import choose_deployment
 from volley.observe.display import show, show_at_end
@@ -122,7 +123,7 @@ _COLOURS = {True: "#1b5e20", False: "#b00020"}
 
 def explain(frame: DataFrame) -> Explanation:
     """Spark's plan with a verdict on each operator. Printed, or shown as HTML in a notebook; nothing runs."""
-    explanation = _explain(frame)
+    explanation = _explain(classic_frame(frame))
     show(explanation)
     return explanation
 

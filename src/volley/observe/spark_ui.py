@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from volley.plan.jvm import Java
+from volley.spark_versions.registry import current
 
 _SQL = "org.apache.spark.sql.execution"
 
@@ -30,6 +31,7 @@ class SqlTabEntry:
         packages = jvm.org.apache.spark.sql.execution
         self._id = _module(jvm, f"{_SQL}.SQLExecution").nextExecutionId()
         none = self._option.empty()
+        self._query_id = [none] if current().has_query_ids else []
         self._bus.post(
             packages.ui.SparkListenerSQLExecutionStart(
                 self._id,
@@ -43,7 +45,7 @@ class SqlTabEntry:
                 _module(jvm, "scala.collection.immutable.Map").empty(),
                 _module(jvm, "scala.collection.immutable.Set").empty(),
                 none,
-                none,
+                *self._query_id,
             )
         )
 
@@ -52,7 +54,7 @@ class SqlTabEntry:
         assert jvm is not None
         message = self._option.apply(error) if error else self._option.empty()
         end = jvm.org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd
-        self._bus.post(end(self._id, _milliseconds(), message, self._option.empty()))
+        self._bus.post(end(self._id, _milliseconds(), message, *self._query_id))
 
 
 def wants_entry(spark: SparkSession, option: str) -> bool:

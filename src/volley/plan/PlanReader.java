@@ -28,7 +28,6 @@ import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.catalyst.expressions.NumericEvalContext;
 import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
@@ -708,9 +707,14 @@ public final class PlanReader {
                     || value instanceof Short || value instanceof Byte || value instanceof Float
                     || value instanceof Double || value instanceof String || value instanceof Character
                     || value instanceof Enum || value instanceof scala.Enumeration.Value || value instanceof Class
-                    || value instanceof DataType || value instanceof NumericEvalContext
+                    || value instanceof DataType || isEvalContext(value)
                     || value instanceof scala.Some && isScalar(((scala.Some) value).value())
                     || isObject(value);
+        }
+
+        /** Since Spark 4.1 arithmetic has its mode in a class, with a setting that its data type shows as well. */
+        private static boolean isEvalContext(Object value) {
+            return value.getClass().getName().endsWith(".NumericEvalContext");
         }
 
         private static boolean isFinite(Object value) {
@@ -732,8 +736,8 @@ public final class PlanReader {
                 out.raw(value.toString());
             } else if (value instanceof DataType) {
                 out.string(json((DataType) value, new Text()).toString());
-            } else if (value instanceof NumericEvalContext) {
-                out.string(((NumericEvalContext) value).evalMode().toString());
+            } else if (isEvalContext(value)) {
+                out.string(((scala.Product) value).productElement(0).toString());
             } else if (value instanceof ExprId) {
                 out.number(id((ExprId) value));
             } else if (value instanceof Class) {

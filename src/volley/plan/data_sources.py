@@ -9,6 +9,7 @@ from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.local_registry import register
 from volley.plan.nodes import HERE, Node, SourceScan
+from volley.spark_versions.registry import current
 
 _PYTHON_SCAN = "org.apache.spark.sql.execution.datasources.v2.python.PythonScan"
 
@@ -29,8 +30,12 @@ def batch_scan(operator: Operator, gateway: Java, scan: Java) -> Node:
         reader=reader,
         columns=tuple(attribute.name for attribute in output),
         output=output,
-        unsupported="Spark pushed filters down to it" if len(_field(source, "supportedFilters")) else None,
+        unsupported="Spark pushed filters down to it" if _has_filters(source) else None,
     )
+
+
+def _has_filters(source: Java) -> bool:
+    return current().has_source_filters and len(_field(source, "supportedFilters")) > 0
 
 
 def _field(owner: Java, name: str) -> Java:

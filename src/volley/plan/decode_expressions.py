@@ -49,6 +49,7 @@ from volley.plan.types import (
     StructType,
     parse_type,
 )
+from volley.spark_versions.registry import current
 
 TRUE = Literal(True, BOOLEAN)
 # Python's default context refuses more than 28 digits.
@@ -80,6 +81,8 @@ def decode(entry: Entry, built: list[Any], types: list[DataType]) -> Part:
     if decoder := _DECODERS.get(entry[0]):
         return decoder(entry, built, types)
     name, type_, children, fields = entry
+    if implied := current().implied_options.get(name):
+        fields = {**implied, **fields}
     mode = fields.pop("evalMode", None) or fields.pop("evalContext", None)
     arguments = tuple([built[child] for child in children])
     return Call(name, arguments, types[type_], mode and EvalMode(mode), tuple(fields.items()))

@@ -48,6 +48,7 @@ from volley.plan.python_nodes import (
     PythonWindow,
 )
 from volley.plan.types import StructField, StructType
+from volley.spark_versions.registry import current
 
 _PROFILER = "spark.sql.pyspark.udf.profiler"
 _LOGGING = "spark.sql.pyspark.worker.logging.enabled"
@@ -127,6 +128,8 @@ def decode_python(
     The rows of the nodes in `gathered`, by identity, are in one partition because the program said `coalesce(1)`.
     """
     try:
+        if not current().speaks_worker_protocol:
+            raise _Refused(f"the Python workers of Spark {current().release} speak another protocol")
         if access is PythonAccess.NONE:
             raise _Refused("the workers do not run Python functions")
         if access is PythonAccess.WITHOUT_FILES and any(map(_needs_files, functions)):

@@ -16,6 +16,12 @@ def singleton(gateway: Java, name: str) -> Java:
     return gateway.jvm.java.lang.Class.forName(name + "$").getField("MODULE$").get(None)
 
 
+def copy_with(java: Java, changes: dict[int, Any]) -> Java:
+    """A case class with some of its arguments changed, by their positions from 1."""
+    places = range(1, int(java.productArity()) + 1)
+    return java.copy(*(changes[n] if n in changes else getattr(java, f"copy$default${n}")() for n in places))
+
+
 class _PromptReader(socket.SocketIO):
     """Sends TCP acknowledgements at once (TCP_QUICKACK).
 

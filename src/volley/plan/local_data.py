@@ -28,7 +28,7 @@ from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.local_rows import holds_unexpected_nulls, to_ipc
-from volley.plan.nodes import LocalRows, Node
+from volley.plan.nodes import LocalRows, Node, OneRow
 from volley.plan.reader import describe_error, instantiate
 from volley.plan.types import is_carried
 
@@ -92,13 +92,18 @@ def remember(gateway: Java, frame: Java) -> None:
             _jvm(gateway).marks.put(plan.rdd(), next(_marks))
 
 
+_ONE_ROW = "OneRowRelation"
+
+
 def read_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
     """A scan of an RDD: local rows if they were given to `createDataFrame`."""
     with _lock:
         jvm = _jvms.get(gateway)
     mark = jvm.marks.get(scan.rdd()) if jvm else None
     if jvm is None or mark is None:
-        return unknown(operator, "The rows come from an RDD.")
+        # Spark 4.0 has no operator of its own for a query without FROM.
+        is_one_row = str(scan.name()) == _ONE_ROW
+        return OneRow() if is_one_row else unknown(operator, "The rows come from an RDD.")
     output: tuple[Attribute, ...] = operator.all("output")
     if not all(is_carried(attribute.type) for attribute in output):
         return unknown(operator, "rows of a type that Volley does not carry")

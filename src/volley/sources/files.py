@@ -20,19 +20,23 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from volley.batches import make_batch
 from volley.formats.ranges import RANGE_READERS, FileRange
 from volley.sources.pruning import Pruner
+from volley.spark_versions.arrow import arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    # Spark 4.0 has no filters.
+    from pyspark.sql.datasource import Filter
 
 _SPLIT_BYTES = 64 * 2**20
 
@@ -68,7 +72,7 @@ class Files(DataSource):
         file_system, _ = _open(self.options["path"])
         found = ds.dataset(first.path, filesystem=file_system, format=reader.format).schema
         columns = [*found, *(pa.field(name, pa.string()) for name in first.values)]
-        return from_arrow_schema(pa.schema(columns))
+        return spark_schema(pa.schema(columns))
 
     def reader(self, schema: StructType) -> FilesReader:
         return self._reader(schema)
@@ -124,7 +128,7 @@ class FilesReader(DataSourceReader):
         if not isinstance(partition, FilePartition):
             return  # Spark calls read() once, without a partition, if there are none
         assert self._schema is not None
-        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        wanted = arrow_schema(self._schema)
         stored = [field.name for field in wanted if field.name not in partition.values]
         file_system, _ = _open(self._path)
         part = FileRange(partition.path, partition.start, partition.end, partition.size)

@@ -14,14 +14,18 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from volley.batches import make_batch
+from volley.spark_versions.arrow import arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    # Spark 4.0 has no filters.
+    from pyspark.sql.datasource import Filter
 
 # The plain values that are needed to read a data file or a delete file.
 File = dict[str, Any]
@@ -52,7 +56,7 @@ class Iceberg(DataSource):
 
     def schema(self) -> StructType:
         table = _load_table(dict(self.options))
-        return from_arrow_schema(_scan(table, self.options).projection().as_arrow())
+        return spark_schema(_scan(table, self.options).projection().as_arrow())
 
     def reader(self, schema: StructType) -> IcebergReader:
         return IcebergReader(dict(self.options), schema)
@@ -90,7 +94,7 @@ class IcebergReader(DataSourceReader):
         table = _load_table(self._options)
         projected = _scan(table, self._options).select(*self._schema.names).projection()
         task = FileScanTask(_rebuild(partition.file), {_rebuild(file) for file in partition.deletes})
-        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        wanted = arrow_schema(self._schema)
         for batch in ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([task]):
             columns = [batch.column(column.name).cast(column.type) for column in wanted]
             yield make_batch(columns, wanted, batch.num_rows)

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import Filter, In
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from volley.spark_versions.arrow import arrow_schema
 from volley.splits.prune import COMPARISONS, holds, may_hold
+
+if TYPE_CHECKING:
+    # Spark 4.0 has no filters.
+    from pyspark.sql.datasource import Filter
 
 _EPOCH = datetime.date(1970, 1, 1)
 
@@ -23,14 +26,13 @@ class Pruner:
 
     def __init__(self, filters: Sequence[Filter], schema: StructType | None) -> None:
         """`schema` is the schema of the rows. Without one, the values of folders are strings."""
-        self._types = (
-            {field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")} if schema else {}
-        )
+        self._types = {field.name: field.type for field in arrow_schema(schema)} if schema else {}
         self._conditions: dict[str, list[tuple[str, tuple[Any, ...]]]] = {}
         for item in filters:
-            function = "EqualTo" if isinstance(item, In) else type(item).__name__
+            is_list = type(item).__name__ == "In"
+            function = "EqualTo" if is_list else type(item).__name__
             if function in COMPARISONS and len(item.attribute) == 1:  # type: ignore[attr-defined]  # these all have it
-                values = item.value if isinstance(item, In) else (item.value,)  # type: ignore[attr-defined]
+                values = item.value if is_list else (item.value,)  # type: ignore[attr-defined]
                 self._conditions.setdefault(item.attribute[0], []).append((function, tuple(values)))  # type: ignore[attr-defined]
 
     def keeps_folder(self, values: Mapping[str, str | None]) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from volley.plan.nodes import SourceScan
 from volley.plan.types import DATE, DataType
+from volley.spark_versions.registry import current
 from volley.splits.prune import comparisons
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def push_down(reader: DataSourceReader, scan: SourceScan, schema: StructType) ->
 
 def pushable_filters(scan: SourceScan) -> list[Filter]:
     """The filters of a scan that PySpark's filter objects can express."""
+    if not current().has_source_filters:
+        return []
     from pyspark.sql import datasource
 
     names = dict(zip((column.id for column in scan.output), scan.columns, strict=True))

@@ -40,6 +40,7 @@ from volley.plan.expressions import Expression
 from volley.plan.local_registry import lookup
 from volley.plan.nodes import HERE, Node, SourceScan, transform
 from volley.plan.subqueries import with_subqueries
+from volley.spark_versions.arrow import arrow_schema
 from volley.splits.conditions import push_down
 from volley.splits.declared import declares
 from volley.splits.plain import from_plain, to_plain
@@ -140,7 +141,7 @@ class DataSourceSplits:
 
     @property
     def schema(self) -> pa.Schema:
-        return _arrow_schema(_open(self._reference)[1])
+        return arrow_schema(_open(self._reference)[1])
 
     def splits(self) -> Iterator[Split] | AsyncIterator[Split]:
         # Open the source here and not earlier: all user code must run on the discovery thread.
@@ -199,7 +200,7 @@ def _make_reader(source: DataSource, schema: StructType) -> DataSourceReader:
     reader = source.reader(schema)
     if not isinstance(reader, DataSourceReader):
         raise DataError(f"source {type(source).name()} has no DataSourceReader.")
-    if type(reader).pushFilters is not DataSourceReader.pushFilters:
+    if getattr(type(reader), "pushFilters", None) is not getattr(DataSourceReader, "pushFilters", None):
         raise DataError(f"source {type(source).name()} implements pushFilters, which only Spark calls.")
     return reader
 
@@ -247,12 +248,6 @@ class DataSourceRows:
             # A DataError makes the query run on Spark, which then raises its own error.
             name = type(self._source).name()
             raise DataError(f"source {name}: {type(error).__name__}: {error}") from error
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 # ---------------------------------------------------------------------------------------- partitions

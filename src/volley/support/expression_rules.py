@@ -22,6 +22,7 @@ from volley.plan.types import (
     StructType,
     is_carried,
 )
+from volley.spark_versions.registry import current
 from volley.support import casts
 from volley.support.patterns import day_of_week, is_portable_like, is_portable_regex, overlaps_itself
 from volley.support.reasons import Reason, Unsupported
@@ -170,7 +171,13 @@ def _substring_index(call: Call) -> Unsupported | None:
     delimiter = literal_value(call.arguments[1])
     if not isinstance(delimiter, str) or not delimiter or overlaps_itself(delimiter):
         return refuse(call, "a delimiter that is not a plain constant", Reason.ARGUMENT_VALUE)
+    count = literal_value(call.arguments[2])
+    if not current().substring_index_takes_any_count and (count is None or count == _SMALLEST_INTEGER):
+        return refuse(call, "a count that is not a constant, which may be too small", Reason.ARGUMENT_VALUE)
     return arguments(_string, _string, _int)(call)
+
+
+_SMALLEST_INTEGER = -(2**31)
 
 
 def _next_day(call: Call) -> Unsupported | None:

@@ -5,7 +5,7 @@
     from the worker   ARROW_STREAM, rows        then TIMING, metrics, ...        then END_OF_STREAM
                       or EXCEPTION, traceback at any of these places
 
-`pyspark.worker_message` reads the message. All integers are big-endian.
+`pyspark.worker_message` reads the message. Before Spark 4.3 it has neither INIT nor a length. Integers are big-endian.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from volley.errors import DataError, PythonWorkerLost
 from volley.plan.python_nodes import EvalType, PythonProgram
 from volley.plan.types import ArrayType, DataType, DecimalType, SimpleType, StructField, StructType
+from volley.spark_versions.registry import current
 
 END_OF_DATA = -1
 EXCEPTION = -2
@@ -78,6 +79,8 @@ def init_message(
             out.block(command)
         out.long(0)  # names the call in profiles, which are not made here
     message = out.bytes()
+    if not current().has_init_frame:
+        return message
     return struct.pack(">ii", INIT, len(message)) + message
 
 

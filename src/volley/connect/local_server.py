@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the classic session that a Spark Connect server in this process holds for a Connect session.
+
+SparkSession.builder.remote("local[*]").getOrCreate()
+  pyspark.sql.connect.SparkSession  --gRPC-->  SparkConnectService, in the JVM that this process started
+                                                 SessionHolder -> classic SparkSession   (this is what is found)
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from volley.connect.relations import wanted_relation
+from volley.errors import ConnectServerElsewhere
+from volley.plan.jvm import Java, singleton
+
+_SERVICE = "org.apache.spark.sql.connect.service"
+
+# By client: a Connect session may have several objects, but one client.
+_found: weakref.WeakKeyDictionary[Any, LocalSession] = weakref.WeakKeyDictionary()
+
+
+class LocalSession:
+    """A Connect session as its server sees it. `session` is the classic one that shares its settings and views.
+
+    `server_id` is what the server calls the session in its answers.
+    """
+
+    def __init__(self, context: SparkContext, holder: Java) -> None:
+        self.session = SparkSession(context, holder.session())
+        self.server_id = str(holder.serverSessionId())
+        self._holder = holder
+
+    def plan(self, relation: bytes) -> DataFrame:
+        """The classic DataFrame of a relation, planned as the server plans it. Nothing runs.
+
+        `relation` is a serialized `spark.connect.Relation`.
+        """
+        jvm: Any = self.session._jvm
+        session = self.session._jsparkSession
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
+        message = jvm.org.apache.spark.connect.proto.Relation.parseFrom(relation)
+        planner = jvm.org.apache.spark.sql.connect.planner.SparkConnectPlanner(
+            self._holder, jvm.scala.Option.empty()
+        )
+        rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, planner.transformRelation(message))
+        return ClassicDataFrame(rows, self.session)
+
+
+def is_connect(subject: object) -> bool:
+    """Whether this is a session or DataFrame of Spark Connect. Asks the type, so that gRPC need not be installed."""
+    return type(subject).__module__.startswith("pyspark.sql.connect.")
+
+
+def classic_session(spark: SparkSession) -> SparkSession:
+    """The session itself, or the classic one behind a Connect session.
+
+    Raises ConnectServerElsewhere if its server is not in this process.
+    """
+    return local_session(spark).session if is_connect(spark) else spark
+
+
+def classic_frame(frame: DataFrame) -> DataFrame:
+    """The DataFrame itself, or the classic one that the server in this process plans for a Connect DataFrame."""
+    if not is_connect(frame):
+        return frame
+    connected: Any = frame
+    relation = wanted_relation(connected._plan.to_proto(connected.sparkSession.client))
+    assert relation is not None, "a DataFrame has rows"
+    return local_session(connected.sparkSession).plan(relation.SerializeToString())
+
+
+def local_session(spark: Any) -> LocalSession:
+    """What the server in this process holds for a Connect session. Raises ConnectServerElsewhere if there is none."""
+    found = find_session(spark.client)
+    if found is None and SparkContext._active_spark_context is not None:
+        # A server knows a session from its first request on; this is a small one.
+        _ = spark.version
+        found = find_session(spark.client)
+    if found is None:
+        raise ConnectServerElsewhere(
+            f"the Spark Connect server of this session is in another process ({spark.client.host}).",
+            hint="Only the process that plans a query can run it natively. Use a local server "
+            '(SparkSession.builder.remote("local[*]")) or a classic session (.master(...)).',
+        )
+    return found
+
+
+def find_session(client: Any) -> LocalSession | None:
+    """The same for the client of a Connect session; None if its server is not in this process."""
+    if client not in _found:
+        context = SparkContext._active_spark_context
+        if context is None or context._jsc is None:
+            return None
+        found = find_by_id(context, client._user_id or "", client._session_id)
+        if found is None:
+            return None
+        _found[client] = found
+    return _found[client]
+
+
+def find_by_id(context: SparkContext, user: str, session: str) -> LocalSession | None:
+    """What the server in the JVM of this context holds for a session; None if it does not know it."""
+    jvm: Any = context._jvm
+    # A session id is random: if this JVM knows it, the session is its own.
+    key = jvm.org.apache.spark.sql.connect.service.SessionKey(user, session)
+    service = singleton(context._gateway, f"{_SERVICE}.SparkConnectService")
+    holder = service.sessionManager().getIsolatedSessionIfPresent(key)
+    return LocalSession(context, holder.get()) if holder.isDefined() else None

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the request of a Connect client: which relation it wants the rows of, and whether planning it has no effects.
+
+The server executes some relations while it plans them: those of `spark.catalog` change the catalog, statistics such as
+`df.stat.cov` run jobs. They are left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+# Of `spark.connect.Relation.rel_type`. Whatever is not listed is left to Spark, new kinds included.
+_ONLY_PLANNED = frozenset(
+    {
+        "read",
+        "project",
+        "filter",
+        "join",
+        "set_op",
+        "sort",
+        "limit",
+        "aggregate",
+        "sql",
+        "local_relation",
+        "sample",
+        "offset",
+        "deduplicate",
+        "range",
+        "subquery_alias",
+        "repartition",
+        "to_df",
+        "with_columns_renamed",
+        "drop",
+        "with_columns",
+        "hint",
+        "unpivot",
+        "to_schema",
+        "repartition_by_expression",
+        "map_partitions",
+        "group_map",
+        "co_group_map",
+        "with_relations",
+        "cached_local_relation",
+        "chunked_cached_local_relation",
+        "cached_remote_relation",
+        "fill_na",
+        "drop_na",
+        "replace",
+        "lateral_join",
+        "parse",
+    }
+)
+
+
+def wanted_relation(plan: Any) -> Any | None:
+    """The relation whose rows a `spark.connect.Plan` asks for; None for commands and what cannot be read."""
+    if plan.HasField("root"):
+        return plan.root
+    if plan.WhichOneof("op_type") != "compressed_operation":
+        return None
+    from pyspark.sql.connect.proto import base_pb2
+
+    compressed = plan.compressed_operation
+    is_relation = compressed.op_type == base_pb2.Plan.CompressedOperation.OpType.OP_TYPE_RELATION
+    if not is_relation or compressed.compression_codec != base_pb2.COMPRESSION_CODEC_ZSTD:
+        return None
+    # A package that PySpark's own client needs to have made this.
+    import zstandard
+
+    relation = type(plan.root)()
+    relation.ParseFromString(zstandard.ZstdDecompressor().decompress(compressed.data))
+    return relation
+
+
+def is_only_planned(relation: Any) -> bool:
+    """Whether planning the relation runs nothing and changes nothing."""
+    return all(kind in _ONLY_PLANNED for kind in _kinds(relation))
+
+
+def _kinds(message: Any) -> Iterator[str | None]:
+    """The kinds of all relations inside a message, subqueries in expressions included."""
+    if message.DESCRIPTOR.full_name == "spark.connect.Relation":
+        yield message.WhichOneof("rel_type")
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            values = [item for item in value.values() if hasattr(item, "ListFields")]
+        else:
+            values = value if _is_repeated(field) else [value]
+        for item in values:
+            yield from _kinds(item)
+
+
+def _is_repeated(field: Any) -> bool:
+    found = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED) if found is None else bool(found)

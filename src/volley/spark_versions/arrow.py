@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PySpark's conversions of schemas, whose arguments have changed from one release to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from volley.spark_versions.registry import current
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def arrow_schema(schema: StructType, *, prefers_large_types: bool = False) -> pa.Schema:
+    """The schema of Spark's own Arrow batches, with timestamps in UTC."""
+    from pyspark.sql.pandas import types
+
+    convert: Any = types.to_arrow_schema
+    return convert(schema, prefers_large_types=prefers_large_types, **current().arrow_schema_arguments)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark schema of Arrow batches. Timestamps without a time zone stay so."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)

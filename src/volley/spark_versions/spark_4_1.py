@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark 4.1: Python workers speak an older protocol, and executions have no query ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from volley.spark_versions.spark_4_2 import SPARK_4_2
+
+SPARK_4_1 = replace(
+    SPARK_4_2,
+    release="4.1",
+    tested="4.1.4",
+    arrow_schema_arguments={"timestamp_utc": True},
+    keeps_rows_without_columns=False,
+    speaks_worker_protocol=False,
+    implied_options={"CollectSet": {"ignoreNulls": True}, "CollectList": {"ignoreNulls": True}},
+    data_source_options=0,
+    has_query_ids=False,
+)

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark 4.2: Python workers read their first message without a header, and relations of RDDs have a field less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from volley.spark_versions.spark_4_3 import SPARK_4_3
+
+SPARK_4_2 = replace(
+    SPARK_4_3,
+    release="4.2",
+    tested="4.2.1",
+    has_init_frame=False,
+    substring_index_takes_any_count=False,
+    logical_rdd_arguments=(),
+)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages and Java of other versions than Volley was tested with are named, with what to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyspark
+import pytest
+
+from volley.requirements import inspect_packages, install_command, java_problem
+
+
+def test_a_package_outside_its_range_is_named_with_what_to_install() -> None:
+    arrow, fusion = inspect_packages(["pyarrow<2", "datafusion>=1"])
+    assert arrow.problem is not None
+    assert arrow.problem.startswith("pyarrow ")
+    assert "outside <2" in arrow.problem
+    assert fusion.problem is None
+    assert install_command([arrow]) == "pip install 'pyarrow<2'"
+
+
+def test_a_missing_package_is_named_unless_it_is_optional() -> None:
+    (missing,) = inspect_packages(["no-such-package>=1"])
+    assert missing.problem == "no-such-package is missing"
+    (optional,) = inspect_packages(["pandas<1 ; extra == 'pandas'"])
+    assert optional.is_optional
+    assert inspect_packages(["boto3<1 ; extra == 's3'", "pyspark<1"]) == []
+
+
+@pytest.mark.parametrize(("version", "ok"), [("17", True), ("21", True), ("1.8", False), ("11", False)])
+def test_java_is_judged_by_its_release(version: str, ok: bool) -> None:
+    assert (java_problem(version) is None) is ok
+
+
+_ENABLE = """
+from importlib import metadata
+real = metadata.version
+metadata.version = lambda name: {versions!r}.get(name) or real(name)
+import volley
+from pyspark.sql import SparkSession
+from volley.config import Config
+from volley.version_checks import check_versions
+
+class Session:
+    version = {spark!r}
+
+try:
+    check_versions(Session(), Config.read({{}}))
+except volley.VolleyError as error:
+    print(error)
+"""
+
+
+def test_enable_refuses_packages_that_could_give_other_rows() -> None:
+    program = _ENABLE.format(versions={"pyarrow": "1.0", "datafusion": "99.0"}, spark=pyspark.__version__)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "[VERSION_NOT_SUPPORTED]" in said
+    assert "datafusion 99.0 is outside" in said
+    assert "pyarrow 1.0 is outside" in said
+    assert "pip install 'datafusion" in said
