@@ -189,7 +189,7 @@ def random_lines(chance: random.Random, count: int) -> list[bytes]:
     return lines
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(15_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [400, pytest.param(15_000, marks=pytest.mark.slow)])
 def test_random_lines_with_a_native_form(spark: SparkSession, tmp_path: Path, count: int) -> None:
     found = list(accepted_lines(random_lines(random.Random(count), count), tmp_path, "json", COLUMNS, {}))
     assert len(found) > count // 6
