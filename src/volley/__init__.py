@@ -26,6 +26,7 @@ __all__ = [
     "Dashboard",
     "ErrorReport",
     "Estimate",
+    "ExplainsAbsence",
     "Explanation",
     "FeedStatus",
     "History",
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from volley.support.check import NodeVerdict
     from volley.support.reasons import Reason, Unsupported
     from volley.transport.base import (
+        ExplainsAbsence,
         IngestEndpoint,
         ReportsProgress,
         RunningTask,
@@ -104,6 +106,7 @@ _HOMES = {
     "volley.support.check": ("NodeVerdict",),
     "volley.support.reasons": ("Reason", "Unsupported"),
     "volley.transport.base": (
+        "ExplainsAbsence",
         "IngestEndpoint",
         "ReportsProgress",
         "RunningTask",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from volley import plugins
 from volley.errors import ConfigError
+from volley.plugins import parse_store, parse_transport
 
 PREFIX = "spark.volley."
 PLUGIN_PREFIX = PREFIX + "plugin."
@@ -94,33 +94,6 @@ def _bytes_or_zero(text: str) -> int:
     return 0 if text == "0" else parse_bytes(text)
 
 
-def _transport(text: str) -> str:
-    if text.lower() in plugins.TRANSPORTS.builtin:
-        return text.lower()
-    if not plugins.is_known(plugins.TRANSPORTS, text):
-        raise ValueError(f"expected one of {plugins.describe(plugins.TRANSPORTS)}")
-    return text
-
-
-def _store(text: str) -> str:
-    if text.lower() in plugins.STORES.builtin:
-        return text.lower()
-    if store_plugin(text):
-        return text
-    if "://" not in text:
-        raise ValueError(
-            f"expected one of {plugins.describe(plugins.STORES)}, or the URI of a folder such as file:///data or"
-            " s3://bucket/folder"
-        )
-    return text.rstrip("/") if "?" not in text else text
-
-
-def store_plugin(store: str) -> str | None:
-    """The plug-in that a value of `shuffle.store` names, alone or as the scheme of a URI; None if it names none."""
-    name = store.partition("://")[0]
-    return name if plugins.is_known(plugins.STORES, name) else None
-
-
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Parse host:port,... without duplicates."""
     addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -163,7 +136,7 @@ OPTIONS: tuple[Option, ...] = (
         "local",
         "Where tasks run: local (in this process), flight (worker daemons), spark (Spark's executors), the name of an"
         " installed plug-in, or package.module:factory.",
-        _transport,
+        parse_transport,
     ),
     Option(
         "workers", "addresses", "", "Transport flight: the worker daemons, host:port,...", parse_addresses
@@ -172,14 +145,16 @@ OPTIONS: tuple[Option, ...] = (
         "worker.timeoutSeconds",
         "number",
         "10",
-        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere.",
+        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere. When all are"
+        " lost, a query waits as long for one to come back.",
         _seconds,
     ),
     Option(
         "tokenFile",
         "file",
         "",
-        "File with the token for worker daemons. Default: the environment variable VOLLEY_TOKEN.",
+        "File with the token for daemons. Default: the environment variable VOLLEY_TOKEN; if all of them are on this"
+        " machine, the token of this user that `volley worker` made.",
         str,
     ),
     Option(
@@ -212,7 +187,7 @@ OPTIONS: tuple[Option, ...] = (
         "Where exchanged data is kept: memory (of the workers that wrote it, or their disks); or, to survive workers,"
         " service (shuffle servers), the URI of a folder that all workers can reach (file://, s3://, ...), the name of"
         " an installed plug-in, alone or as the scheme of a URI, or package.module:factory. " + _FIXED,
-        _store,
+        parse_store,
     ),
     Option(
         "shuffle.service",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cores and memory that are available to this process."""
+"""The cores, the memory and the directory for state that are available to this process."""
 
 from __future__ import annotations
 
@@ -23,3 +23,9 @@ def available_memory_bytes() -> int:
         if text.isdecimal():
             total = min(total, int(text))
     return total
+
+
+def state_directory() -> Path:
+    """Where programs of this user keep what outlives them, by XDG's rules."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "volley"

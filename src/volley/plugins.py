@@ -87,6 +87,34 @@ def describe(kind: Kind) -> str:
     return f"{', '.join(names)}, or package.module:factory"
 
 
+def parse_transport(text: str) -> str:
+    """A value of `spark.volley.transport`. ValueError, with what there is, for an unknown one."""
+    if text.lower() in TRANSPORTS.builtin:
+        return text.lower()
+    if not is_known(TRANSPORTS, text):
+        raise ValueError(f"expected one of {describe(TRANSPORTS)}")
+    return text
+
+
+def parse_store(text: str) -> str:
+    """A value of `spark.volley.shuffle.store`. ValueError, with what there is, for an unknown one."""
+    if text.lower() in STORES.builtin:
+        return text.lower()
+    if store_plugin(text):
+        return text
+    if "://" not in text:
+        raise ValueError(
+            f"expected one of {describe(STORES)}, or the URI of a folder such as file:///data or s3://bucket/folder"
+        )
+    return text.rstrip("/") if "?" not in text else text
+
+
+def store_plugin(store: str) -> str | None:
+    """The plug-in that a store names, alone or as the scheme of a URI; None if it names none."""
+    name = store.partition("://")[0]
+    return name if is_known(STORES, name) else None
+
+
 def load(kind: Kind, name: str) -> Callable[..., Any]:
     """Import the factory of a plug-in. ConfigError if there is none, or it implements another protocol version."""
     target = name

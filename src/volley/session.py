@@ -20,7 +20,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from volley import connect_seam, session_state
 from volley.actions import record_only
 from volley.callers import warn_caller
-from volley.config import Config, store_plugin
+from volley.config import Config
 from volley.connect.local_server import classic_session, is_connect
 from volley.deployment.factory import choose_deployment
 from volley.deployment.option_scopes import find_without_effect
@@ -30,7 +30,7 @@ from volley.interrupts import install as install_interrupts
 from volley.observe.explain import explain_after_spark
 from volley.plan.capture import prepare
 from volley.plan.local_data import remember
-from volley.plugins import SOURCES, STORES, Plugin, installed, load
+from volley.plugins import SOURCES, STORES, Plugin, installed, load, store_plugin
 from volley.settings import ENABLED, SEAM, settings, switch
 from volley.version_checks import check_versions
 

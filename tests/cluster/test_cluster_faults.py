@@ -26,6 +26,7 @@ from volley.bench.queries import QUERIES, query_text
 from volley.cluster import LocalCluster
 from volley.observe.report import QueryReport
 from volley.testing.limits import DISTRIBUTED_SETTINGS
+from volley.testing.proxy import LossyProxy
 from volley.testing.rows import spark_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
@@ -106,6 +107,73 @@ def test_a_worker_that_comes_back_takes_part_again(tpch: SparkSession, cluster: 
         # Absent workers are asked again every few seconds; until then queries run on the two others.
         while answer(tpch, "q03")[1].stages[0].planned_tasks < 3:
             assert time.monotonic() < deadline, "the new worker was not noticed"
+
+
+@pytest.fixture
+def proxies(cluster: LocalCluster) -> Iterator[list[LossyProxy]]:
+    """One between the driver and each worker."""
+    made = [LossyProxy(int(address.rpartition(":")[2])) for address in cluster.addresses]
+    yield made
+    close_fleets()
+    for proxy in made:
+        proxy.close()
+
+
+@pytest.mark.slow
+def test_all_connections_cut_for_a_moment(
+    tpch: SparkSession, cluster: LocalCluster, proxies: list[LossyProxy]
+) -> None:
+    chance = random.Random(4)
+    expected = spark_rows(tpch, query_text("q03"))
+    columns = sort_columns(tpch.sql(query_text("q03")))
+
+    def cut() -> None:
+        for proxy in proxies:
+            proxy.cut()
+
+    def check() -> None:
+        actual, report = answer(tpch, "q03")
+        assert difference(expected, actual, columns, RELATIVE_TOLERANCE) is None
+        assert report.engine == "native", report
+
+    through_proxies = {"spark.volley.workers": ",".join(proxy.address for proxy in proxies)}
+    strict = {"spark.volley.fallback": "error"}
+    with conf(tpch, cluster.settings | SHUFFLED | through_proxies | strict):
+        check()
+        started = time.monotonic()
+        check()
+        seconds = time.monotonic() - started
+        for _ in range(10):
+            cut()
+            check()
+        for _ in range(10):
+            timer = threading.Timer(chance.uniform(0, seconds), cut)
+            timer.start()
+            check()
+            timer.join()
+
+
+@pytest.mark.slow
+def test_all_workers_killed_and_restarted_before_a_query(tpch: SparkSession, cluster: LocalCluster) -> None:
+    expected = spark_rows(tpch, query_text("q03"))
+    columns = sort_columns(tpch.sql(query_text("q03")))
+    patient = {"spark.volley.worker.timeoutSeconds": "60", "spark.volley.fallback": "error"}
+    with conf(tpch, cluster.settings | SHUFFLED | patient):
+        answer(tpch, "q03")
+        killed = list(cluster.members)
+        for member in killed:
+            os.kill(member.pid, signal.SIGKILL)
+            member.process.wait()
+        restart = threading.Thread(
+            target=lambda: [cluster.add(port=int(member.address.rpartition(":")[2])) for member in killed]
+        )
+        restart.start()
+        try:
+            actual, report = answer(tpch, "q03")
+        finally:
+            restart.join()
+    assert difference(expected, actual, columns, RELATIVE_TOLERANCE) is None
+    assert report.engine == "native", report
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from volley.config import Config
 from volley.errors import ConfigError, NoWorkers
 from volley.ids import QueryId
+from volley.own_token import make_own_token, token_file_for
 from volley.rpc.codec import encode
 from volley.rpc.control import RESULT_TICKET, AskHealth
 from volley.rpc.handshake import Hello, Identity, to_json
@@ -141,6 +144,55 @@ class TestToken:
         text = repr(Security(TOKEN, Tls(b"ca", b"certificate", b"private")))
         assert TOKEN not in text
         assert "private" not in text
+
+
+class TestOwnToken:
+    """The token of daemons that were given none."""
+
+    @pytest.fixture(autouse=True)
+    def state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        monkeypatch.delenv("VOLLEY_TOKEN", raising=False)
+        return tmp_path / "state"
+
+    def test_it_is_made_once_and_only_its_owner_can_read_it(self, state: Path) -> None:
+        with ThreadPoolExecutor(8) as threads:
+            (path,) = set(threads.map(lambda _: make_own_token(), range(8)))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert [file.name for file in path.parent.iterdir()] == ["token"]
+        token = Security.read(str(path)).token
+        assert token is not None
+        assert len(token) == 64
+        assert Security.read(str(make_own_token())).token == token
+
+    def test_clients_on_this_machine_present_it_and_to_nobody_else(self) -> None:
+        assert token_file_for(["127.0.0.1:1"], "") == ""
+        path = str(make_own_token())
+        assert token_file_for(["127.0.0.1:1", "localhost:2", "[::1]:3"], "") == path
+        assert token_file_for(["127.0.0.1:1", "192.0.2.1:1"], "") == ""
+        assert token_file_for(["127.0.0.1:1"], "given") == "given"
+        assert token_file_for(["127.0.0.1:1"], "", {"VOLLEY_TOKEN": "x"}) == ""
+        assert token_file_for([], "") == ""
+
+    def test_a_link_or_a_file_in_a_public_place_is_refused(self, state: Path, tmp_path: Path) -> None:
+        path = make_own_token()
+        target = tmp_path / "elsewhere"
+        path.rename(target)
+        path.symlink_to(target)
+        with pytest.raises(ConfigError, match="no file of this user"):
+            make_own_token()
+        with pytest.raises(ConfigError, match="no file of this user"):
+            token_file_for(["127.0.0.1:1"], "")
+        path.unlink()
+        path.parent.chmod(0o777)
+        with pytest.raises(ConfigError, match="no file of this user"):
+            make_own_token()
+
+    def test_a_place_that_cannot_be_written_is_a_clear_error(self, state: Path) -> None:
+        state.write_text("a file")
+        with pytest.raises(ConfigError, match="no token could be kept"):
+            make_own_token()
 
 
 class TestListening:

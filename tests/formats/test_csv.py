@@ -183,6 +183,7 @@ def test_queries_over_csv_files(spark: SparkSession, tmp_path: Path) -> None:
     for query in (
         "SELECT * FROM t",
         "SELECT count(*) FROM t",
+        "SELECT day, count(*) FROM t GROUP BY day",
         "SELECT s, n FROM t WHERE n > 10 AND b",
         "SELECT day, sum(n), max(x), count(DISTINCT s) FROM t WHERE day > '2024-01-01' GROUP BY day",
         "SELECT a.s FROM t a JOIN t b ON a.n = b.n AND a.day = b.day WHERE b.b",
@@ -191,8 +192,19 @@ def test_queries_over_csv_files(spark: SparkSession, tmp_path: Path) -> None:
         assert_same_rows(spark, query)
 
 
+def test_lines_are_counted_without_being_parsed(spark: SparkSession, file: Path) -> None:
+    file.write_bytes(b'a,b\n\n"x\n \n#y"z\ny,,,,\n\t\r\nz')
+    for header in ("true", "false"):
+        for comment in ("", "#"):
+            options = {"header": header, "comment": comment}
+            rows = assert_same_rows(spark, read(file, options)(spark).groupBy().count())
+            assert rows.num_rows == 1
+    refused = read(file, {"mode": "DROPMALFORMED"})(spark).groupBy().count()
+    assert_same_rows(spark, refused, native=False)
+
+
 def test_compressed_files(spark: SparkSession, tmp_path: Path) -> None:
-    data = b"a,b,c\n" + b"x,1,2024-01-31\n" * 50_000
+    data = b"a,b,c\n" + b"x,1,2024-01-31\n" * 3000
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(data[:60]) + gzip.compress(data[60:]))
     (tmp_path / "b.csv.bz2").write_bytes(bz2.compress(data))
     (tmp_path / "c.csv").write_bytes(data)

@@ -63,6 +63,7 @@ DIALECTS: list[dict[str, str]] = [
     {"quote": "'", "sep": "|", "nullValue": "a"},
     {"escape": "", "emptyValue": "a"},
 ]
+LAST = {",": b',"",', "|": b"|''|", "\t": b'x\t""\t'}
 THREE = dict.fromkeys("abc", STRING)
 
 
@@ -83,13 +84,13 @@ def random_lines(chance: random.Random, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("options", DIALECTS, ids=str)
 def test_lines_with_a_native_form(spark: SparkSession, tmp_path: Path, options: dict[str, str]) -> None:
-    check_lines(spark, tmp_path, options, random_lines(random.Random(1), 1000), least=20)
+    check_lines(spark, tmp_path, options, random_lines(random.Random(1), 300), least=5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", DIALECTS, ids=str)
 def test_more_lines_with_a_native_form(spark: SparkSession, tmp_path: Path, options: dict[str, str]) -> None:
-    check_lines(spark, tmp_path, options, random_lines(random.Random(2), 100_000), least=5000)
+    check_lines(spark, tmp_path, options, random_lines(random.Random(2), 15_000), least=500)
 
 
 def check_lines(
@@ -100,7 +101,9 @@ def check_lines(
     found = list(accepted_lines(lines, directory, "csv", THREE, strict))
     assert len(found) > least
     path = directory / "lines.csv"
-    path.write_bytes(b"\n".join(found))
+    # Arrow reads the end of the last line in its own way.
+    last = LAST[options.get("sep", ",")] if options.get("escape") != "" else b"x,,"
+    path.write_bytes(b"\n".join([*found, last]))
     assert_same_rows(
         spark,
         lambda session: session.read.options(**options).schema("a string, b string, c string").csv(str(path)),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volley.errors import DataError
-from volley.formats.lines import read_blocks
+from volley.formats.lines import WHITE_SPACE, count_filled, read_blocks, without_blank_lines
 from volley.plan.nodes import DataFile
 
 PIECES = st.lists(st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"cccc\n", b"\xef\xbb\xbf"]), max_size=30)
@@ -31,6 +31,13 @@ def test_parts_hold_every_line_once(pieces: list[bytes], parts: int, block_bytes
         ]
     assert b"".join(blocks) == data.removeprefix(b"\xef\xbb\xbf")
     assert all(block.endswith(b"\n") for block in blocks[:-1])
+
+
+@given(st.lists(st.sampled_from([b"a", b" ", b"\t", b"\n", b"\r\n", b" b\n", b"\xc2\xa0"]), max_size=20))
+def test_lines_with_more_than_white_space_are_counted(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    assert count_filled(data) == sum(bool(line.strip(WHITE_SPACE)) for line in data.split(b"\n"))
+    assert count_filled(without_blank_lines(data)) == count_filled(data)
 
 
 def test_files_without_a_native_form(tmp_path: Path) -> None:

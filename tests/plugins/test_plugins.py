@@ -119,6 +119,15 @@ def test_enable_refuses_a_plugin_that_cannot_be_loaded(spark: SparkSession, plug
             volley.enable(spark)
 
 
+def test_a_session_knows_the_sources_of_installed_packages(spark: SparkSession, plugins: None) -> None:
+    session = spark.newSession()
+    known = session._jsparkSession.sessionState().dataSourceManager().dataSourceExists
+    assert not known("numbers")
+    volley.enable(session)
+    assert known("numbers")
+
+
+@pytest.mark.slow
 def test_a_session_reads_the_sources_of_installed_packages(spark: SparkSession, plugins: None) -> None:
     session = volley.enable(spark.newSession())
     numbers = session.read.format("numbers").option("splits", "3").option("rows", "5").load()

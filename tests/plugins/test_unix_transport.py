@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -20,10 +21,25 @@ from pyspark.sql import functions as F
 import volley
 from helpers.answers import Answers
 from volley.bench.queries import QUERIES
+from volley.config import Config
+from volley.plan.nodes import Partitioning
 from volley.plugins import TRANSPORTS, load
 from volley.security import Security
-from volley.shuffle import ShuffleStore
-from volley.testing.contracts import ShuffleStoreContract, TransportContract
+from volley.shuffle import ShuffleConfig, ShuffleStore
+from volley.shuffle.factory import close_stores, driver_store
+from volley.shuffle.session_options import options_to_send
+from volley.stages.graph import Output
+from volley.testing.contracts import (
+    ShuffleStoreContract,
+    TransportContract,
+    attempt_id,
+    batch_of,
+    commit_task,
+    in_a_query,
+    numbers,
+    query_id,
+    stage_task,
+)
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -113,6 +129,7 @@ def test_tpch(on_sockets: SparkSession, answers: Answers, query: str) -> None:
     answers.check(on_sockets, query)
 
 
+@pytest.mark.slow
 def test_rows_of_spark_reach_the_workers(on_sockets: SparkSession) -> None:
     """A Python function, which these workers do not run, below what they do run."""
 
@@ -127,6 +144,54 @@ def test_rows_of_spark_reach_the_workers(on_sockets: SparkSession) -> None:
     assert report.engine == "mixed"
 
 
+def test_a_session_brings_its_store(workers: Workers, tmp_path: Path) -> None:
+    """The workers were started without one."""
+    config = Config.read({"spark.volley.shuffle.store": tmp_path.as_uri()})
+    settings = options_to_send(config)
+    shared = driver_store(ShuffleConfig.of(config), Security())
+    sockets = {"unix.sockets": ",".join(workers.processes)}
+    transport = load(TRANSPORTS, "unix")(TransportContext(sockets, (), 10.0, Security(), shared, settings))
+
+    async def story() -> None:
+        task = stage_task(numbers(10), Output(Partitioning.SINGLE), 0)
+        done = await commit_task(transport, replace(task, settings=settings))
+        endpoint = await transport.open_ingest(query_id())
+        rows = batch_of(1, 2)
+        pushed = await asyncio.to_thread(endpoint.push, attempt_id(7), 1, rows.schema, [rows])
+        for block in (*done.blocks, *pushed.blocks):
+            assert (block.outlives_worker, block.location) == (True, tmp_path.as_uri())
+            assert sum(batch.num_rows for batch in transport.fetch(block)) == block.rows
+        await transport.release(query_id())
+
+    with in_a_query():
+        asyncio.run(story())
+    close_stores()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_spark_reads_native_rows_from_a_shared_store(on_sockets: SparkSession, tmp_path: Path) -> None:
+    def on_top(spark: SparkSession) -> DataFrame:
+        same = F.udf(lambda number: number, "long")
+        days = (
+            spark.table("orders").groupBy("o_custkey", "o_orderstatus").agg(F.max("o_orderdate").alias("day"))
+        )
+        return days.withColumn("same", same("o_custkey"))
+
+    with conf(on_sockets, {"spark.volley.shuffle.store": tmp_path.as_uri()}):
+        assert_same_rows(on_sockets, on_top, native=False)
+        report = volley.last_query(on_sockets)
+        assert report is not None
+        assert report.engine == "mixed"
+    close_stores()
+    # Without one they cannot reach it, so Spark runs everything.
+    assert_same_rows(on_sockets, on_top, native=False)
+    report = volley.last_query(on_sockets)
+    assert report is not None
+    assert report.engine == "spark"
+
+
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_tasks_alone(
     tpch: SparkSession, answers: Answers, tmp_path: Path
 ) -> None:

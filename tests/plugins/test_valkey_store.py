@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,12 +18,13 @@ from helpers.answers import Answers
 from helpers.waiting import eventually
 from volley.bench.queries import QUERIES
 from volley.cluster import LocalCluster
+from volley.config import Config
 from volley.errors import BlockMissing, ConfigError
 from volley.ids import QueryId
 from volley.plugins import STORES, load
 from volley.security import Security
-from volley.shuffle import SharedStore, ShuffleStore
-from volley.shuffle.factory import close_stores
+from volley.shuffle import SharedStore, ShuffleConfig, ShuffleStore
+from volley.shuffle.factory import close_stores, new_store
 from volley.testing.contracts import (
     SharedStoreContract,
     ShuffleStoreContract,
@@ -42,17 +44,24 @@ SOME = ("q11", "q18")
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def port() -> int:
+    """One that was free a moment ago: the server cannot say which it chose."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
     program = shutil.which("valkey-server") or shutil.which("redis-server")
     if program is None:
         pytest.skip("needs valkey-server or redis-server, of the Debian package of the same name")
-    socket = tmp_path_factory.mktemp("valkey") / "server.sock"
-    options = {"--unixsocket": str(socket), "--port": "0", "--save": "", "--appendonly": "no"}
+    path = tmp_path_factory.mktemp("valkey") / "server.sock"
+    options = {"--unixsocket": str(path), "--port": str(port), "--bind": "127.0.0.1", "--save": ""}
     command = [program, *(word for option in options.items() for word in option)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=socket.parent)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=path.parent)
     try:
-        eventually(socket.exists)
-        yield f"unix://{socket}"
+        eventually(path.exists)
+        yield f"unix://{path}"
     finally:
         process.terminate()
         process.wait()
@@ -99,11 +108,12 @@ class TestSharedValkeyStore(SharedStoreContract):
 
 
 def test_a_query_whose_driver_is_gone_expires(server: Any, make_store: Callable[..., SharedStore]) -> None:
-    driver, worker = make_store(lease_seconds=0.5), make_store()
+    driver, worker = make_store(lease_seconds=3.0), make_store()
     driver.begin(QueryId("q"))
     (block,) = write_block(worker, attempt_id(), 1, 2)
-    # Renewed, it outlives its lease.
-    eventually(lambda: server.pttl("volley:q") > 400)
+    # Only its driver makes the time to live longer again.
+    server.pexpire("volley:q", 2500)
+    eventually(lambda: server.pttl("volley:q") > 2500)
     assert read_values(worker, block) == [1, 2]
     server.pexpire("volley:q", 1)
     eventually(lambda: not server.exists("volley:q"))
@@ -122,6 +132,17 @@ def test_bytes_that_have_changed_are_not_read(server: Any, make_store: Callable[
     server.hset("volley:q", chunk, value[:-9] + bytes([value[-9] ^ 1]) + value[-8:])
     with pytest.raises(BlockMissing, match="not what was written"):
         read_values(store, block)
+
+
+def test_its_address_may_be_the_uri_of_the_store(server: Any, port: int) -> None:
+    config = Config.read({"spark.volley.shuffle.store": f"valkey://127.0.0.1:{port}/0"})
+    store = new_store(ShuffleConfig.of(config), Security(), 2**20)
+    assert store is not None
+    store.begin(QueryId("q"))
+    (block,) = write_block(store, attempt_id(), 1, 2)
+    assert server.exists("volley:q")
+    assert read_values(store, block) == [1, 2]
+    store.close()
 
 
 def test_it_needs_a_url() -> None:

@@ -30,6 +30,7 @@ ORDER = [
     "token_headers",
     "security",
     "machine",
+    "own_token",
     "runtime",
     "events",
     "cancellation",

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from helpers.service_calls import MANY, drop_memory, flip, holders, logs, numbers, values, written
-from volley.errors import BlockDamaged, BlockMissing
+from volley.errors import BlockDamaged, BlockMissing, ConfigError
 from volley.ids import QueryId
 from volley.rpc.service import QueryBegan
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.location import ServiceLocation
+from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.testing.contracts import batch_of
 from volley.testing.services import Served, serve_shuffle, service_store
 
@@ -106,6 +107,28 @@ class TestDamage:
         assert [record.query.value for record in again.read()] == ["second"]
         assert again.damaged == 1
         again.close()
+
+    @pytest.mark.parametrize("name", ["journal", "lock"])
+    def test_a_link_in_the_place_of_a_file_is_refused_and_not_followed(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        precious = tmp_path / "precious"
+        precious.write_text("of somebody else")
+        directory = tmp_path / "server"
+        directory.mkdir()
+        (directory / name).symlink_to(precious)
+        with pytest.raises(ConfigError, match="is a link"):
+            ShuffleServerState("server", ShuffleServerSettings((directory,), 2**20))
+        assert precious.read_text() == "of somebody else"
+
+    def test_a_link_in_the_place_of_a_draft_is_replaced(self, tmp_path: Path) -> None:
+        precious = tmp_path / "precious"
+        precious.write_text("of somebody else")
+        directory = tmp_path / "server"
+        directory.mkdir()
+        (directory / "journal.new").symlink_to(precious)
+        ShuffleServerState("server", ShuffleServerSettings((directory,), 2**20)).close()
+        assert precious.read_text() == "of somebody else"
 
     def test_a_torn_record_at_the_end_was_never_acknowledged(self, tmp_path: Path) -> None:
         journal = Journal(tmp_path / "journal")

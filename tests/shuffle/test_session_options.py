@@ -62,6 +62,13 @@ def test_a_store_that_the_owner_set_is_fixed() -> None:
             applied(owner, session)
 
 
+def test_options_of_plugins_that_the_owner_set_are_fixed() -> None:
+    owner = {"plugin_shelf.url": "a"}
+    assert applied(owner, {"plugin_other": "c"}).plugin == (("other", "c"), ("shelf.url", "a"))
+    with pytest.raises(OptionRefused, match=r"started with spark\.volley\.plugin\.shelf\.url=a"):
+        applied(owner, {"plugin_shelf.url": "b"})
+
+
 def test_only_the_owner_names_a_module_to_import() -> None:
     named = {"shuffle_store": "package.module:factory"}
     assert applied(named, named).store == "package.module:factory"

@@ -31,6 +31,7 @@ from volley.cluster import health_of
 from volley.config import Config
 from volley.errors import ConfigError, QueryError
 from volley.ids import QueryId
+from volley.own_token import token_file_for
 from volley.plan.expressions import SortKey
 from volley.plan.nodes import DataFile, FileScan, Partitioning, Sort, Union
 from volley.rpc.codec import decode, encode
@@ -64,9 +65,9 @@ SINGLE = Output(Partitioning.SINGLE)
 class Caller:
     """A driver by hand."""
 
-    def __init__(self, address: str, name: str = "driver") -> None:
+    def __init__(self, address: str, name: str = "driver", security: Security = PLAIN) -> None:
         self.name = name
-        self._client = PLAIN.connect(address)
+        self._client = security.connect(address)
 
     def raw(self, action: str, body: bytes) -> bytes:
         (reply,) = self._client.do_action(flight.Action(action, body), flight.FlightCallOptions(timeout=20))
@@ -181,6 +182,16 @@ class TestCalls:
             assert isinstance(reply, Refused)
             assert "Traceback" not in reply.message
             assert ".py" not in reply.message
+
+    @pytest.mark.parametrize("form", ["[", '{"a":', '{"version": 1, "message": ['])
+    def test_a_ticket_that_nests_too_deeply_is_refused_without_a_traceback(
+        self, daemon: Daemon, form: str
+    ) -> None:
+        deep = (form * 100_000).encode()
+        for ticket in (deep, RESULT_TICKET + deep):
+            with pytest.raises(flight.FlightError, match="not a message") as refused:
+                PLAIN.connect(daemon.address).do_get(flight.Ticket(ticket)).read_all()
+            assert "Traceback" not in str(refused.value)
 
     def test_another_protocol_version_is_refused(self, caller: Caller) -> None:
         body = encode(AskHealth()).replace(b'"version": 1', b'"version": 99')
@@ -368,7 +379,12 @@ class TestCommand:
             budget = process.stdout.readline()
             assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (most_files, most_files)
             assert all(part in budget for part in ("256.0 MB", "operators", "shuffle 76.8 MB", "headroom"))
-            caller = Caller(address)
+            # It was given no token, so it asks for that of this user.
+            token_file = process.stdout.readline().split()[2]
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                Caller(address).hello()
+            assert token_file == token_file_for([address], "", {})
+            caller = Caller(address, security=Security.read(token_file))
             caller.hello()
             caller.run(stage_task(numbers(100_000), SINGLE, 0))
             assert isinstance(caller.outcome().end, TaskDone)
@@ -383,7 +399,10 @@ class TestCommand:
             assert process.stderr is not None
             # What it logs is how it went, and no trouble.
             lines = process.stderr.read().splitlines()
-            assert all(" INFO volley." in line for line in lines), lines
+            trouble = [line for line in lines if " INFO volley." not in line]
+            assert len(trouble) == 1, lines
+            assert "refused" in trouble[0]
+            assert "no token" in trouble[0]
             assert list(tmp_path.iterdir()) == []
         finally:
             process.kill()
@@ -397,7 +416,7 @@ class TestCommand:
         pq.write_table(pa.table({"n": [1, 2, 3]}), file)
         scanning = _endless_scan(file)
         environment = os.environ | {"TMPDIR": str(temporary)}
-        workers = [self.start("--json", "--dir", str(spill), env=environment) for _ in range(2)]
+        workers = [self.start("--json", "--no-token", "--dir", str(spill), env=environment) for _ in range(2)]
         try:
             callers = []
             for process in workers:
@@ -412,6 +431,8 @@ class TestCommand:
             eventually(lambda: callers[0].ask("watch", Watch("driver", 0, 0.05)).draining)
             hurried.terminate()
             assert hurried.wait(20) == 0
+            assert hurried.stderr is not None
+            assert "WARNING volley.cli.daemon_options --no-token: everybody" in hurried.stderr.read()
             killed.kill()
             killed.wait()
             eventually(lambda: [*spill.iterdir(), *temporary.iterdir()] == [])

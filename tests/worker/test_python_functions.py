@@ -283,7 +283,7 @@ def test_a_worker_runs_functions_only_if_its_owner_said_so() -> None:
     failure = asyncio.run(outcome())
     assert isinstance(failure, TaskFailure)
     assert (failure.failure, "does not run Python functions" in failure.message) == (Failure.DATA, True)
-    refused = CliRunner().invoke(worker, ["--python-functions"])
+    refused = CliRunner().invoke(worker, ["--python-functions", "--no-token"])
     assert (refused.exit_code, "needs a token" in refused.output) == (2, True)
 
 

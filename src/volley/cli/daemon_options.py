@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,10 @@ import click
 
 from volley.config import parse_bytes
 from volley.log_format import configure_logs
-from volley.security import Security
+from volley.own_token import make_own_token
+from volley.security import TOKEN_VARIABLE, Security
+
+_log = logging.getLogger(__name__)
 
 _LISTENING = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
@@ -26,7 +31,13 @@ _LISTENING = (
     click.option(
         "--token-file",
         default="",
-        help="File with the token that clients must present. Default: the variable VOLLEY_TOKEN.",
+        help="File with the token that clients must present. Default: VOLLEY_TOKEN, or a file of your own that is made"
+        " once.",
+    ),
+    click.option(
+        "--no-token",
+        is_flag=True,
+        help="Let everybody who can connect use it, other users of this machine too.",
     ),
     click.option("--tls-certificate", default="", help="Server certificate (PEM). If set, it uses TLS."),
     click.option("--tls-key", default="", help="Private key (PEM) of the certificate."),
@@ -71,12 +82,19 @@ class Listening:
     insecure: bool
     drain_seconds: float
     as_json: bool
+    token_file: str
+    """Where clients find the token; empty if it is in the environment, or there is none."""
     parent: int | None
 
     def announce(self, ready: Mapping[str, object], lines: Sequence[str]) -> None:
         """Print that the daemon is ready, as JSON or as text."""
-        for line in [json.dumps(ready)] if self.as_json else lines:
+        if self.as_json:
+            click.echo(json.dumps(dict(ready) | {"token_file": self.token_file}))
+            return
+        for line in lines:
             click.echo(line)
+        if self.token_file:
+            click.echo(f"token file {self.token_file} (spark.volley.tokenFile)")
 
 
 def listening_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,6 +103,7 @@ def listening_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_listening(
         token_file: str,
+        no_token: bool,
         tls_certificate: str,
         tls_key: str,
         tls_ca: str,
@@ -93,11 +112,21 @@ def listening_options(command: Callable[..., None]) -> Callable[..., None]:
         **options: Any,
     ) -> None:
         configure_logs(log_format, log_levels)
-        mine = {name: options.pop(name) for name in Listening.__dataclass_fields__ if name != "security"}
-        security = Security.read(token_file, tls_ca, tls_certificate, tls_key)
-        command(Listening(security=security, **mine), **options)
+        file = "" if no_token else _token_file(token_file)
+        environment = {} if no_token else os.environ
+        security = Security.read(file, tls_ca, tls_certificate, tls_key, environment)
+        if no_token:
+            _log.warning("--no-token: everybody who can connect may use this daemon")
+        found: dict[str, Any] = {"security": security, "token_file": file}
+        mine = {name: options.pop(name) for name in Listening.__dataclass_fields__ if name not in found}
+        command(Listening(**found, **mine), **options)
 
     return functools.reduce(lambda decorated, option: option(decorated), reversed(_LISTENING), with_listening)
+
+
+def _token_file(given: str) -> str:
+    """The file with the token of a daemon; empty if the environment has it."""
+    return given or ("" if os.environ.get(TOKEN_VARIABLE) else str(make_own_token()))
 
 
 def bytes_option(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

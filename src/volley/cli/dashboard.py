@@ -14,6 +14,7 @@ import click
 from volley.cli.status import parse_daemons
 from volley.observe.dashboard.server import Dashboard, Site
 from volley.observe.history_store import default_directory
+from volley.own_token import token_file_for
 from volley.security import Security
 
 _TURN_SECONDS = 0.5
@@ -67,7 +68,7 @@ def dashboard(
         directories or [default_directory()],
         Site(host, port, None, tls_certificate, tls_key, insecure),
         lambda: daemons,
-        Security.read(token_file, tls_ca),
+        Security.read(token_file_for(daemons, token_file), tls_ca),
     )
     click.echo(json.dumps({"url": serving.url}) if as_json else f"dashboard: {serving.url}")
     if open_browser:

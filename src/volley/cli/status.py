@@ -13,6 +13,7 @@ from volley.cli.console import new_console
 from volley.cli.health import health_table, service_table
 from volley.cluster import Unhealthy, ask_health, drain
 from volley.config import parse_addresses
+from volley.own_token import token_file_for
 from volley.rpc.service import ServiceHealth
 from volley.security import Security
 
@@ -30,7 +31,11 @@ def parse_daemons(context: click.Context, parameter: click.Parameter, value: str
 @click.option(
     "--drain", "draining", is_flag=True, help="Drain them: they take no new work. Stop them with SIGTERM."
 )
-@click.option("--token-file", default="", help="File with their token. Default: the variable VOLLEY_TOKEN.")
+@click.option(
+    "--token-file",
+    default="",
+    help="File with their token. Default: VOLLEY_TOKEN, or on this machine your own.",
+)
 @click.option("--tls-certificate", default="", help="Client certificate (PEM), if they require one.")
 @click.option("--tls-key", default="", help="Private key (PEM) of the certificate.")
 @click.option("--tls-ca", default="", help="CA certificates (PEM) to trust. If set, use TLS.")
@@ -48,7 +53,7 @@ def status(
 
     Example: volley status 127.0.0.1:7070,127.0.0.1:7071
     """
-    security = Security.read(token_file, tls_ca, tls_certificate, tls_key)
+    security = Security.read(token_file_for(daemons, token_file), tls_ca, tls_certificate, tls_key)
     if draining:
         for address in daemons:
             drain(address, security)

@@ -73,7 +73,7 @@ def worker(
     """
     if tracing:
         export_spans("volley-worker")
-    if python_functions and listening.security.token is None and not listening.insecure:
+    if python_functions and listening.security.token is None:
         raise click.BadParameter(
             "needs a token; otherwise everybody who can connect could run code",
             param_hint="--python-functions",

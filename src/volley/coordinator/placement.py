@@ -10,10 +10,10 @@ from collections.abc import Set
 from contextlib import suppress
 from zlib import crc32
 
-from volley.errors import QueryError
+from volley.errors import NoWorkers
 from volley.ids import AttemptId
 from volley.rpc.messages import WorkerInfo
-from volley.transport.base import Transport
+from volley.transport.base import ExplainsAbsence, Transport
 
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -41,7 +41,7 @@ class Placement:
             else:
                 absent_since = time.monotonic() if absent_since is None else absent_since
                 if time.monotonic() - absent_since >= self._absence_seconds:
-                    raise QueryError("no worker is available.")
+                    raise self._absence()
             for worker in sorted(enumerate(workers), key=lambda item: self._rank(item, attempt, avoid)):
                 name = worker[1].name
                 if await self._transport.reserve(name, attempt):
@@ -55,6 +55,11 @@ class Placement:
         """Note that an attempt placed on `worker` has ended."""
         self._running[worker] -= 1
         self._room.set()
+
+    def _absence(self) -> NoWorkers:
+        if isinstance(self._transport, ExplainsAbsence):
+            return self._transport.absence()
+        return NoWorkers("no worker is available.")
 
     def _rank(
         self, item: tuple[int, WorkerInfo], attempt: AttemptId, avoid: Set[str]

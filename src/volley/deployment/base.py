@@ -17,6 +17,7 @@ from volley.config import Config
 from volley.errors import QueryError
 from volley.ids import QueryId
 from volley.loop import shared_loop
+from volley.own_token import token_file_for
 from volley.security import Credentials, Security
 from volley.shuffle.base import SharedStore
 from volley.shuffle.config import ShuffleConfig
@@ -94,7 +95,9 @@ def runs_python(config: Config, open_transport: Callable[[], Transport]) -> bool
 
 
 def read_security(config: Config) -> Security:
-    return Security.read(config.token_file, *tls_files(config))
+    """What this session presents to daemons and to shuffle servers."""
+    daemons = (*config.workers, *config.shuffle_service)
+    return Security.read(token_file_for(daemons, config.token_file), *tls_files(config))
 
 
 def credentials_of(config: Config) -> Credentials:

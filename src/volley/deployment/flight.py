@@ -38,7 +38,8 @@ class FlightDeployment:
 
     @property
     def absence_seconds(self) -> float:
-        return absence_seconds(self._config)
+        # A worker that was cut off comes back with its data; so does, without it, one that is restarted.
+        return max(absence_seconds(self._config), self._config.worker_timeout_seconds)
 
     def planned_workers(self) -> int:
         return len(self._config.workers)

@@ -29,8 +29,8 @@ from volley.plan.read_rules import CORRUPT_RECORD
 from volley.plan.types import TIMESTAMP, TIMESTAMP_NTZ
 
 _LF, _CR = 10, 13
-# What Java's String.trim removes.
-_WHITE_SPACE = bytes(range(33))
+# Of Spark's parser, which refuses longer lines.
+_MAX_COLUMNS = 20_480
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,13 @@ class _Parser:
         data = self._without_comments(block)
         if self._waits_for_header:
             data = self._without_header(data)
+        if not self._request.columns and self.dialect.permissive:
+            # Every line that is not blank is a row, whatever is in it.
+            yield batch_by_position([], lines.count_filled(data))
+            return
         if self.dialect.separator <= " " or self._width == 1:
             data = lines.without_blank_lines(data)
-        if not data.strip(_WHITE_SPACE):
+        if data[:1] <= b" " and not data.strip(lines.WHITE_SPACE):
             return
         try:
             table = self._cut(data)
@@ -144,7 +148,7 @@ class _Parser:
         """Spark skips the first line that is not blank."""
         while self._waits_for_header and data:
             line, _, data = data.partition(b"\n")
-            self._waits_for_header = not line.strip(_WHITE_SPACE)
+            self._waits_for_header = not line.strip(lines.WHITE_SPACE)
         return data
 
     def _cut(self, data: bytes) -> pa.Table:
@@ -154,6 +158,8 @@ class _Parser:
         if quoted:
             _check_quotes(data, dialect)
         width = _width(data, dialect)
+        if width > _MAX_COLUMNS:
+            raise DataError(f"a CSV line has {width} fields.")
         if width != self._width and not self._takes_other_widths():
             raise DataError(f"a CSV line has {width} fields instead of {self._width}.")
         if width == 1:
@@ -161,6 +167,9 @@ class _Parser:
         wanted = sorted({place for place in self._places if place is not None and place < width})
         names = [str(place) for place in wanted or [0]]
         null_is_empty = dialect.null_value == dialect.empty_value
+        if not data.endswith(b"\n"):
+            # Arrow takes an empty field at the end of its input for a quoted one, if the field before it is.
+            data += b"\n"
         return arrow_csv.read_csv(
             pa.BufferReader(data),
             arrow_csv.ReadOptions(

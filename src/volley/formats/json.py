@@ -23,7 +23,7 @@ from volley.formats.text_values import convert_text
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.read_rules import CORRUPT_RECORD
-from volley.plan.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, to_arrow
+from volley.plan.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, DecimalType, to_arrow
 
 # Jackson accepts other spellings of these numbers than Arrow does.
 _NOT_FINITE = re.compile(rb"[:\[,]\s*-?(?:NaN|Inf)")
@@ -58,12 +58,17 @@ class Json:
             TIMESTAMP_NTZ: options.get("timestampntzformat"),
         }
         columns = [column for column in request.columns if column.name != corrupt]
+        decimals = _unsafe_decimals(columns)
         for block in lines.read_blocks(
             request.file, request.part, request.parts, cr_ends_lines="linesep" not in options
         ):
             rows = _check_lines(block)
             if not rows:
                 continue
+            if decimals and decimals.search(block):
+                raise DataError(
+                    f"{request.file.path} has numbers with more digits than Arrow's decimals take."
+                )
             table = _parse(block, columns)
             if table.num_rows != rows:
                 raise DataError(f"{request.file.path} has lines that are not one object each.")
@@ -76,6 +81,16 @@ class Json:
                 for column in request.columns
             ]
             yield batch_by_position(arrays, rows)
+
+
+def _unsafe_decimals(columns: list[Attribute]) -> re.Pattern[bytes] | None:
+    """Numbers for which Arrow's conversion to a requested decimal may overflow silently; None if there are none."""
+    scales = [column.type.scale for column in columns if isinstance(column.type, DecimalType)]
+    if not scales:
+        return None
+    # With so many digits, an exponent of one digit and this scale, a number is less than 10 ** 38.
+    digits = max(0, min(19, 29 - max(scales)))
+    return re.compile(rb"[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}" % (digits + 1))
 
 
 def _parse(block: bytes, columns: list[Attribute]) -> pa.Table:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from volley.errors import DataError
@@ -28,6 +29,10 @@ from volley.spark_versions.registry import current
 
 BLOCK_BYTES = 4 * 2**20
 
+WHITE_SPACE = bytes(range(33))
+"""What Java's String.trim removes."""
+
+_LF, _SPACE = 10, 32
 _BOM = b"\xef\xbb\xbf"
 # By suffix, as Hadoop chooses its codecs.
 _OPENERS: dict[str, Callable[[str], Any]] = {
@@ -126,6 +131,16 @@ def _refuse_doubtful(file: DataFile, data: bytes, cr_ends_lines: bool) -> None:
         raise DataError(f"{file.path} has a NUL character.")
     if b"\r" in data and (not cr_ends_lines or data.count(b"\r") != data.count(b"\r\n")):
         raise DataError(f"{file.path} has a carriage return inside of a line.")
+
+
+def count_filled(data: bytes) -> int:
+    """The number of lines that have more than white space."""
+    characters = np.frombuffer(data, np.uint8)
+    starts = np.concatenate(([0], np.flatnonzero(characters == _LF) + 1))
+    starts = starts[starts < len(data)]
+    certain = characters[starts] > _SPACE
+    doubtful = (data[start : data.find(b"\n", start) % (len(data) + 1)] for start in starts[~certain])
+    return int(certain.sum()) + sum(bool(line.strip(WHITE_SPACE)) for line in doubtful)
 
 
 def without_blank_lines(data: bytes) -> bytes:

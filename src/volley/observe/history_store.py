@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from volley.machine import state_directory
+
 FILE = "volley-history.sqlite"
 _BUSY_SECONDS = 10.0
 _DETAIL = ("plan", "events")
@@ -45,9 +47,8 @@ CREATE INDEX IF NOT EXISTS queries_updated ON queries (updated);
 
 
 def default_directory() -> Path:
-    """Where the history is unless an option says otherwise: a folder for the state of programs, by XDG's rules."""
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "volley"
+    """Where the history is unless an option says otherwise."""
+    return state_directory()
 
 
 @dataclass(frozen=True)

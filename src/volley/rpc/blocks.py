@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from volley.fields import Checksum, Count, Matches, Positive
+from volley.fields import Checksum, Count, Matches, Positive, Text
 from volley.ids import AttemptId
 
 
@@ -21,11 +21,11 @@ class Block:
 
     attempt: AttemptId
     partition: Count
-    location: str
+    location: Text
     rows: Count
     size_bytes: Count
     checksum: Checksum = 0
-    handle: str = ""
+    handle: Text = ""
     spilled_bytes: Count = 0
     outlives_worker: bool = False
 

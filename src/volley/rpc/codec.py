@@ -20,12 +20,23 @@ from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
 from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from volley import ids
 from volley.errors import QueryError
 from volley.events import OperatorMetrics, TaskMetrics
-from volley.fields import Between, Matches
+from volley.fields import AtMost, Between, Matches
 from volley.plan import expressions, nodes, python_nodes, types
 from volley.rpc import blocks, control, messages, service
 from volley.stages.graph import Output
@@ -68,6 +79,8 @@ def decode(payload: bytes, expect: type | None = None) -> Any:
         # Decode only after checking the version. The prefix is the fast path.
         if payload.startswith(_THIS_VERSION) or (version := json.loads(payload)["version"]) == _VERSION:
             message = _to_tuples(json.loads(payload, object_hook=_build)["message"])
+            if _has_objects(message):
+                raise ValueError("an object without a class")
             if expect is not None and not isinstance(message, expect):
                 raise QueryError(
                     f"a peer sent {type(message).__name__} where {expect.__name__} was expected."
@@ -119,11 +132,21 @@ def _build(value: dict[str, Any]) -> Any:
         case {"$bytes": text}:
             return base64.b64decode(text, validate=True)
         case {"$decimal": text}:
-            return Decimal(text)
+            number = Decimal(text)
+            if not number.is_finite():
+                raise ValueError(f"{text} is no decimal")
+            return number
         case {"$enum": name, "value": member}:
             return _find_class(name, _ENUMS)(member)
-        case _:
+        case {"version": _, "message": _}:
             return value
+        case _:
+            raise ValueError("an object without a class")
+
+
+def _has_objects(value: Any) -> bool:
+    """Whether there is an envelope where a message should be. Fields of messages are checked when they are built."""
+    return type(value) is dict or (type(value) is tuple and any(map(_has_objects, value)))
 
 
 def _to_tuples(value: Any) -> Any:
@@ -188,6 +211,11 @@ def _make_limited_check(kind: Any, limit: Any) -> Check:
         case type(), Matches(pattern) if kind is str:
             matches = re.compile(pattern, re.ASCII).fullmatch
             return lambda value: type(value) is str and matches(value) is not None
+        case type(), AtMost(length) if kind is str:
+            return lambda value: type(value) is str and len(value) <= length
+        case _, AtMost(length) if get_origin(kind) is tuple:
+            check = _make_check(kind)
+            return lambda value: type(value) is tuple and len(value) <= length and check(value)
         case _:
             raise TypeError(f"a field of a message cannot be {kind} with {limit}")
 
@@ -211,13 +239,24 @@ def _collect_classes() -> tuple[dict[str, type], dict[str, type]]:
     return classes, enums
 
 
-def _make_checks(kind: Any) -> dict[str, Check]:
+def message_classes() -> tuple[type, ...]:
+    """All classes that a message may consist of."""
+    return tuple(_CLASSES.values())
+
+
+def field_hints(kind: type) -> dict[str, Any]:
+    """The annotations of a message class, with the limits of `volley.fields`."""
     # Some modules import Node only for type checking, to avoid an import cycle.
-    hints = get_type_hints(kind, localns={"Node": nodes.Node}, include_extras=True)
-    return {field.name: _make_check(hints[field.name]) for field in fields(kind)}
+    return get_type_hints(kind, localns={"Node": nodes.Node}, include_extras=True)
+
+
+def field_checks(kind: type) -> dict[str, Check]:
+    """For each field of a dataclass, whether it may have a value that a peer sent."""
+    hints = field_hints(kind)
+    return {field.name: _make_check(hints[field.name]) for field in fields(cast(Any, kind))}
 
 
 _JSON_TYPES = frozenset({NoneType, bool, int, float, str})
 _CLASSES, _ENUMS = _collect_classes()
-_CHECKS = {kind: _make_checks(kind) for kind in _CLASSES.values()}
+_CHECKS = {kind: field_checks(kind) for kind in _CLASSES.values()}
 _THIS_VERSION = b'{"version": %d, "message":' % _VERSION

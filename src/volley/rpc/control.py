@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volley.fields import Count, Name, Positive, Seconds
+from volley.fields import Count, Name, PartitionCount, Seconds, Text, Wait
 from volley.ids import AttemptId
 from volley.rpc.blocks import Block
 from volley.rpc.messages import SplitRequest, TaskDone, TaskFailure
@@ -50,7 +50,7 @@ class Watch:
 
     driver: Name
     after: Count
-    wait_seconds: Seconds
+    wait_seconds: Wait
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Await:
     """Asks how an attempt ended. The caller that started it must ask every few seconds to keep it alive."""
 
     attempt: AttemptId
-    wait_seconds: Seconds
+    wait_seconds: Wait
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Pull:
 
     want: SplitRequest
     holder: Name
-    wait_seconds: Seconds
+    wait_seconds: Wait
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Push:
 
     driver: Name
     attempt: AttemptId
-    partitions: Positive
-    settings: tuple[tuple[Name, str], ...] = ()
+    partitions: PartitionCount
+    settings: tuple[tuple[Name, Text], ...] = ()
 
 
 @dataclass(frozen=True)

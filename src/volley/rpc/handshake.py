@@ -13,19 +13,21 @@ import json
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import datafusion
 import pyarrow as pa
 
 from volley.errors import HandshakeRefused, QueryError
+from volley.fields import AtMost, Count, Key, Name, Positive, Text
 from volley.lower.expressions import column_name
 from volley.lower.partition import partitioned_plan
 from volley.lower.sessions import hashing_context
 from volley.plan.expressions import Attribute
 from volley.plan.types import DOUBLE, LONG, STRING, DecimalType
+from volley.rpc.codec import field_checks
 from volley.rpc.messages import PROTOCOL_VERSION
 
 
@@ -33,10 +35,10 @@ from volley.rpc.messages import PROTOCOL_VERSION
 class Identity:
     """The name of a process, and what must be equal on both sides."""
 
-    name: str
-    protocol_version: int
-    engine_version: str
-    hash_fingerprint: str
+    name: Name
+    protocol_version: Count
+    engine_version: Name
+    hash_fingerprint: Name
 
     @classmethod
     def of_this_process(cls, name: str) -> Identity:
@@ -59,25 +61,30 @@ class Identity:
 
 @dataclass(frozen=True)
 class Hello:
-    """Sent by a driver to a worker. `queries` are those still running; the worker frees all others of this driver."""
+    """Sent by a driver to a worker. `queries` are those still running; the worker frees all others of this driver.
+
+    Without a `driver` it only asks who listens there.
+    """
 
     identity: Identity
-    driver: str
-    queries: tuple[str, ...] = ()
+    driver: Name
+    queries: Annotated[tuple[Key, ...], AtMost(10_000)] = ()
 
 
 @dataclass(frozen=True)
 class Welcome:
     """The worker's reply. `refusal` says why the two are incompatible; it is empty if they are not.
 
-    `runs_python`: its owner lets it run Python functions.
+    `runs_python`: its owner lets it run Python functions. `instance` is a random id of the process: a worker that is
+    known under two addresses has one, and one that is restarted at the same address gets another.
     """
 
     identity: Identity
-    cores: int
-    slots: int
-    refusal: str = ""
+    cores: Positive
+    slots: Positive
+    refusal: Text = ""
     runs_python: bool = False
+    instance: Name = ""
 
 
 def to_json(words: Hello | Welcome) -> bytes:
@@ -87,9 +94,7 @@ def to_json(words: Hello | Welcome) -> bytes:
 def read_hello(payload: bytes) -> Hello:
     """Decode a Hello. Raises QueryError for anything else."""
     try:
-        words = json.loads(payload)
-        queries = tuple(_require_string(query) for query in words.get("queries", ()))
-        return Hello(_read_identity(words), _require_string(words["driver"]), queries)
+        return _read(Hello, json.loads(payload))
     except _DECODE_ERRORS as error:
         raise QueryError(f"the handshake is not valid: {type(error).__name__}.") from error
 
@@ -97,10 +102,7 @@ def read_hello(payload: bytes) -> Hello:
 def read_welcome(payload: bytes) -> Welcome | None:
     """Decode a Welcome. None for anything else."""
     try:
-        words = json.loads(payload)
-        cores, slots = int(words["cores"]), int(words["slots"])
-        refusal = _require_string(words.get("refusal", ""))
-        return Welcome(_read_identity(words), cores, slots, refusal, words.get("runs_python") is True)
+        return _read(Welcome, json.loads(payload))
     except _DECODE_ERRORS:
         return None
 
@@ -108,16 +110,28 @@ def read_welcome(payload: bytes) -> Welcome | None:
 # JSON that nests too deeply raises RecursionError.
 _DECODE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
-
-def _read_identity(words: dict[str, Any]) -> Identity:
-    values = words["identity"]
-    return Identity(**{field.name: values[field.name] for field in fields(Identity)})
+Words = TypeVar("Words", Hello, Welcome)
 
 
-def _require_string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is not a string")
-    return value
+def _read(kind: type[Words], words: dict[str, Any]) -> Words:
+    """Check every known field. Fields that are not known are of a newer version, and are left out."""
+    values = {name: words[name] for name in _CHECKS[kind] if name in words}
+    identity = {name: words["identity"][name] for name in _CHECKS[Identity]}
+    values["identity"] = _require_valid(Identity, identity)
+    if "queries" in values:
+        values["queries"] = tuple(values["queries"])
+    found: Words = _require_valid(kind, values)
+    return found
+
+
+def _require_valid(kind: type[Any], values: dict[str, Any]) -> Any:
+    for name, value in values.items():
+        if not _CHECKS[kind][name](value):
+            raise ValueError(f"{kind.__name__}.{name} cannot be {value!r:.60}")
+    return kind(**values)
+
+
+_CHECKS = {kind: field_checks(kind) for kind in (Identity, Hello, Welcome)}
 
 
 def process_name(role: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from volley.events import TaskMetrics
-from volley.fields import Count, Name
+from volley.fields import Count, Name, Text
 from volley.ids import AttemptId
 from volley.plan.nodes import Node
 from volley.rpc.blocks import Block
@@ -26,8 +26,8 @@ class WorkerInfo:
     name: Name
     cores: Count
     slots: Count
-    engine_version: str
-    protocol_version: int = PROTOCOL_VERSION
+    engine_version: Name
+    protocol_version: Count = PROTOCOL_VERSION
     runs_python: bool = False
 
 
@@ -85,8 +85,8 @@ class TaskSpec:
     inputs: tuple[InputBlocks, ...]
     driver: Name = ""
     trace: Name = ""
-    settings: tuple[tuple[Name, str], ...] = ()
-    protocol_version: int = PROTOCOL_VERSION
+    settings: tuple[tuple[Name, Text], ...] = ()
+    protocol_version: Count = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ import pyarrow.flight as flight
 from volley.errors import ConfigError, QueryError, VolleyError
 from volley.rpc.codec import encode
 from volley.rpc.control import INTERNAL, NOT_OFFERED, STOPPING, Refused
+from volley.rpc.guard import ConnectionGuard, GuardLimits
 from volley.security import Security
 
 _log = logging.getLogger(__name__)
 
-Listening = TypeVar("Listening")
+Listening = TypeVar("Listening", bound="Server")
 Rows = tuple[pa.Schema, Iterator[Any]]
 """A schema and its batches, with or without metadata."""
 
@@ -43,15 +44,29 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(self, uri: str, **security: Any) -> None:
         self._is_open = False
+        self._guard: ConnectionGuard | None = None
         super().__init__(uri, **security)
 
     def open(self) -> None:
         """Start answering calls."""
         self._is_open = True
 
+    def guard(self, limits: GuardLimits) -> None:
+        """Bound what callers without the token may send, from now on until `shutdown`."""
+        self._guard = ConnectionGuard(self.port, limits)
+
+    def shutdown(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
+        super().shutdown()
+
     def answer(self, action: str, body: pa.Buffer) -> Any:
         """The reply to an action: a message, or its encoded bytes."""
         raise QueryError(f"a {self.role} does not support {action!r}.")
+
+    def answer_call(self, action: str, body: pa.Buffer, is_cancelled: Callable[[], bool]) -> Any:
+        """Like `answer`, for actions that wait: `is_cancelled` tells whether the caller has gone."""
+        return self.answer(action, body)
 
     def stream(self, ticket: bytes) -> Rows:
         """The schema and the batches of a ticket. Batches are produced as they are consumed."""
@@ -69,9 +84,9 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     # --------------------------------------------------------------------------------------------- Flight handlers
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
-        self._require_open()
+        self._admit(context)
         try:
-            answer = self.answer(action.type, action.body)
+            answer = self.answer_call(action.type, action.body, context.is_cancelled)
             answer = answer if isinstance(answer, bytes) else encode(answer)
         except Exception as error:
             refusal = refusal_of(error, action.type)
@@ -80,7 +95,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         yield answer
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        self._require_open()
+        self._admit(context)
         try:
             schema, batches = self.stream(ticket.ticket)
             return flight.GeneratorStream(schema, _map_errors(batches))
@@ -94,7 +109,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        self._require_open()
+        self._admit(context)
         try:
             self.receive(descriptor.command or b"", reader, writer)
         except Exception as error:
@@ -107,7 +122,10 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     # `get_schema` is left to pyarrow: it would send the traceback of our error, but its own names none of our files.
     list_flights = get_flight_info = do_exchange = list_actions = _refuse
 
-    def _require_open(self) -> None:
+    def _admit(self, context: flight.ServerCallContext) -> None:
+        # Flight has checked the token before it calls a handler.
+        if self._guard is not None:
+            self._guard.admit(context.peer())
         if not self._is_open:
             raise flight.FlightUnavailableError("starting")
 
@@ -149,17 +167,21 @@ def listen(
     *,
     require_client_certificate: bool = False,
     insecure: bool = False,
+    limits: GuardLimits | None = None,
 ) -> Listening:
     """Start a server: call `make` with its URI and security arguments. ConfigError if it must not or cannot listen."""
     security.check_listening(host, insecure)
     address = address_of(host, port)
     arguments: dict[str, Any] = security.server_arguments(require_client_certificate)
     try:
-        return make(security.uri(address), **arguments)
+        server = make(security.uri(address), **arguments)
     except (pa.ArrowException, flight.FlightError, OSError) as error:
         raise ConfigError(
             f"cannot listen on {address}: {error}.", hint="Is the port in use? Is the certificate valid?"
         ) from error
+    if security.token is not None:
+        server.guard(limits or GuardLimits())
+    return server
 
 
 def address_of(host: str, port: int) -> str:

@@ -16,8 +16,9 @@ A refused request is answered with `Refused` and one of the codes below. Every m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from volley.fields import Checksum, Count, Name, Seconds
+from volley.fields import AtMost, Checksum, Count, MessageBytes, Name, Seconds
 from volley.ids import AttemptId, QueryId
 
 UNKNOWN_QUERY = "SHUFFLE_UNKNOWN_QUERY"
@@ -42,7 +43,7 @@ class KeepAlive:
     """`queries` are all that the application runs. Those that the server does not know yet begin here."""
 
     application: Name
-    queries: tuple[QueryId, ...]
+    queries: Annotated[tuple[QueryId, ...], AtMost(10_000)]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Kept:
 @dataclass(frozen=True)
 class ReserveBytes:
     attempt: AttemptId
-    size_bytes: Count
+    size_bytes: MessageBytes
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class PushedChunk:
 
     partition: Count
     sequence: Count
-    size_bytes: Count
+    size_bytes: MessageBytes
     checksum: Checksum
 
 

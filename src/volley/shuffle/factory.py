@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from volley.config import Config, store_plugin
+from volley.config import Config
 from volley.machine import available_memory_bytes
-from volley.plugins import STORES, load
+from volley.plugins import STORES, load, store_plugin
 from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
 from volley.shuffle.base import SharedStore, ShuffleStore, StoreFactory

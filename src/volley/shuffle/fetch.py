@@ -87,6 +87,9 @@ class Fetch(Generic[Place]):
             self._thread.join()
         with self._changed:
             self._ready.clear()
+            if self._error is not None:
+                # Readers have got the error. Its traceback has their frames, and these have this fetch: a cycle.
+                self._error = BlockMissing("this fetch is closed.")
 
     def _next(self, number: int) -> pa.RecordBatch | None:
         with self._changed:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,7 +31,10 @@ class Handle:
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        descriptor, device, inode, in_memory, start, size_bytes = (int(part) for part in text.split(":"))
+        """Parse the output of `str`. Raises ValueError for anything else."""
+        if not re.fullmatch(r"\d+(:\d+){5}", text, re.ASCII):
+            raise ValueError(f"{text!r} is no handle")
+        descriptor, device, inode, in_memory, start, size_bytes = map(int, text.split(":"))
         return cls(SegmentName(descriptor, device, inode, bool(in_memory)), start, size_bytes)
 
 
@@ -40,11 +44,14 @@ def open_peer(block: Block, holder: Location) -> tuple[Index, list[pa.NativeFile
     Raises OSError if this process may not open them, so that they must be fetched from the holder, and BlockMissing
     if the holder has ended.
     """
-    handle = Handle.parse(block.handle)
     try:
-        file = handle.segment.open(holder.pid)
-        file.seek(handle.start)
-        packed = file.read_buffer(handle.size_bytes)
+        handle = Handle.parse(block.handle)
+    except ValueError:
+        raise BlockMissing(f"{block} has the handle {block.handle!r:.60}.", attempt=block.attempt) from None
+    try:
+        with handle.segment.open(holder.pid) as file:
+            file.seek(handle.start)
+            packed = file.read_buffer(min(handle.size_bytes, file.size()))
         # If the holder is still alive, the file is the holder's: a pid is not reused while its process lives.
         check_alive(block, holder)
         index = Index.unpack(packed, block)

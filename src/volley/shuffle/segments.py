@@ -106,12 +106,12 @@ class SpillFiles:
             try:
                 start = segment.append(data, align_at)
             except OSError as error:
-                if not is_full(error):
-                    raise
-                cause = error
                 # A file that has data belongs to the attempt; an empty one must be closed here.
                 if segment is not self._current:
                     segment.close()
+                if not is_full(error):
+                    raise
+                cause = error
                 self._current = None
             else:
                 self._current = segment

@@ -5,8 +5,8 @@
     worker     apply_options(owner, settings)    ->  ShuffleConfig for the attempts of this session
 
 What the owner of a worker set with `volley worker --set` is a limit: the store, its servers and its replicas must be
-the same, sizes and shares may be smaller, and the rest is the session's choice. The port and the share of memory always
-belong to the worker.
+the same, and so must options of plug-ins. Sizes and shares may be smaller, and the rest is the session's choice. The
+port and the share of memory always belong to the worker.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from volley.config import PREFIX, Config, store_plugin
+from volley.config import PREFIX, Config
 from volley.errors import OptionRefused
-from volley.plugins import is_path
+from volley.plugins import is_path, store_plugin
 from volley.shuffle.config import ShuffleConfig
 
 Options = tuple[tuple[str, str], ...]
@@ -54,6 +54,10 @@ def apply_options(owner: Config, settings: Sequence[tuple[str, str]]) -> Shuffle
                 f"{session.get(PREFIX + name, 'another')}.",
                 hint="Set the same in the session, or do not set it with `volley worker --set`.",
             )
+    for name, value in settings:
+        # It may be the address of a server that this worker shows a password.
+        if name.startswith("plugin.") and limits.get(name, value) != value:
+            raise OptionRefused(f"this worker was started with {PREFIX}{name}={limits[name]}.")
     plugin = store_plugin(asked.shuffle_store)
     if plugin is not None and is_path(plugin) and asked.shuffle_store != owner.shuffle_store:
         # Importing a module runs its code, and a session is not the owner of this process.

@@ -101,6 +101,8 @@ class WorkerSink(ChunkedSink):
             if not 0 <= block.partition < len(self._committed):
                 raise BlockMissing(f"{block} is not on {self._location}.", attempt=block.attempt)
             found = self._committed[block.partition]
+            if not block.attempt.query.has_key_of(self._attempt.query):
+                raise BlockMissing(f"{block} is not on {self._location}.", attempt=block.attempt)
             if found.block != block:
                 raise BlockMissing(
                     f"{block} on {self._location} has {found.block.rows} rows and checksum {found.block.checksum:x}"
@@ -143,6 +145,8 @@ class WorkerSink(ChunkedSink):
             segment, start = self._spill.append(data, align_at)
         else:
             segment = self._memory = self._memory or memory_segment()
+            if segment not in self._segments:
+                self._segments.append(segment)
             start = segment.append(data, align_at)
         if segment not in self._segments:
             self._segments.append(segment)

@@ -141,9 +141,10 @@ class WorkerStore:
         if not (self._config.map_same_host and holder.on_this_host):
             return False
         try:
-            open_peer(block, holder)
+            _, files = open_peer(block, holder)
         except OSError:
             return False
+        _close_all(files)
         return True
 
     def _read_local(self, block: Block) -> Iterator[pa.RecordBatch]:
@@ -151,10 +152,13 @@ class WorkerStore:
             _, index, files = self._open_own(block)
         else:
             index, files = self._open_peer(block)
-        check_totals(block, index)
-        unsealer = Unsealer(block, index)
-        for number in range(len(index.chunks)):
-            yield unsealer.unseal(number, _bytes(block, index, number, files))
+        try:
+            check_totals(block, index)
+            unsealer = Unsealer(block, index)
+            for number in range(len(index.chunks)):
+                yield unsealer.unseal(number, _bytes(block, index, number, files))
+        finally:
+            _close_all(files)
 
     def _open_own(self, block: Block) -> tuple[bytes, Index, list[pa.NativeFile]]:
         sink = self._active.sink(block.attempt)
@@ -186,14 +190,17 @@ class WorkerStore:
         try:
             for number, block in enumerate(request.blocks):
                 packed, index, files = self._open_own(block)
-                yield frame(Header(Kind.INDEX, block=number), pa.py_buffer(packed))
-                for chunk in range(0 if number else request.skip_chunks, len(index.chunks)):
-                    name = index.files[index.chunks[chunk].file]
-                    data = _bytes(block, index, chunk, files)
-                    # Chunks on disk were compressed when they were written.
-                    codec = request.codec if name.in_memory else "none"
-                    limit_bytes = min(request.max_message_bytes, self._config.max_message_bytes)
-                    yield from split_chunk(number, chunk, data, codec, limit_bytes)
+                try:
+                    yield frame(Header(Kind.INDEX, block=number), pa.py_buffer(packed))
+                    for chunk in range(0 if number else request.skip_chunks, len(index.chunks)):
+                        name = index.files[index.chunks[chunk].file]
+                        data = _bytes(block, index, chunk, files)
+                        # Chunks on disk were compressed when they were written.
+                        codec = request.codec if name.in_memory else "none"
+                        limit_bytes = min(request.max_message_bytes, self._config.max_message_bytes)
+                        yield from split_chunk(number, chunk, data, codec, limit_bytes)
+                finally:
+                    _close_all(files)
         except BlockMissing as error:
             kind = Kind.DAMAGED if isinstance(error, BlockDamaged) else Kind.MISSING
             yield frame(Header(kind, block=number), pa.py_buffer(error.message.encode()))
@@ -202,6 +209,12 @@ class WorkerStore:
 
     def codec_from(self, holder: Location) -> str:
         return "none" if self._config.compression == "auto" and holder.on_this_host else self._config.codec
+
+
+def _close_all(files: Sequence[pa.NativeFile]) -> None:
+    """Close the files of a reader. Batches that refer to mapped memory stay valid."""
+    for file in files:
+        file.close()
 
 
 def _bytes(block: Block, index: Index, number: int, files: Sequence[pa.NativeFile]) -> pa.Buffer:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from volley.fields import PartitionCount
 from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import Node, Partitioning, StageInput, walk
 from volley.plan.types import to_arrow
@@ -22,7 +23,7 @@ class Output:
     """
 
     partitioning: Partitioning
-    partitions: int = 1
+    partitions: PartitionCount = 1
     keys: tuple[Expression, ...] = ()
     enough_rows: int | None = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that drops a server's response at a moment that a test chooses."""
+"""A TCP proxy that drops a server's response, or breaks all connections, at a moment that a test chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LossyProxy:
     """Forwards connections to `port` on loopback. When `lose_when` returns True, the server's next data and its
     connection are dropped, once."""
 
-    def __init__(self, port: int, lose_when: Callable[[], bool]) -> None:
+    def __init__(self, port: int, lose_when: Callable[[], bool] = lambda: False) -> None:
         self._target = port
         self._lose_when = lose_when
         self.lost = 0
@@ -23,6 +23,13 @@ class LossyProxy:
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
+
+    def cut(self) -> None:
+        """Break all connections. New ones are forwarded."""
+        with self._lock:
+            broken, self._open = self._open, []
+        for connection in broken:
+            _end(connection)
 
     def close(self) -> None:
         with suppress(OSError):

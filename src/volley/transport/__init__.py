@@ -17,6 +17,7 @@ from volley.rpc.messages import (
     WorkerInfo,
 )
 from volley.transport.base import (
+    ExplainsAbsence,
     IngestEndpoint,
     ReportsProgress,
     RunningTask,
@@ -26,6 +27,7 @@ from volley.transport.base import (
 )
 
 __all__ = [
+    "ExplainsAbsence",
     "Failure",
     "IngestEndpoint",
     "Push",

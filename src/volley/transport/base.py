@@ -28,6 +28,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from volley.errors import NoWorkers
 from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
 from volley.rpc.blocks import Block
@@ -76,6 +77,14 @@ class ReportsProgress(Protocol):
 
     def progress(self) -> TaskProgress | None:
         """What the attempt has read so far, without waiting; None if that is not known yet."""
+
+
+@runtime_checkable
+class ExplainsAbsence(Protocol):
+    """A `Transport` may also be one of these, if it knows why workers are missing."""
+
+    def absence(self) -> NoWorkers:
+        """The error for a query that waited in vain for a worker."""
 
 
 class IngestEndpoint(Protocol):

@@ -4,7 +4,7 @@
     executor JVM
       +-- pyspark.daemon
       |     +-- Python workers, short-lived     find or start the sidecar
-      +. . . . . sidecar                        a worker daemon that ends when the JVM does
+      +. . . . . sidecar                        a worker daemon that ends when the JVM does, or the application
 
 A directory named after the JVM and the session's settings holds a lock, the sidecar's address and its log. The first
 task takes the lock and starts the sidecar; the token and the settings are passed through a pipe.
@@ -51,25 +51,32 @@ class SidecarSettings:
 
 @dataclass(frozen=True)
 class Executor:
-    """The executor JVM of a Python worker, as its command line describes it."""
+    """The executor JVM of a Python worker, as its command line describes it.
+
+    On a local master the JVM is that of the driver, which outlives the application. Spark then ends the process that
+    starts its Python workers, `python_daemon`. It is 0 otherwise.
+    """
 
     pid: int
     started: int
     host: str
     cores: int
+    python_daemon: int = 0
 
     @classmethod
     def find(cls, local_cores: int) -> Executor:
         """The JVM among the ancestors of this process. `local_cores` is used if it names no cores (a local master)."""
-        pid = os.getppid()
+        parent = pid = os.getppid()
         while pid > 1:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if Path(os.fsdecode(words[0])).name == "java":
                 arguments = [os.fsdecode(word) for word in words]
                 started = started_ticks(pid)
                 if started is not None:
-                    host = _find_argument(arguments, "--hostname") or "127.0.0.1"
-                    return cls(pid, started, host, int(_find_argument(arguments, "--cores") or local_cores))
+                    host = _find_argument(arguments, "--hostname")
+                    cores = int(_find_argument(arguments, "--cores") or local_cores)
+                    daemon = parent if host is None and parent != pid else 0
+                    return cls(pid, started, host or "127.0.0.1", cores, daemon)
             pid = _parent_pid(pid)
         raise QueryError("this Python worker has no Java process among its ancestors. Did Spark start it?")
 

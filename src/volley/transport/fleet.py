@@ -7,6 +7,9 @@ Each daemon has a `Peer` with its own thread, which polls it for news, each time
 
 When a peer is lost, the attempts that ran on it fail at once. When it answers again, or a new process at its address
 does, it gets work again. A fleet outlives queries, so connections and handshakes are made once.
+
+Every worker process has an id. If two addresses lead to the same process, only one of the peers uses it: a worker has
+one queue of news per driver, and two peers that share it would take each other's.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2
 _LAST_PROBE_SECONDS = 5.0
+# A worker that queries wait for is asked more often.
+_MISSED_PROBE_SECONDS = 0.5
 _CALL_THREADS = 16
 _SPARE_CLIENTS = 4
 
@@ -48,19 +53,12 @@ WORKER_LOST = "WORKER_LOST"
 class Peer:
     """One daemon. Methods may be called from any thread; those that call the daemon block up to the deadline."""
 
-    def __init__(
-        self,
-        address: str,
-        security: Security,
-        driver: str,
-        timeout_seconds: float,
-        live_queries: Callable[[], Sequence[QueryId]],
-    ) -> None:
+    def __init__(self, address: str, fleet: Fleet) -> None:
         self.address = address
-        self._security = security
-        self._driver = driver
-        self._timeout_seconds = timeout_seconds
-        self._live_queries = live_queries
+        self._fleet = fleet
+        self._security = fleet.security
+        self._driver = fleet.driver
+        self._timeout_seconds = fleet.timeout_seconds
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._spare: list[flight.FlightClient] = []
@@ -68,8 +66,11 @@ class Peer:
         self._draining = False
         self._listeners: dict[AttemptId, Listener] = {}
         self._closed = threading.Event()
+        self._wake = threading.Event()
         self.tried = threading.Event()
-        """Set once the first handshake has succeeded or failed."""
+        """Set once the handshake has succeeded or failed: the first one, or the first after `probe`."""
+        self.missed = False
+        """Whether it was lost, and nobody has waited in vain for its return."""
         self.problem = "it has not been contacted yet."
         self._thread = threading.Thread(target=self._run, name=f"volley-peer-{address}", daemon=True)
         self._thread.start()
@@ -83,6 +84,15 @@ class Peer:
     @property
     def up(self) -> bool:
         return self._info is not None
+
+    def probe(self) -> None:
+        """Try to connect now. `tried` is set when that has succeeded or failed."""
+        self.tried.clear()
+        self._wake.set()
+
+    def give_up(self) -> None:
+        """Nobody waits any longer for this worker to come back."""
+        self.missed = False
 
     def call(self, action: str, message: Any, expect: Any = Ack) -> Any:
         """Call the worker and return its reply. Raises PeerLost if there is none, PeerRefused if it refuses."""
@@ -122,6 +132,7 @@ class Peer:
     def close(self) -> None:
         """Say goodbye, so that the worker frees what it holds for this driver, and stop the thread."""
         self._closed.set()
+        self._wake.set()
         with self._lock:
             client = self._client
         if client is not None:
@@ -132,6 +143,7 @@ class Peer:
     def _run(self) -> None:
         pause_seconds = _FIRST_PROBE_SECONDS
         while not self._closed.is_set():
+            self._wake.clear()
             try:
                 self._connect()
                 pause_seconds = _FIRST_PROBE_SECONDS
@@ -143,19 +155,29 @@ class Peer:
                 _log.exception("watching worker %s failed", self.address)
                 self._drop(f"{type(error).__name__}: {error}")
             self.tried.set()
-            self._closed.wait(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _LAST_PROBE_SECONDS)
+            if not self._closed.is_set():
+                self._wake.wait(pause_seconds)
+            longest = _MISSED_PROBE_SECONDS if self.missed else _LAST_PROBE_SECONDS
+            pause_seconds = min(2 * pause_seconds, longest)
         self._drop("the session ended.")
 
     def _connect(self) -> None:
         # A new client each time: gRPC backs off longer and longer on a channel that could not connect.
         client = Client(self.address, self._security, timeout_seconds=self._timeout_seconds)
         ours = Identity.of_this_process(self._driver)
-        queries = tuple(query.value for query in self._live_queries())
+        # Ask who it is first: to greet it as this driver would end what runs on it for a peer at another address.
+        instance = client.greet(Hello(ours, "")).instance
+        other = self._fleet.claim(instance, self.address)
+        if other != self.address:
+            raise PeerLost(f"it is the worker at {other}, which is listed under both addresses.")
+        queries = tuple(query.value for query in self._fleet.live_queries())
         welcome = client.greet(Hello(ours, self._driver, queries))
+        if welcome.instance != instance:
+            raise PeerLost("it was restarted during the handshake.")
         with self._lock:
             self._client = client
             self._draining = False
+            self.missed = False
             self._info = WorkerInfo(
                 self.address,
                 welcome.cores,
@@ -164,6 +186,7 @@ class Peer:
                 runs_python=welcome.runs_python,
             )
         self.tried.set()
+        self._fleet.announce_return()
 
     def _watch(self) -> None:
         last = 0
@@ -184,7 +207,9 @@ class Peer:
                     _tell(listener, outcome.end)
 
     def _drop(self, reason: str) -> None:
+        self._fleet.unclaim(self.address)
         with self._lock:
+            self.missed = self.missed or self._info is not None
             self._client = self._info = None
             self._spare.clear()
             self.problem = reason
@@ -212,13 +237,12 @@ class Fleet:
         self.timeout_seconds = timeout_seconds
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-call")
         self._lock = threading.Lock()
+        self._returned = threading.Condition()
         self._queries: set[QueryId] = set()
         self._leases: weakref.WeakSet[FleetLease] = weakref.WeakSet()
+        self._claims: dict[str, str] = {}
         self.driver = f"{process_name('driver')}, {QueryId.new()}"
-        self._peers = {
-            address: Peer(address, security, self.driver, timeout_seconds, self.live_queries)
-            for address in addresses
-        }
+        self._peers = {address: Peer(address, self) for address in addresses}
 
     def __getitem__(self, address: str) -> Peer:
         return self._peers[address]
@@ -227,16 +251,53 @@ class Fleet:
     def peers(self) -> Sequence[Peer]:
         return list(self._peers.values())
 
+    @property
+    def is_up(self) -> bool:
+        """Whether any worker answers."""
+        return any(peer.up for peer in self.peers)
+
     def wait(self) -> None:
-        """Wait until every worker has been contacted. Raises NoWorkers, with each one's problem, if none is usable."""
+        """Wait until every worker has been contacted. Raises NoWorkers, with each one's problem, if none is usable.
+
+        If workers were lost, it waits up to `timeout_seconds` for one to come back; but only once, so that queries do
+        not keep waiting for workers that are gone.
+        """
+        if not self.is_up:
+            for peer in self.peers:
+                peer.probe()
         for peer in self.peers:
             peer.tried.wait(self.timeout_seconds + 1)
-        if not any(peer.up for peer in self.peers):
-            problems = "; ".join(f"{peer.address}: {peer.problem}" for peer in self.peers)
-            raise NoWorkers(
-                f"no worker is usable. {problems}",
-                hint="Start workers with `volley worker` or `volley cluster`, and check spark.volley.workers.",
-            )
+        with self._returned:
+            missed = any(peer.missed for peer in self.peers)
+            if self._returned.wait_for(lambda: self.is_up, self.timeout_seconds if missed else 0):
+                return
+        for peer in self.peers:
+            peer.give_up()
+        raise self.absence()
+
+    def absence(self) -> NoWorkers:
+        """The error for a fleet without usable workers."""
+        problems = "; ".join(
+            f"{peer.address}: {'it is draining.' if peer.up else peer.problem}" for peer in self.peers
+        )
+        return NoWorkers(
+            f"no worker is usable. {problems}",
+            hint="Start workers with `volley worker` or `volley cluster`, and check spark.volley.workers.",
+        )
+
+    def announce_return(self) -> None:
+        """A worker answers again: wake those that wait for one."""
+        with self._returned:
+            self._returned.notify_all()
+
+    def claim(self, instance: str, address: str) -> str:
+        """Use the worker process `instance` under `address`. Returns the address under which it is used already."""
+        with self._lock:
+            return self._claims.setdefault(instance, address) if instance else address
+
+    def unclaim(self, address: str) -> None:
+        with self._lock:
+            self._claims = {found: used for found, used in self._claims.items() if used != address}
 
     def live_queries(self) -> Sequence[QueryId]:
         with self._lock:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.byte_semaphore import ByteSemaphore
-from volley.errors import PeerLost, PeerRefused, QueryError
+from volley.errors import NoWorkers, PeerLost, PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import encode
 from volley.rpc.control import NOT_RESERVED, RESULT_TICKET, STOPPING, UNKNOWN_DRIVER, Ack, Reserve
@@ -76,6 +76,9 @@ class FlightTransport:
 
     def holders(self) -> Set[str]:
         return {peer.address for peer in self._fleet.peers if peer.up}
+
+    def absence(self) -> NoWorkers:
+        return self._fleet.absence()
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)

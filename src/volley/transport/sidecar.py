@@ -27,6 +27,8 @@ def main(words: dict[str, Any]) -> None:
     settings = SidecarSettings(**words["settings"])
     ready = Path(words["ready"])
     end_with(executor.pid)
+    if executor.python_daemon:
+        end_with(executor.python_daemon)
     ca, certificate, key = settings.files
     daemon = Daemon(
         DaemonSettings(

@@ -32,6 +32,7 @@ from pyspark.errors import PySparkException
 from volley.config import Config, parse_bytes
 from volley.errors import PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId, StageId
+from volley.own_token import token_file_for
 from volley.rpc.client import Client
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import NOT_RESERVED
@@ -85,7 +86,7 @@ class Application:
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-spark")
         self.jobs = ThreadPoolExecutor(_JOB_THREADS, thread_name_prefix="volley-spark-job")
         # Shuffle servers expect the session's token too, if it has one. Otherwise generate one.
-        given = Security.read(config.token_file).token
+        given = Security.read(token_file_for(config.shuffle_service, config.token_file)).token
         settings = SidecarSettings(
             token=given or secrets.token_hex(32),
             files=(config.tls_ca_file, config.tls_certificate_file, config.tls_key_file),

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from volley.errors import QueryError
-from volley.ids import AttemptId
+from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode
 from volley.rpc.control import Ack, Pull, RegisterWorker
 from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
@@ -101,7 +101,7 @@ class Control:
         `on_sidecar` gets the address of each sidecar that is about to hold blocks.
         """
         self._on_sidecar = on_sidecar
-        self._channels: dict[AttemptId, Channel] = {}
+        self._channels: dict[AttemptId, tuple[QueryId, Channel]] = {}
         self._lock = threading.Lock()
         self._server = listen(_Server, host, 0, security, insecure=insecure)
         self._server.serve(self._answer)
@@ -109,7 +109,7 @@ class Control:
 
     def open(self, attempt: AttemptId, channel: Channel) -> None:
         with self._lock:
-            self._channels[attempt] = channel
+            self._channels[attempt] = attempt.query, channel
 
     def forget(self, attempt: AttemptId) -> None:
         with self._lock:
@@ -139,8 +139,8 @@ class Control:
 
     def _channel(self, attempt: AttemptId) -> Channel:
         with self._lock:
-            channel = self._channels.get(coordinator_attempt(attempt))
-        if channel is None or channel.closed:
+            query, channel = self._channels.get(coordinator_attempt(attempt), (None, None))
+        if query is None or channel is None or channel.closed or not attempt.query.has_key_of(query):
             raise QueryError(f"{attempt} is over.")
         return channel
 

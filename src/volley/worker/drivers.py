@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drivers of a worker: the news that waits for each, and their leases.
 
-A driver that dies cannot say so. It polls for news every second; when it has not polled for the length of a lease, the
-worker forgets it and frees everything that it left. A driver that was only paused is then unknown and reconnects.
+A driver that dies cannot say so. When its call for news breaks, what it runs is cancelled, so that its slots are free
+for others. It polls for news every second; when it has not polled for the length of a lease, the worker forgets it and
+frees everything that it left. A driver that was only paused is then unknown and reconnects.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Drivers:
                 await self._slots.release(query)
         _log.info("driver %s %sconnected", name, "re" if known else "")
         driver = self._drivers[name] = _Driver()
-        driver.queries = (known.queries if known else set()) & queries
+        driver.queries = {query for query in known.queries if query in queries} if known else set()
 
     def reserve(self, name: str, attempt: AttemptId) -> bool:
         driver = self._driver(name)
@@ -61,6 +62,7 @@ class Drivers:
 
     def adopt(self, name: str, query: QueryId) -> None:
         """Make the driver the owner of rows that others push for this query."""
+        self._slots.admit(query)
         self._driver(name).queries.add(query)
 
     def run(self, task: TaskSpec) -> None:
@@ -75,10 +77,17 @@ class Drivers:
 
     async def watch(self, name: str, after: int, wait_seconds: float) -> News:
         driver = self._driver(name)
-        outcomes, requests = await driver.news(after, wait_seconds)
+        try:
+            outcomes, requests = await driver.news(after, wait_seconds)
+        except asyncio.CancelledError:
+            # The call broke. If the driver lives, it says hello again, which would cancel its attempts too.
+            for attempt in list(driver.attempts):
+                await self._slots.cancel(attempt)
+            raise
         return News(outcomes, self._slots.draining, requests)
 
     async def release(self, query: QueryId) -> None:
+        self._slots.check_key(query)
         for driver in self._drivers.values():
             driver.forget(query)
         await self._slots.release(query)

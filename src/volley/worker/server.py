@@ -7,8 +7,10 @@ there and wait for it.
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,6 +45,9 @@ from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.receiving import receive
 from volley.worker.slots import Attempt, Slots
 
+# How soon the end of a driver that waits for news is noticed.
+_CALLER_SECONDS = 0.2
+
 
 class ServingStore(ShuffleStore, Protocol):
     """A store whose blocks other processes read through this worker's server."""
@@ -64,6 +69,7 @@ class Worker:
     budget: WorkerBudget
     loop: LoopThread
     started: float = field(default_factory=time.monotonic)
+    instance: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def health(self) -> Health:
         return Health(
@@ -92,6 +98,15 @@ class WorkerServer(Server):
     def answer(self, action: str, body: pa.Buffer) -> Any:
         return self._worker.loop.submit(_answer(self._worker, action, body.to_pybytes())).result()
 
+    def answer_call(self, action: str, body: pa.Buffer, is_cancelled: Callable[[], bool]) -> Any:
+        if action != "watch":
+            return self.answer(action, body)
+        waiting = self._worker.loop.submit(_answer(self._worker, action, body.to_pybytes()))
+        while not wait([waiting], timeout=_CALLER_SECONDS).done:
+            if is_cancelled():
+                waiting.cancel()
+        return waiting.result()
+
     def stream(self, ticket: bytes) -> Rows:
         worker = self._worker
         if not ticket.startswith(RESULT_TICKET):
@@ -106,8 +121,7 @@ class WorkerServer(Server):
     ) -> None:
         worker = self._worker
         push = decode(command, Push)
-        if push.driver:
-            worker.loop.submit(_adopt(worker, push)).result()
+        worker.loop.submit(_adopt(worker, push)).result()
         store = worker.slots.stores.of(push.attempt.query, push.settings)
         blocks = receive(push, (chunk.data for chunk in reader), store)
         writer.write(encode(Pushed(push.attempt, blocks, worker.slots.name)))
@@ -118,11 +132,21 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
     refusal = ""
     try:
         worker.identity.require_same(hello.identity)
-        await worker.drivers.hello(hello.driver, frozenset(QueryId(query) for query in hello.queries))
+        if hello.driver:
+            await worker.drivers.hello(hello.driver, frozenset(QueryId(query) for query in hello.queries))
     except HandshakeRefused as error:
         refusal = f"{error.message} {error.hint}"
     slots = worker.slots
-    return to_json(Welcome(worker.identity, worker.cores, slots.limit, refusal, slots.runs_python))
+    return to_json(
+        Welcome(
+            worker.identity,
+            worker.cores,
+            slots.limit,
+            refusal,
+            slots.runs_python,
+            worker.instance,
+        )
+    )
 
 
 async def _answer(worker: Worker, action: str, body: bytes) -> Any:
@@ -164,7 +188,10 @@ async def _answer(worker: Worker, action: str, body: bytes) -> Any:
 
 
 async def _adopt(worker: Worker, push: Push) -> None:
-    worker.drivers.adopt(push.driver, push.attempt.query)
+    if push.driver:
+        worker.drivers.adopt(push.driver, push.attempt.query)
+    else:
+        worker.slots.admit(push.attempt.query)
 
 
 async def _find(slots: Slots, attempt: AttemptId) -> Attempt:

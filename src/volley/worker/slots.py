@@ -4,7 +4,7 @@
     reserve(attempt) -> start(spec) -> Attempt         in this order, each attempt once
     release(query)                                     ends and forgets everything of a query
 
-Everything here lives on one event loop.
+The first call about a query gives its key, and all later ones must show it. Everything here lives on one event loop.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Slots:
         self._on_end = on_end
         self._reserved: dict[AttemptId, float] = {}
         self._attempts: dict[AttemptId, Attempt] = {}
+        self._queries: dict[QueryId, QueryId] = {}
         self._released = EndedQueries()
         self._draining = False
 
@@ -102,17 +103,32 @@ class Slots:
         """Refuse new reservations. Running attempts continue."""
         self._draining = True
 
+    def admit(self, query: QueryId) -> None:
+        """Remember the key of a query that begins here. QueryError if it has begun with another one."""
+        if query not in self._released:
+            self._queries.setdefault(query, query)
+            self.check_key(query)
+
+    def check_key(self, query: QueryId) -> None:
+        """QueryError if this query runs here and the caller does not have its key."""
+        known = self._queries.get(query)
+        if known is not None and not query.has_key_of(known):
+            raise QueryError(f"query {query} is not on {self.name}.")
+
     def reserve(self, attempt: AttemptId) -> bool:
         """Reserve a slot for a limited time. False if none is free, the attempt is known or its query is over."""
+        self.check_key(_query(attempt))
         if self._draining or attempt in self._attempts or _query(attempt) in self._released:
             return False
         if self.reserved + self.running >= self.limit or attempt in self._reserved:
             return False
+        self.admit(_query(attempt))
         self._reserved[attempt] = time.monotonic() + self._reservation_seconds
         return True
 
     def start(self, task: TaskSpec) -> Attempt:
         """Run an attempt in its reserved slot. Raises NotReserved if it has none or the reservation expired."""
+        self.check_key(_query(task.attempt))
         if not self.reserved or task.attempt not in self._reserved:
             raise NotReserved(f"{task.attempt} has no slot reserved on {self.name}.")
         del self._reserved[task.attempt]
@@ -133,24 +149,29 @@ class Slots:
 
     def __getitem__(self, attempt: AttemptId) -> Attempt:
         """A started attempt of a query that is not over. Raises QueryError for any other."""
+        self.check_key(_query(attempt))
         if attempt not in self._attempts:
             raise QueryError(f"{attempt} is not on {self.name}.")
         return self._attempts[attempt]
 
     async def give(self, splits: SplitBatch) -> None:
         """Answer the split request of an attempt. Ignored if the attempt is not here any more."""
+        self.check_key(_query(splits.attempt))
         if splits.attempt in self._attempts:
             await self._attempts[splits.attempt].give(splits)
 
     async def cancel(self, attempt: AttemptId) -> None:
         """Cancel an attempt or its reservation. Does nothing if it is not here."""
+        self.check_key(_query(attempt))
         self._reserved.pop(attempt, None)
         if attempt in self._attempts:
             await self._attempts[attempt].cancel()
 
     async def release(self, query: QueryId) -> None:
         """Cancel what runs for the query, free what it holds, and refuse its late reservations."""
+        self.check_key(query)
         self._released.add(query)
+        self._queries.pop(query, None)
         self._reserved = {attempt: at for attempt, at in self._reserved.items() if _query(attempt) != query}
         mine = [attempt for attempt in self._attempts if _query(attempt) == query]
         await asyncio.gather(*(self._attempts.pop(attempt).cancel() for attempt in mine))

@@ -124,6 +124,9 @@ async def _run_once(
             raise
         finally:
             running.drop()
+            # An error has a traceback, and its frames have this list: a cycle, in which the open files of a damaged
+            # block would stay until Python's garbage collector runs.
+            errors.clear()
             python.close()
             scans.close()
             await python.wait_closed()

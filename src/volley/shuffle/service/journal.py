@@ -20,7 +20,7 @@ import xxhash
 from volley.errors import QueryError
 from volley.rpc.codec import decode, encode
 from volley.shuffle.disk import write_at
-from volley.shuffle.service.directories import sync_directory
+from volley.shuffle.service.directories import open_own, sync_directory
 
 _HEAD = struct.Struct("<4sIQ")
 _CHECK = struct.Struct("<I")
@@ -32,7 +32,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = open_own(path)
         self._end = os.fstat(self._descriptor).st_size
         self.damaged = 0
         """Damaged records that `read` skipped."""
@@ -43,7 +43,9 @@ class Journal:
 
     def read(self) -> Iterator[Any]:
         """Yield the records, oldest first. Truncates what is torn or damaged at the end."""
-        data = self._path.read_bytes()
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            file.seek(0)
+            data = file.read()
         position = good_end = 0
         while (position := data.find(_MAGIC, position)) >= 0:
             payload = _payload(data, position)
@@ -76,7 +78,8 @@ class Journal:
     def replace(self, records: Iterable[Any]) -> None:
         """Replace all records by these, atomically."""
         draft = self._path.with_suffix(".new")
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        draft.unlink(missing_ok=True)
+        descriptor = open_own(draft, os.O_EXCL)
         try:
             end = 0
             for record in records:

@@ -5,6 +5,8 @@
     epoch      of a stage only rises; calls from earlier epochs are refused
     attempt    open -> committed | gone
 
+A query has the key with which it began, and every call about it must show that key.
+
 Of attempts at the same task that are open at the same time, the first to commit wins. An attempt cannot commit after
 one with a higher number. An attempt that began after a commit may still commit: its coordinator knew of that commit
 and has discarded it.
@@ -81,6 +83,7 @@ class Ledger:
         if query in self._over:
             raise self._over_refusal(query)
         if query in self.queries:
+            self.query(query)
             return False
         self.queries[query] = Query(query, application)
         return True
@@ -94,8 +97,10 @@ class Ledger:
         yield from self._over
 
     def query(self, query: QueryId) -> Query:
-        if query in self.queries:
-            return self.queries[query]
+        """A query that has begun. Who does not have its key is told that there is no such query."""
+        known = self.queries.get(query)
+        if known is not None and query.has_key_of(known.id):
+            return known
         if query in self._over:
             raise self._over_refusal(query)
         raise Refusal(UNKNOWN_QUERY, f"query {query} has not begun here.")

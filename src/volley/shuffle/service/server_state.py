@@ -117,6 +117,9 @@ class ShuffleServerState:
         return Kept(self._settings.lease_seconds, tuple(expired))
 
     def release(self, query: QueryId) -> None:
+        with self._lock:
+            if query in self._ledger.queries:
+                self._ledger.query(query)
         self._end(query, QUERY_OVER)
 
     def expire(self, now: float | None = None) -> None:

@@ -259,7 +259,7 @@ class Storage:
 
 
 def _append(log: _Log, data: pa.Buffer) -> None:
-    descriptor = os.open(log.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(log.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         write_at(descriptor, data, log.size_bytes)
     except OSError:
