@@ -231,6 +231,7 @@ def test_formats_that_only_spark_writes(tpch: SparkSession, tmp_path: Path, form
         assert sorted(found[0].collect()) == sorted(found[1].collect())
 
 
+@pytest.mark.since("4.1")  # before, saveAsTable does not give its command
 def test_tables_that_only_spark_writes(tpch: SparkSession) -> None:
     totals = tpch.table("orders").groupBy("o_orderpriority").agg(F.avg("o_shippriority").alias("mean"))
     totals.write.format("json").saveAsTable("totals_in_json")

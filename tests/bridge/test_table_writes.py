@@ -18,6 +18,9 @@ from volley.testing.session import conf
 
 slow = pytest.mark.slow
 
+# Before Spark 4.1, saveAsTable does not give its command.
+SAVES_TABLES = pytest.mark.since("4.1")
+
 
 def test_tables_without_partitions(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> None:
     for name in ("spark_t", "volley_t"):
@@ -134,6 +137,7 @@ def described(spark: SparkSession, name: str) -> list[str]:
     return texts
 
 
+@SAVES_TABLES
 @pytest.mark.parametrize("partitions", [(), ("day", "name")])
 def test_save_as_table(spark: SparkSession, rows: DataFrame, partitions: tuple[str, ...]) -> None:
     def make(name: str) -> None:
@@ -142,6 +146,7 @@ def test_save_as_table(spark: SparkSession, rows: DataFrame, partitions: tuple[s
     make_tables(spark, make, assert_native)
 
 
+@SAVES_TABLES
 @pytest.mark.parametrize("mode", ["append", "overwrite", "ignore", "error"])
 @pytest.mark.parametrize("overwrite_mode", ["static", pytest.param("dynamic", marks=slow)])
 def test_modes_of_save_as_table(spark: SparkSession, rows: DataFrame, mode: str, overwrite_mode: str) -> None:
@@ -206,6 +211,7 @@ def test_with_before_insert(spark: SparkSession, rows: DataFrame) -> None:
     make_tables(spark, make, assert_native)
 
 
+@SAVES_TABLES
 def test_external_tables(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
     def make(name: str) -> None:
         rows.write.option("path", str(tmp_path / name)).saveAsTable(name)
@@ -214,6 +220,7 @@ def test_external_tables(spark: SparkSession, rows: DataFrame, tmp_path: Path) -
     assert_same_tables(spark, tmp_path / "made_by_spark", tmp_path / "made_by_volley")
 
 
+@SAVES_TABLES
 def test_a_table_is_not_replaced_by_what_it_holds(spark: SparkSession, rows: DataFrame) -> None:
     def make(name: str) -> None:
         rows.write.saveAsTable(name)
@@ -223,6 +230,7 @@ def test_a_table_is_not_replaced_by_what_it_holds(spark: SparkSession, rows: Dat
     make_tables(spark, make, lambda spark: None)
 
 
+@SAVES_TABLES
 def test_tables_that_spark_makes(spark: SparkSession, rows: DataFrame) -> None:
     for write, reason in (
         (rows.write.format("json"), "FILE_FORMAT_NOT_SUPPORTED"),

@@ -87,9 +87,11 @@ class NewTable:
         schema = self._spark._jvm.org.apache.spark.sql.types.DataType.fromJson(text).asNullable()  # type: ignore[union-attr]
         gateway = self._spark.sparkContext._gateway
         utilities = singleton(gateway, "org.apache.spark.sql.catalyst.util.package")
-        cleaned = utilities.removeInternalMetadata(
-            schema, getattr(utilities, "removeInternalMetadata$default$2")()
-        )
+        if current().metadata_has_kinds:
+            kinds = getattr(utilities, "removeInternalMetadata$default$2")()
+            cleaned = utilities.removeInternalMetadata(schema, kinds)
+        else:
+            cleaned = utilities.removeInternalMetadata(schema)
         conf = self._spark._jsparkSession.sessionState().conf()
         return singleton(gateway, "org.apache.spark.sql.catalyst.util.CharVarcharUtils").getRawSchema(
             cleaned, conf

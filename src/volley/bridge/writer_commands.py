@@ -15,7 +15,7 @@ from volley.plan.jvm import Java, copy_with
 from volley.spark_versions.registry import current
 
 # Spark writes these by `DataSource`, others perhaps by a provider of their own.
-_FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "xml")
+_FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
 
 # Of `InsertIntoStatement`, from 1.
 _QUERY = 4

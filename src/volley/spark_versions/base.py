@@ -48,5 +48,7 @@ class SparkVersion:
     """The last arguments of `LogicalRDD`."""
     data_source_options: int = 1
     """How many optional arguments `DataSource` has after its catalog table."""
+    metadata_has_kinds: bool = True
+    """Whether `removeInternalMetadata` is told which kinds of metadata to remove."""
     has_query_ids: bool = True
     """Whether the events of an execution carry the id of the query."""

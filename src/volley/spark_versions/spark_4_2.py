@@ -14,4 +14,5 @@ SPARK_4_2 = replace(
     has_init_frame=False,
     substring_index_takes_any_count=False,
     logical_rdd_arguments=(),
+    metadata_has_kinds=False,
 )
