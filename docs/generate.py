@@ -217,15 +217,17 @@ def versions() -> str:
     return (
         HEADER.format(source="docs/versions.json, which `make test-versions` writes")
         + "# Releases of Spark\n\n"
-        + f"Volley is tested with Spark {tested_releases()}: `pip install volley-spark` beside any of them works.\n"
-        + "pip installs the newest. An older release is refused by `volley.enable`, and so is a newer one unless\n"
-        + "`spark.volley.allowUntestedSpark=true`. `volley doctor` names other packages that do not fit.\n\n"
+        + f"Volley runs with Spark {tested_releases()}: `pip install volley-spark` beside any of them works. pip\n"
+        + "installs the newest, with which every change is tested; what has run with the others is below. An older\n"
+        + "release is refused by `volley.enable`, and so is a newer one unless `spark.volley.allowUntestedSpark=true`.\n"
+        + "`volley doctor` names other packages that do not fit.\n\n"
         + "## What differs\n\n"
         + _table(("release", "what Spark runs there that is native elsewhere"), _differences())
         + "\n## What was tested\n\n"
         + "`make test-versions` makes an environment for each release and runs these suites there, with that Spark as\n"
         + "the oracle. Tests of what a release does not have are left out. The share is that of the queries of the\n"
-        + "tests that Volley ran alone; many tests are about queries that it does not.\n\n"
+        + "tests that Volley ran alone; many tests are about queries that it does not. A suite or release that is not\n"
+        + "in the table has not run in full.\n\n"
         + _table(("PySpark", *suites), rows)
     )
 

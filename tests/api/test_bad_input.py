@@ -234,13 +234,7 @@ def test_a_type_that_volley_does_not_carry(spark: SparkSession) -> None:
     assert any("map" in str(reason).lower() for reason in report.reasons)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("spark.sql.caseSensitive", "true"),
-        ("spark.sql.files.ignoreCorruptFiles", "true"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [("spark.sql.caseSensitive", "true")])
 def test_settings_under_which_spark_reads_files_differently(
     spark: SparkSession, table: Path, key: str, value: str
 ) -> None:
