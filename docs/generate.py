@@ -219,8 +219,8 @@ def versions() -> str:
         + "# Releases of Spark\n\n"
         + f"Volley runs with Spark {tested_releases()}: `pip install volley-spark` beside any of them works. pip\n"
         + "installs the newest, with which every change is tested; what has run with the others is below. An older\n"
-        + "release is refused by `volley.enable`, and so is a newer one unless `spark.volley.allowUntestedSpark=true`.\n"
-        + "`volley doctor` names other packages that do not fit.\n\n"
+        + "release is refused by `volley.enable`, and so is a newer one unless\n"
+        + "`spark.volley.allowUntestedSpark=true`. `volley doctor` names other packages that do not fit.\n\n"
         + "## What differs\n\n"
         + _table(("release", "what Spark runs there that is native elsewhere"), _differences())
         + "\n## What was tested\n\n"

@@ -157,11 +157,9 @@ def test_existing_paths_are_left_to_spark(spark: SparkSession, tmp_path: Path, r
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        pytest.param(
-            lambda rows, path: rows.write.format("xml").save(path),
+        (
+            lambda rows, path: rows.write.format("xml").option("rowTag", "row").save(path),
             "FILE_FORMAT_NOT_SUPPORTED",
-            # Before, Spark refuses to write XML without the name of a row.
-            marks=pytest.mark.since("4.1"),
         ),
         (lambda rows, path: rows.write.option("parquet.block.size", "1000000").parquet(path), "FILE_OPTION"),
         (lambda rows, path: rows.write.parquet(path, compression="lz4"), "FILE_OPTION_NOT_SUPPORTED"),

@@ -16,7 +16,9 @@ from volley.errors import DataError
 from volley.formats import STREAMED
 from volley.lower.scope import Streamed
 from volley.lower.symlink_tables import Link
-from volley.plan.nodes import FileScan, Node, OneRow, Range, walk
+from volley.plan.expressions import Call, Expression
+from volley.plan.expressions import walk as walk_parts
+from volley.plan.nodes import FileScan, Node, OneRow, Range, expressions, walk
 from volley.recent import Recent
 
 
@@ -46,14 +48,23 @@ def recent_frame(node: Node, context: SessionContext, resources: ExitStack) -> D
 
 
 def keep_frame(node: Node, context: SessionContext, frame: DataFrame, links: tuple[Link, ...]) -> None:
-    """Keep the frame if it reads nothing but linked files: other rows are those of one task, large, or unchecked."""
+    """Keep the frame if it reads nothing but linked files: other rows are those of one task, large, or unchecked.
+
+    Nor is a frame kept that calls programs in the JVM: they end with their query.
+    """
     if all(map(_can_be_read_again, walk(node))):
         _frames.put((id(node), id(context)), _Frame(node, context, frame, links))
 
 
 def _can_be_read_again(node: Node) -> bool:
-    if isinstance(node, Streamed):
+    if isinstance(node, Streamed) or any(map(_calls_program, expressions(node))):
         return False
     if isinstance(node, FileScan):
         return node.format not in STREAMED
     return bool(node.children) or isinstance(node, Range | OneRow)
+
+
+def _calls_program(expression: Expression) -> bool:
+    return any(
+        isinstance(part, Call) and part.option("program") is not None for part in walk_parts(expression)
+    )
