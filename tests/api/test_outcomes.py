@@ -196,7 +196,7 @@ def test_what_only_spark_does_is_seen(spark: SparkSession, tmp_path: Path, actio
         spark.sql("drop table volley_v2")
     if action == "csv":
         assert spark.read.csv(str(path), sep="|").count() == 6
-        assert sorted(row[0] for row in spark.read.text(str(path)).collect())[0] == "0|0"
+        assert sorted(row[0] for row in spark.read.text(str(path)).collect())[0] == "0|0|0.0"
 
 
 def test_an_rdd_is_kept_with_its_frame(spark: SparkSession) -> None:
