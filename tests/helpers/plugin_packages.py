@@ -6,6 +6,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+from volley.testing.sources import Numbers
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 
 
@@ -28,3 +30,11 @@ def write_metadata(directory: Path, name: str, version: str, groups: dict[str, d
         for line in (f"[{group}]", *(f"{key} = {value}" for key, value in entries.items()))
     ]
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+class PluginNumbers(Numbers):
+    """Under a name that no other test registers."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "plugin_numbers"

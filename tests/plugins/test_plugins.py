@@ -40,7 +40,7 @@ ENTRIES = {
         "broken": "volley_no_such_module:make",
     },
     "volley.shuffle_stores": {"shelf": f"{HERE}:make_nothing"},
-    "volley.sources": {"numbers": "volley.testing.sources:Numbers"},
+    "volley.sources": {"plugin_numbers": "helpers.plugin_packages:PluginNumbers"},
 }
 
 
@@ -55,7 +55,7 @@ def test_entry_points_are_found(plugins: None) -> None:
     assert set(names) == set(ENTRIES["volley.transports"])
     assert names["quick"] == "quick (volley_things 1.2)"
     assert [plugin.name for plugin in installed(STORES)] == ["shelf"]
-    assert [plugin.name for plugin in installed(SOURCES)] == ["numbers"]
+    assert [plugin.name for plugin in installed(SOURCES)] == ["plugin_numbers"]
 
 
 def test_a_factory_is_loaded_by_name_and_by_path(plugins: None) -> None:
@@ -106,7 +106,7 @@ def test_the_doctor_lists_them(plugins: None) -> None:
     finding = check_plugins()
     assert finding.status == "warning"
     assert "transports: local, flight, spark, broken (volley_things 1.2)" in finding.found
-    assert "data sources: numbers (volley_things 1.2)" in finding.found
+    assert "data sources: plugin_numbers (volley_things 1.2)" in finding.found
     assert "implements version 99" in finding.found
 
 
@@ -122,15 +122,15 @@ def test_enable_refuses_a_plugin_that_cannot_be_loaded(spark: SparkSession, plug
 def test_a_session_knows_the_sources_of_installed_packages(spark: SparkSession, plugins: None) -> None:
     session = spark.newSession()
     known = session._jsparkSession.sessionState().dataSourceManager().dataSourceExists
-    assert not known("numbers")
+    assert not known("plugin_numbers")
     volley.enable(session)
-    assert known("numbers")
+    assert known("plugin_numbers")
 
 
 @pytest.mark.slow
 def test_a_session_reads_the_sources_of_installed_packages(spark: SparkSession, plugins: None) -> None:
     session = volley.enable(spark.newSession())
-    numbers = session.read.format("numbers").option("splits", "3").option("rows", "5").load()
+    numbers = session.read.format("plugin_numbers").option("splits", "3").option("rows", "5").load()
     assert numbers.count() == 15
     report = volley.last_query(session)
     assert report is not None
