@@ -511,6 +511,7 @@ def test_no_plan_of_what_is_handed_over_shows_the_token(tpch: SparkSession, clus
     assert not any(token in text for text in texts)
 
 
+@pytest.mark.slow
 def test_a_holder_that_dies_with_the_rows_of_spark(
     tpch: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ class TestCommand:
         assert process.returncode == 1
         assert "all workers have ended" in errors
 
+    @pytest.mark.slow
     def test_idle_workers_are_let_go_and_shuffle_servers_stay(self) -> None:
         process, pids, token_file = self.start("--services", "1", "--least", "1", "--idle-seconds", "0")
         workers, (server,) = pids[:2], pids[2:]

@@ -91,6 +91,7 @@ def test_tasks_are_spread_over_the_workers(tpch: SparkSession, cluster: LocalClu
     assert max(stage.tasks for stage in report.stages) == 3
 
 
+@pytest.mark.slow
 def test_data_of_several_times_the_budget_is_spilled_and_reported(spark: SparkSession) -> None:
     """36 MB of rows come from one task, on workers that have 10 MB for exchanged data and 11 MB for operators."""
     rows = "select id, id * 7 % 1000003 as k, id % 1000 as g from range(1500000)"

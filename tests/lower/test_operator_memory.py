@@ -104,7 +104,7 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-SOME_WITH_CONDITION = (JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI, JoinKind.EXISTENCE)
+SOME_WITH_CONDITION = (JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI)
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_native_leaves(leaves: SparkSession, workers: str, examples: int) -> Non
 
 @pytest.mark.parametrize(
     ("workers", "examples"),
-    [("3", 40), *(pytest.param(n, 150, marks=pytest.mark.slow) for n in ("1", "3"))],
+    [("3", 16), *(pytest.param(n, 150, marks=pytest.mark.slow) for n in ("1", "3"))],
 )
 def test_leaves_of_spark(leaves: SparkSession, workers: str, examples: int) -> None:
     """Which part is native is up to the plan; that there is one, in a third of all of them, is not."""

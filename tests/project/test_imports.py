@@ -194,5 +194,6 @@ def _page_faults(**environment: str) -> int:
     return int(subprocess.run(run, env=os.environ | environment, capture_output=True, check=True).stdout)
 
 
+@pytest.mark.slow
 def test_freed_memory_is_used_again_instead_of_fetched_page_by_page() -> None:
     assert _page_faults() < 500 < _page_faults(MIMALLOC_PURGE_DELAY="0")

@@ -37,6 +37,7 @@ def test_a_suite_runs_on_any_transport_and_store(transport: str, store: str) -> 
     assert "skipped" not in result.stdout
 
 
+@pytest.mark.slow
 def test_an_unknown_transport_is_refused() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "--transport", "pigeon", "tests/project"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
