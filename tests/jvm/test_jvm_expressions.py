@@ -318,9 +318,11 @@ def _is_format(part: Expression) -> TypeGuard[Call]:
 
 
 def test_programs_that_have_ended_leave_the_jvm(table: SparkSession) -> None:
-    table.sql("select levenshtein(s, 'a') from t").collect()
     allocator = table._jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator()  # type: ignore[union-attr]
-    eventually(lambda: allocator.getAllocatedMemory() == 0)
+    # Spark itself allocates from it, too, for what other tests have left open.
+    before = allocator.getAllocatedMemory()
+    table.sql("select levenshtein(s, 'a') from t").collect()
+    eventually(lambda: allocator.getAllocatedMemory() <= before)
 
 
 def _report(spark: SparkSession) -> volley.QueryReport:
