@@ -63,6 +63,8 @@ class Decision:
     """False for a write that Spark only refuses or skips: `spark.volley.fallback` is not about those."""
     programs: Programs | None = None
     """What Spark's own code evaluates inside the plan. The numbers in the plan mean something while this is held."""
+    is_kept: bool = False
+    """Whether the same query gets this plan again, the same object."""
     planning_seconds: float = 0.0
     capture_seconds: float = 0.0
 
@@ -92,19 +94,17 @@ class _Captured:
 
 
 # Decisions on queries that ran natively as a whole, by the text of Spark's plan, which names its files with their sizes
-# and times. Reports, notebooks and loops ask the same again, and a short query is mostly planning.
-_native_before: Recent[str, Decision] = Recent(128)
+# and times, and by whether the JVM may evaluate expressions. Reports, notebooks and loops ask the same again, and a
+# short query is mostly planning.
+_native_before: Recent[tuple[str, bool], Decision] = Recent(128)
 _LONGEST_TEXT = 256 * 1024
 
 
-def _remember(text: str, decision: Decision) -> None:
+def _is_worth_keeping(decision: Decision, captured: _Captured, text: str) -> bool:
+    if decision.engine != "native" or captured.programs is not None or len(text) > _LONGEST_TEXT:
+        return False
     # A name with a number in it may be one that Spark makes anew for each query.
-    if decision.engine == "native" and decision.programs is None and "#" not in _names(decision):
-        _native_before.put(text, decision)
-
-
-def _names(decision: Decision) -> str:
-    return " ".join(attribute.name for attribute in decision.output)
+    return not any("#" in attribute.name for attribute in decision.output)
 
 
 def _python_access(deployment: Deployment) -> PythonAccess:
@@ -149,7 +149,8 @@ class Decider:
         origins = Origins()
         try:
             reading = read_plan(self._gateway, physical)
-            decision = _native_before.get(reading.text) if reading.says_all and finish is None else None
+            key = (reading.text, self._jvm)
+            decision = _native_before.get(key) if reading.says_all and finish is None else None
             if decision is None:
                 captured = self._decode(reading, origins)
         except CaptureError as error:
@@ -157,10 +158,13 @@ class Decider:
         captured_at = time.perf_counter()
         if decision is None:
             plan = captured.plan if finish is None else finish(captured.plan)
-            decision = self._choose(plan, origins, execution, subplans)
-            decision = replace(decision, programs=captured.programs)
-            if finish is None and captured.by_text_alone and len(reading.text) <= _LONGEST_TEXT:
-                _remember(reading.text, decision)
+            chosen = self._choose(plan, origins, execution, subplans)
+            is_kept = (
+                finish is None and captured.by_text_alone and _is_worth_keeping(chosen, captured, key[0])
+            )
+            decision = replace(chosen, programs=captured.programs, is_kept=is_kept)
+            if is_kept:
+                _native_before.put(key, decision)
         return replace(
             self._portable(decision),
             planning_seconds=planned - self._started,

@@ -84,8 +84,13 @@ class NativeRun:
         self._top: ResultStream | None = None
         self._logs: list[EventLog] = []
 
-    def start(self, plan: Node | SparkPart, inputs: tuple[SparkInput, ...] = ()) -> ResultStream | SparkRows:
-        """Start a plan; what the other engine runs below its top has run when this returns."""
+    def start(
+        self, plan: Node | SparkPart, inputs: tuple[SparkInput, ...] = (), *, is_kept: bool = False
+    ) -> ResultStream | SparkRows:
+        """Start a plan; what the other engine runs below its top has run when this returns.
+
+        `is_kept`: the same query gets this plan again, so its stages are worth keeping.
+        """
         if isinstance(plan, SparkPart):
             self._subplans.clear()
             return SparkRows(plan.batches(self.boundary))
@@ -94,7 +99,9 @@ class NativeRun:
             if self._inputs is None:
                 self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
             plan, outputs = self._inputs.fill(plan), self._inputs.outputs
-        self._top = self._execute(plan, outputs)
+        transport = self._deployment.open()
+        graph = self._graph(plan, transport, is_kept)
+        self._top = self._begin(execute, graph, transport, outputs)
         return self._top
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
@@ -131,14 +138,10 @@ class NativeRun:
         """Every attempt at a task, of all tries."""
         return sum(isinstance(event, TaskStarted) for log in self._logs for event in log.events)
 
-    def _execute(self, plan: Node, inputs: Mapping[int, Sequence[TaskDone]]) -> ResultStream:
-        transport = self._deployment.open()
-        return self._begin(execute, self._graph(plan, transport), transport, inputs)
-
-    def _graph(self, plan: Node, transport: Transport) -> StageGraph:
+    def _graph(self, plan: Node, transport: Transport, is_kept: bool = False) -> StageGraph:
         workers = len(transport.workers())
         if workers == 1:
-            return _single_task_graph(plan, self._limits)
+            return _kept_graph(plan, self._limits) if is_kept else make_stages(plan, 1, self._limits)
         plan = measure(plan)
         if fits_one_task(plan, self._limits):
             return note_single_task(make_stages(plan, 1, self._limits))
@@ -180,18 +183,15 @@ class NativeRun:
             raise
 
 
-# By the identity of the plan, which `decide` keeps for queries that are asked again. The value holds the plan, so that
-# no other can have its identity.
+# By the identity of the plan. The value holds the plan, so that no other can have its identity.
 _graphs: Recent[tuple[int, PlannerLimits], tuple[Node, StageGraph]] = Recent(128)
 
 
-def _single_task_graph(plan: Node, limits: PlannerLimits) -> StageGraph:
+def _kept_graph(plan: Node, limits: PlannerLimits) -> StageGraph:
     key = (id(plan), limits)
-    if (found := _graphs.get(key)) is not None:
-        return found[1]
-    graph = make_stages(plan, 1, limits)
-    _graphs.put(key, (plan, graph))
-    return graph
+    if (found := _graphs.get(key)) is None:
+        _graphs.put(key, found := (plan, make_stages(plan, 1, limits)))
+    return found[1]
 
 
 def _input_bytes(graph: StageGraph) -> int:

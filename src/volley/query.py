@@ -166,7 +166,8 @@ class Query:
         """Start what Volley runs: the plan of the decision, or `plan` in its place."""
         plan_or_part = plan or decision.plan
         assert plan_or_part is not None, "Spark runs it"
-        return self._native_run.start(plan_or_part, decision.inputs)
+        is_kept = decision.is_kept and plan is None
+        return self._native_run.start(plan_or_part, decision.inputs, is_kept=is_kept)
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
         """Let Spark's writer write rows that are partly native."""

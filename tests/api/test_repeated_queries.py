@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
+from helpers.waiting import eventually
 from volley.plan.capture import read_plan
+from volley.plan.nodes import LocalRows
 from volley.recent import Recent
 from volley.testing.rows import assert_same_rows
 
@@ -123,6 +126,19 @@ class TestRows:
         for values in ([1, 2], [3, 4]):
             frame = spark.createDataFrame([(value,) for value in values], "k int").selectExpr("k + 1 AS k")
             assert native_rows(frame) == [(value + 1,) for value in values]
+
+    def test_rows_of_the_driver_are_let_go(self, spark: SparkSession) -> None:
+        """A plan holds the rows that the driver made, so plans that are not asked again must not be kept."""
+
+        def held() -> int:
+            gc.collect()
+            return sum(isinstance(item, LocalRows) for item in gc.get_objects())
+
+        before = held()
+        for number in range(10):
+            spark.createDataFrame([(number,)], "k int").selectExpr("k + 1 AS k").collect()
+        # The last query is still reported.
+        eventually(lambda: held() <= before + 2)
 
     def test_many_threads_ask_the_same(self, spark: SparkSession, tmp_path: Path) -> None:
         write(tmp_path / "a.parquet", list(range(1000)))

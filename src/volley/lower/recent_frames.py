@@ -33,6 +33,8 @@ class _Frame:
 
 
 _frames: Recent[tuple[int, int], _Frame] = Recent(64)
+# Plans name their files, and a table may have very many.
+_MOST_FILES = 1_000
 
 
 def recent_frame(node: Node, context: SessionContext, resources: ExitStack) -> DataFrame | None:
@@ -50,8 +52,10 @@ def recent_frame(node: Node, context: SessionContext, resources: ExitStack) -> D
 def keep_frame(node: Node, context: SessionContext, frame: DataFrame, links: tuple[Link, ...]) -> None:
     """Keep the frame if it reads nothing but linked files: other rows are those of one task, large, or unchecked.
 
-    Nor is a frame kept that calls programs in the JVM: they end with their query.
+    Nor is a frame kept that calls programs in the JVM, which end with their query, or that names very many files.
     """
+    if sum(len(link.files) for link in links) > _MOST_FILES:
+        return
     if all(map(_can_be_read_again, walk(node))):
         _frames.put((id(node), id(context)), _Frame(node, context, frame, links))
 

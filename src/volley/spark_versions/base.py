@@ -15,7 +15,7 @@ class SparkVersion:
     release: str
     """Major and minor version."""
     tested: str
-    """The patch release that the suites have run with."""
+    """The patch release that `make test-versions` installs; docs/versions.md says which suites have run with it."""
 
     # The Python side.
     arrow_schema_arguments: Mapping[str, Any] = field(default_factory=lambda: {"timezone": "UTC"})

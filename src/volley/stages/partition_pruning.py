@@ -16,13 +16,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from volley.plan.expressions import Attribute, Call, Expression, InSubquery, Scalar
+from volley.plan.expressions import Attribute, Call, Expression, InSubquery
 from volley.plan.nodes import FileScan, LocalRows, Node, Range, StageInput, transform, walk
-from volley.plan.types import BOOLEAN, BYTE, DATE, INTEGER, LONG, SHORT, STRING, DataType, DecimalType
+from volley.plan.types import (
+    BOOLEAN,
+    BYTE,
+    DATE,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    DataType,
+    DecimalType,
+    to_arrow,
+)
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import cost_bytes
-from volley.stages.subqueries import literal_values
 from volley.support.check import check
 
 
@@ -71,7 +82,12 @@ def _prune(scan: FileScan, pruning: InSubquery, keys: pa.Table) -> FileScan:
     column = _column(pruning.value)
     assert column is not None
     place = [attribute.id for attribute in scan.partition_columns].index(column.id)
-    wanted: set[Scalar] = set(literal_values(keys.column(0).combine_chunks(), pruning.value.type)) - {None}
+    values = list(dict.fromkeys(file.partition[place] for file in scan.files))
+    # There may be many more keys than partitions.
+    found = pc.is_in(
+        pa.array(values, to_arrow(pruning.value.type)), value_set=keys.column(0), skip_nulls=True
+    )
+    wanted = {value for value, is_wanted in zip(values, found.to_pylist(), strict=True) if is_wanted}
     files = tuple(file for file in scan.files if file.partition[place] in wanted)
     others = tuple(other for other in scan.prunings if other is not pruning)
     return replace(scan, files=files, prunings=others)
@@ -92,7 +108,7 @@ def _is_useful(pruning: InSubquery, scan: FileScan) -> bool:
 
 
 def _column(value: Expression) -> Attribute | None:
-    """The column of a pruning, if equal keys are equal in Python: floats are not, nor is what a cast changes."""
+    """The column of a pruning, if Arrow finds equal what Spark does: not so for floats, nor for what a cast changes."""
     match value:
         case Attribute(_, _, kind, _) if kind in _COMPARABLE or isinstance(kind, DecimalType):
             return value

@@ -58,7 +58,7 @@ def _scalar(table: pa.Table, data_type: DataType) -> Expression:
 
 def _literal(column: pa.Array, data_type: DataType) -> Expression:
     if not isinstance(data_type, StructType):
-        return Literal(literal_values(column, data_type)[0], data_type)
+        return Literal(_values(column, data_type)[0], data_type)
     if column.null_count:
         raise DataError("a subquery returned a NULL struct.")
     fields: list[Expression] = []
@@ -70,11 +70,11 @@ def _literal(column: pa.Array, data_type: DataType) -> Expression:
 def _membership(value: Expression, table: pa.Table) -> Expression:
     if not 0 < table.num_rows <= MAX_IN_VALUES:
         raise DataError(f"an IN subquery returned {table.num_rows} rows.")
-    values = literal_values(table.column(0).combine_chunks(), value.type)
+    values = _values(table.column(0).combine_chunks(), value.type)
     return Call("In", (value, *(Literal(item, value.type) for item in values)), BOOLEAN)
 
 
-def literal_values(column: pa.Array, data_type: DataType) -> list[Scalar]:
+def _values(column: pa.Array, data_type: DataType) -> list[Scalar]:
     """Python values in the form of literals: dates as days, timestamps as microseconds."""
     if data_type == DATE:
         column = column.cast(pa.int32())
