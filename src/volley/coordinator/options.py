@@ -24,7 +24,8 @@ class RunOptions:
     no worker is left, the query waits `absence_seconds` for one; that only helps if its data outlives workers.
     `materialized_inputs` are the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`.
     `deferred` lists the stages that wait for others; None means that the driver plans that itself. `traceparent` is the
-    parent of the spans of a stage's tasks. `settings` are the session's options for workers.
+    parent of the spans of a stage's tasks. `settings` are the session's options for workers. `sorts_joins`: a join that
+    does not fit into memory is sorted instead; otherwise the query fails with `OperatorMemoryExhausted`.
     """
 
     timeout_seconds: float
@@ -39,3 +40,4 @@ class RunOptions:
     deferred: Mapping[int, frozenset[int]] | None = None
     traceparent: Callable[[StageId], str] = lambda stage: ""
     settings: tuple[tuple[str, str], ...] = ()
+    sorts_joins: bool = True

@@ -186,6 +186,11 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
     )
 
 
+def drop_footers() -> None:
+    """Forget the footers of all files."""
+    _footer.cache_clear()
+
+
 def _column_bytes(metadata: pq.FileMetaData) -> dict[str, int]:
     found: dict[str, int] = {}
     if metadata.num_row_groups:

@@ -76,7 +76,8 @@ class TaskSpec:
 
     `driver` is the address from which the worker must pull splits, if no driver watches it. `trace` is the
     W3C `traceparent` for its spans; empty for none. `settings` are the session's options for workers, which apply them
-    within the limits of their owner."""
+    within the limits of their owner. `sorts_joins`: a join that does not fit into memory is run again with sorted
+    inputs, which spill; otherwise the attempt fails."""
 
     attempt: AttemptId
     plan: Node
@@ -86,6 +87,7 @@ class TaskSpec:
     driver: Name = ""
     trace: Name = ""
     settings: tuple[tuple[Name, Text], ...] = ()
+    sorts_joins: bool = True
     protocol_version: Count = PROTOCOL_VERSION
 
 
