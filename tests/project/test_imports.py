@@ -72,6 +72,7 @@ ORDER = [
     "intercepts",
     "connect_seam",
     "session",
+    "connect_server",
     "launcher",
     "",
     "sources",
