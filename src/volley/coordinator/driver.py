@@ -76,6 +76,7 @@ class Driver:
         self._traceparent = options.traceparent
         self._settings = options.settings
         self._sorts_joins = options.sorts_joins
+        self._stores = options.stores
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
         self._schedule = Schedule(options.query, options.attempts)
@@ -210,6 +211,7 @@ class Driver:
             trace=self._traceparent(attempt.task.stage),
             settings=self._settings,
             sorts_joins=self._sorts_joins,
+            stores=self._stores,
         )
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
         if isinstance(ended.outcome, TaskDone):
