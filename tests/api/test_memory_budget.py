@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
 import volley
 from volley.observe.report import QueryReport
+from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows, native_rows
 from volley.testing.session import conf
 
@@ -45,14 +48,14 @@ def test_a_join_that_does_not_fit_is_divided(spark: SparkSession) -> None:
     assert tight.sort_by("k").equals(roomy.sort_by("k"))
 
 
-def test_several_local_workers_spill_what_they_exchange(spark: SparkSession) -> None:
-    settings = {"spark.volley.local.workers": "3", "spark.volley.singleTaskSize": "0"}
-    text = "select id % 200000 as k, count(*) from range(500000) group by id % 200000"
-    with conf(
-        spark,
-        STRICT | settings | {"spark.volley.memory": "48m", "spark.volley.shuffle.memoryFraction": "0.01"},
-    ):
-        assert_same_rows(spark, text)
+def test_several_local_workers_spill_what_they_exchange(spark: SparkSession, tmp_path: Path) -> None:
+    with conf(spark, {"spark.volley.enabled": "false"}):
+        spark.range(0, 300_000, 1, 3).write.parquet(str(tmp_path / "t"))
+    small = {"spark.volley.memory": "48m", "spark.volley.shuffle.memoryFraction": "0.01"}
+    with conf(spark, STRICT | DISTRIBUTED_SETTINGS | small | {"spark.volley.local.workers": "3"}):
+        assert_same_rows(
+            spark, f"select id % 99999, count(*) from parquet.`{tmp_path}/t` group by id % 99999"
+        )
         assert sum(stage.shuffle_spilled_bytes for stage in report(spark).stages) > 0
 
 

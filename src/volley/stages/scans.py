@@ -59,7 +59,7 @@ def assign_files(
         heapq.heappush(heap, (cost + limits.open_file_bytes + file.size_bytes, task))
     busiest = max(heap)[0]
     total = sum(cost for cost, _ in heap)
-    is_even = all(shares) and busiest * tasks <= limits.file_imbalance * total
+    is_even = (all(shares) or not scan.files) and busiest * tasks <= limits.file_imbalance * total
     return tuple(map(tuple, shares)) if is_even else None
 
 
