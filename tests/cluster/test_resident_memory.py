@@ -50,7 +50,7 @@ def test_workers_stay_within_their_budget(tables: SparkSession, budget_mb: int) 
     assert max(memory.peak_bytes.values()) <= allowed, f"{peaks} MB of {budget_mb} MB"
 
 
-def answers(spark: SparkSession) -> Iterator[tuple[str, pa.Table, list[int]]]:
+def answers(spark: SparkSession) -> Iterator[tuple[str, pa.Table, list[int] | None]]:
     for name in QUERIES:
         frame = spark.sql(query_text(name))
         table = frame.toArrow()
