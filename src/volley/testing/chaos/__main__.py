@@ -19,9 +19,10 @@ from volley.testing.chaos.work import Work
 from volley.testing.fuzz.choices import Choices, shrink
 from volley.testing.fuzz.session import local_session
 
-_SHRINK_TRIES = 25
+# A try takes as long as a round, and up to a minute more where something is left behind.
+_SHRINK_TRIES = 8
 # Starting the processes of an arena takes as long as several rounds.
-_ROUNDS_PER_ARENA = 12
+_ROUNDS_PER_ARENA = 8
 
 
 def run(

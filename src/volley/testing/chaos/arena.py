@@ -28,6 +28,7 @@ POINTS = ("hello", "reserve", "run", "watch", "release")
 
 _WORKERS = 3
 _SERVERS = 3
+_LEASE_SECONDS = 20
 # Far less than one query exchanges.
 _FULL_AT_BYTES = 64 * 2**10
 _OF_NETWORK = (Kind.CUT, Kind.STALL, Kind.LOSE)
@@ -62,6 +63,8 @@ class Arena:
             settings=settings,
             services=_SERVERS if store == "service" else 0,
             arguments=("--dir", str(self._spill)),
+            # A server that was down when a query ended learns of it when the lease ends.
+            service_arguments=("--lease-seconds", str(_LEASE_SECONDS)),
         )
         self._proxies: list[LossyProxy] = []
         self._limited: set[int] = set()
@@ -207,8 +210,9 @@ class Arena:
         return True
 
     def _victims(self) -> list[_Victim]:
-        workers = [_Victim(member.pid, worker=n) for n, member in enumerate(self._cluster.members)]
-        servers = [_Victim(member.pid, server=n) for n, member in enumerate(self._cluster.servers)]
+        members, running = self._cluster.members, self._cluster.servers
+        workers = [_Victim(member.pid, worker=n) for n, member in enumerate(members) if member.alive]
+        servers = [_Victim(member.pid, server=n) for n, member in enumerate(running) if member.alive]
         return workers + servers or [_Victim(os.getpid())]
 
     def _victim(self, fault: Fault) -> _Victim:
@@ -266,4 +270,8 @@ class Countdown:
             for fault in due:
                 self._waiting.remove(fault)
         for fault in due:
-            self._strike(fault)
+            # Not on the thread that forwards the message: it may have to wait for something to strike.
+            if fault.kind.damages_files:
+                threading.Thread(target=self._strike, args=(fault,), daemon=True).start()
+            else:
+                self._strike(fault)

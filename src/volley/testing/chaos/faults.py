@@ -27,6 +27,10 @@ class Kind(StrEnum):
     TRUNCATE = "truncated file"
     FULL = "disk full"
 
+    @property
+    def damages_files(self) -> bool:
+        return self in (Kind.FLIP, Kind.TRUNCATE)
+
 
 @dataclass(frozen=True)
 class Moment:

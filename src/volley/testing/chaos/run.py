@@ -27,8 +27,10 @@ from volley.testing.session import conf
 _HANG_SECONDS = 240.0
 # What lasts ends by then, or queries that wait for it would take until their deadline.
 _LASTING_SECONDS = 6.0
-_LEAK_SECONDS = 30.0
+# Longer than the lease of a query on a shuffle server.
+_LEAK_SECONDS = 45.0
 _STEP_SECONDS = 0.1
+_LOOK_SECONDS = 0.005
 
 
 @dataclass
@@ -48,10 +50,17 @@ def run_round(spark: SparkSession, arena: Arena, work: Work, plan: Round, seed: 
     jobs = [(name, job) for name in plan.queries if (job := work.job(name)) is not None]
     chance, lock = random.Random(seed), threading.Lock()
 
+    over = threading.Event()
+
     def strike(fault: Fault) -> None:
-        with lock:
-            if arena.strike(fault, chance):
-                report.struck.append(fault)
+        # Files to damage exist for a moment only: look for one until the work is done.
+        while True:
+            with lock:
+                if arena.strike(fault, chance):
+                    report.struck.append(fault)
+                    return
+            if not fault.kind.damages_files or over.wait(_LOOK_SECONDS):
+                return
 
     with conf(spark, arena.settings):
         for _, job in jobs[:1]:
@@ -73,6 +82,7 @@ def run_round(spark: SparkSession, arena: Arena, work: Work, plan: Round, seed: 
                 timer.start()
             running = {threads.submit(_act, spark, job): (name, job) for name, job in jobs}
             _, late = wait(running, timeout=_HANG_SECONDS)
+            over.set()
             for timer in timers:
                 timer.join()
             resume.cancel()
