@@ -42,6 +42,7 @@ ORDER = [
     "foreground",
     "metrics_server",
     "plan",
+    "frame_cache",
     "jvm",
     "formats",
     "support",
