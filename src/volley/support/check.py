@@ -11,6 +11,7 @@ from volley.plan.expressions import Attribute, Expression, InSubquery, ScalarSub
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
+    CachedRows,
     Exchange,
     FileScan,
     Generate,
@@ -30,6 +31,7 @@ from volley.plan.nodes import (
 from volley.plan.order import missing_order
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -125,13 +127,13 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             if node.unsupported is not None:
                 yield Unsupported(Reason.DATA_SOURCE, node.name, node.unsupported)
             yield from _check_types(node.output)
-        case LocalRows() | Range() | StageInput():
+        case LocalRows() | CachedRows() | Range() | StageInput():
             yield from _check_types(node.output)
         case PythonEval():
             yield from _check_types(node.results)
         case PythonMap():
             yield from _check_types(node.output)
-        case PythonGroupMap() | PythonAggregate():
+        case PythonGroupMap() | PythonCoGroupMap() | PythonAggregate():
             yield from _check_types(node.output)
             yield from _check_groups(node)
         case PythonWindow():
@@ -193,7 +195,9 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
 _NOT_IN_KEYS = frozenset({*FRACTIONAL, NULL})
 
 
-def _check_groups(node: PythonGroupMap | PythonAggregate | PythonWindow) -> Iterator[Unsupported]:
+def _check_groups(
+    node: PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow,
+) -> Iterator[Unsupported]:
     yield from _check_sort_keys("group", node.grouping)
     for key in node.grouping:
         if key.type in FRACTIONAL:
