@@ -44,6 +44,7 @@ ORDER = [
     "metrics_server",
     "storage",
     "plan",
+    "frame_cache",
     "jvm",
     "formats",
     "support",
