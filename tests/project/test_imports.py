@@ -45,6 +45,7 @@ ORDER = [
     "jvm",
     "formats",
     "support",
+    "codes",
     "qualification",
     "stages",
     "lower",
