@@ -29,8 +29,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# Its sessions need processes of their own: tests/connect_server/test_connect_processes.py runs the same.
-ELSEWHERE = {"docs/connect.md"}
+# These need servers or processes of their own, and other tests that do the same.
+ELSEWHERE = {
+    "docs/connect.md": "tests/connect_server/test_connect_processes.py",
+    "docs/storage.md": "tests/storage/test_object_scans.py",
+}
 
 
 def name_of(page: Path) -> str:
@@ -107,6 +110,10 @@ def test_python_code_runs(
         for written, real in paths.items():
             code = code.replace(written, real)
         exec(compile(code, name_of(page), "exec"), names)
+
+
+def test_code_that_runs_elsewhere_does() -> None:
+    assert all((ROOT / page).exists() and (ROOT / test).exists() for page, test in ELSEWHERE.items())
 
 
 def test_every_block_says_what_it_is() -> None:

@@ -41,6 +41,7 @@ ORDER = [
     "tracing",
     "foreground",
     "metrics_server",
+    "storage",
     "plan",
     "jvm",
     "formats",
