@@ -233,8 +233,8 @@ _REMEDIES: dict[Reason, str] = {
     Reason.AGGREGATE: "Compute it in a query of its own, so that the rest is native.",
     Reason.WINDOW: "Write the frame with ROWS, or with RANGE over one numeric column.",
     Reason.FILE_FORMAT: "Convert the files to Parquet, ORC, CSV, JSON lines or text.",
-    Reason.FILE_SYSTEM: "Local and mounted files and `s3a://` are native; the detail names a setting that is in the way. "
-    "Other file systems are read by Spark.",
+    Reason.FILE_SYSTEM: "Local files and `s3a://` are native; the detail names a setting that is in the way. Other "
+    "file systems are read by Spark.",
     Reason.FILE_OPTION: "The detail names the option. `docs/formats.md` lists native values of all of them.",
     Reason.DATA_SOURCE: "Python data sources are native; other connectors run on Spark. The rest of the query may be "
     "native if it is worth a hand-over.",
