@@ -47,6 +47,7 @@ ORDER = [
     "jvm",
     "formats",
     "support",
+    "codes",
     "qualification",
     "stages",
     "lower",
