@@ -40,7 +40,7 @@ from volley.observe.recorder import QueryRecorder
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.jvm import Java
-from volley.plan.nodes import FileScan, Node
+from volley.plan.nodes import FileScan, Node, walk
 from volley.recent import Recent
 from volley.rpc.messages import TaskDone
 from volley.session_state import Label, RunningQuery
@@ -50,6 +50,7 @@ from volley.stages.cut import make_stages, note_single_task, partition_result
 from volley.stages.graph import StageGraph
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import read_bytes, scans_of
+from volley.storage.registry import shared_stores
 from volley.transport.base import Transport
 
 Running = TypeVar("Running")
@@ -211,6 +212,7 @@ class NativeRun:
                 materialized_inputs=self._outputs(),
                 traceparent=self._tracer.traceparent if self._tracer else lambda stage: "",
                 settings=options_to_send(self._config),
+                stores=shared_stores().settings(_stores_of(graph)),
             )
             return begin(graph, transport, options)
         except BaseException:
@@ -232,10 +234,23 @@ def _kept_graph(plan: Node, limits: PlannerLimits) -> StageGraph:
 
 def _input_bytes(graph: StageGraph) -> int:
     """What the scans of a query read at most; 0 if some source does not know its size."""
-    scans = [scan for stage in graph.stages for scan in scans_of(measure(stage.plan))]
+    # Footers of objects are not worth a request here.
+    measured = (lambda plan: plan) if _stores_of(graph) else measure
+    scans = [scan for stage in graph.stages for scan in scans_of(measured(stage.plan))]
     if not all(isinstance(scan, FileScan) for scan in scans):
         return 0
     return sum(read_bytes(scan) for scan in scans if isinstance(scan, FileScan))
+
+
+def _stores_of(graph: StageGraph) -> frozenset[str]:
+    """The ids of the object stores that the stages of a query read."""
+    return frozenset(
+        store
+        for stage in graph.stages
+        for node in walk(stage.plan)
+        if isinstance(node, FileScan)
+        for store in node.stores
+    )
 
 
 def _stop_jobs(context: SparkContext, tag: str) -> None:

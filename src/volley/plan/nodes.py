@@ -40,12 +40,16 @@ from volley.plan.types import LONG, STRING
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`."""
+    """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`.
+
+    `path` is a local path; or, if `store` is the id of an object store (`volley.storage`), a URL that is not encoded.
+    """
 
     path: str
     size_bytes: int
     modified_ms: int
     partition: tuple[Scalar, ...] = ()
+    store: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class FileScan:
     `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
     read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
     find columns by position. `prunings` are conditions on partition columns that a join above implies.
+    `unreachable` says why only Spark reads from the file system of its files.
     """
 
     format: str
@@ -70,8 +75,14 @@ class FileScan:
     options: tuple[tuple[str, str], ...] = ()
     file_columns: tuple[str, ...] = ()
     prunings: tuple[InSubquery, ...] = ()
+    unreachable: str | None = None
 
     children = ()
+
+    @cached_property
+    def stores(self) -> frozenset[str]:
+        """The ids of the object stores of its files."""
+        return frozenset(file.store for file in self.files if file.store)
 
 
 HERE = "here:"

@@ -216,8 +216,10 @@ def _check_scan(node: FileScan) -> Iterator[Unsupported]:
         yield Unsupported(Reason.FILE_FORMAT, "FileScan", node.format)
     elif node.unsupported is not None:
         yield Unsupported(Reason.FILE_OPTION, "FileScan", node.unsupported)
+    if node.unreachable is not None:
+        yield Unsupported(Reason.FILE_SYSTEM, "FileScan", node.unreachable)
     for file in node.files:
-        if "://" in file.path:
+        if "://" in file.path and not file.store:
             yield Unsupported(Reason.FILE_SYSTEM, "FileScan", file.path.partition("://")[0])
             return
     streamed = STREAMED.get(node.format)

@@ -28,7 +28,8 @@ class Rule:
 
 OPERATORS: dict[str, Rule] = {
     "FileSourceScanExec": Rule(
-        "Files on a local file system, partitioned or not: see [File formats](formats.md)."
+        "Files on a local file system or in S3, partitioned or not: see [File formats](formats.md) and "
+        "[Object stores](storage.md)."
     ),
     "BatchScanExec": Rule("Files, Python data sources; other DataSource V2 connectors run on Spark."),
     "LocalTableScanExec": Rule("Rows held by the driver: VALUES, createDataFrame of pandas and Arrow."),
