@@ -73,6 +73,7 @@ ORDER = [
     "intercepts",
     "connect_seam",
     "session",
+    "connect_server",
     "launcher",
     "",
     "sources",

@@ -36,6 +36,7 @@ from volley.stages.fuse import (
     drop_idle_sorts,
 )
 from volley.stages.graph import Output, Stage, StageGraph
+from volley.stages.join_order import join_selective_tables_first
 from volley.stages.limits import PlannerLimits
 from volley.stages.partition_pruning import keep_useful_prunings
 from volley.stages.reuse import merge_equal_stages
@@ -51,6 +52,7 @@ def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
         # Several tasks read files in an order of their own.
         carrier = OrderCarrier(limits.ordered_files if workers == 1 else 1, limits.ordered_bytes)
         plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, carrier)))
+        plan = join_selective_tables_first(plan)
         if workers > 1:
             plan = complete_after_exchange(plan, is_unsplittable)
         return combine_aggregates(place_exchanges(plan, workers, limits))
