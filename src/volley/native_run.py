@@ -40,7 +40,7 @@ from volley.observe.recorder import QueryRecorder
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.jvm import Java
-from volley.plan.nodes import FileScan, Node, walk
+from volley.plan.nodes import FileScan, Node, WriteFiles, walk
 from volley.recent import Recent
 from volley.rpc.messages import TaskDone
 from volley.session_state import Label, RunningQuery
@@ -267,14 +267,15 @@ def _input_bytes(graph: StageGraph) -> int:
 
 
 def _stores_of(graph: StageGraph) -> frozenset[str]:
-    """The ids of the object stores that the stages of a query read."""
-    return frozenset(
-        store
-        for stage in graph.stages
-        for node in walk(stage.plan)
-        if isinstance(node, FileScan)
-        for store in node.stores
-    )
+    """The ids of the object stores that the stages of a query read, or write to."""
+    found: set[str] = set()
+    for stage in graph.stages:
+        for node in walk(stage.plan):
+            if isinstance(node, FileScan):
+                found |= node.stores
+            elif isinstance(node, WriteFiles) and node.upload is not None:
+                found.add(node.upload.store)
+    return frozenset(found)
 
 
 def _stop_jobs(context: SparkContext, tag: str) -> None:
