@@ -22,14 +22,10 @@ from volley.formats import WRITABLE
 from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequest
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
-<<<<<<< HEAD
 from volley.plan.stores import find_store
-from volley.plan.types import NULL, ArrayType, DataType, StructType, is_carried, parse_type
+from volley.plan.types import NULL, ArrayType, DataType, StructType, is_shared, parse_type
 from volley.storage.s3a import Unmapped
 from volley.storage.uploads import can_upload
-=======
-from volley.plan.types import NULL, ArrayType, DataType, StructType, is_shared, parse_type
->>>>>>> main
 from volley.support.reasons import Reason, Unsupported
 from volley.worker.files import folder
 
