@@ -96,10 +96,11 @@ FORMATS = {
 
 
 def formats() -> str:
-    about = """Scans of these formats on a local file system are native, through Spark's file sources of both versions
-        (`spark.sql.sources.useV1SourceList`). Inferring a schema is Spark's own pass. An option or setting that is not
-        listed, or has another value than listed, leaves the scan to Spark with the reason `FILE_OPTION_NOT_SUPPORTED`,
-        unless the query reads no column of the types that it is about. Writes are described in [Writes](writes.md)."""
+    about = """Scans of these formats on a local file system and in [object stores](storage.md) are native, through
+        Spark's file sources of both versions (`spark.sql.sources.useV1SourceList`). Inferring a schema is Spark's own
+        pass. An option or setting that is not listed, or has another value than listed, leaves the scan to Spark with
+        the reason `FILE_OPTION_NOT_SUPPORTED`, unless the query reads no column of the types that it is about. Writes
+        are described in [Writes](writes.md)."""
     parts = [HEADER.format(source="src/volley/plan/read_rules.py"), "# File formats\n\n", _fill(about), "\n"]
     for name, rules in READ_RULES.items():
         title = "binaryFile" if name == "binary" else name

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import StringType, StructField, StructType
 
 from volley import actions
 from volley.batches import empty_batch
@@ -62,17 +65,34 @@ def install() -> None:
         if local is None or is_special or switch(local.session) is not True:
             yield from ask_server()
         else:
-            yield from answer(local, request.plan, lambda: tuple(ask_server()))
+            yield from answer(local, request.plan, lambda: tuple(ask_server()), _responses)
 
     setattr(execute, SEAM, True)
     setattr(SparkConnectClient, _METHOD, execute)
 
 
-def answer(local: LocalSession, plan: Any, ask_server: Callable[[], Answer]) -> Answer | tuple[Response, ...]:
-    """The answer to a plan of a client: what `ask_server` gives, or a schema and at least one batch."""
+@dataclass(frozen=True)
+class Rows:
+    """The native rows of a plan, in the Arrow types of `schema`, with instants in UTC."""
+
+    schema: StructType
+    table: pa.Table
+
+
+def answer(
+    local: LocalSession,
+    plan: Any,
+    ask_server: Callable[[], Answer],
+    use: Callable[[Rows], Answer],
+    on_start: Callable[[], None] = lambda: None,
+) -> Answer:
+    """The answer to a plan of a client: what `ask_server` gives, or what `use` makes of native rows.
+
+    `on_start` is called when a native query has begun and can be cancelled.
+    """
     relation = wanted_relation(plan)
     if relation is None:
-        write = _WRITES.get(plan.command.WhichOneof("command_type")) if plan.HasField("command") else None
+        write = written_by(plan)
         return ask_server() if write is None else actions.pass_on(local.session, write, ask_server)
     kind = relation.WhichOneof("rel_type")
     # These two are formatted, and cut off, after the rows are there.
@@ -81,24 +101,36 @@ def answer(local: LocalSession, plan: Any, ask_server: Callable[[], Answer]) -> 
         return actions.pass_on(local.session, "collect", ask_server)
     try:
         frame = local.plan(rows_of.SerializeToString())
-    except PySparkException:
+    except (PySparkException, Py4JError):
         # The server says the same, in the words of its protocol.
         return ask_server()
     if frame.isStreaming:
         return ask_server()
     if kind == "show_string":
-        return (_show(frame, relation.show_string),)
+        return use(_show(frame, relation.show_string))
 
-    def native(result: NativeResult) -> Answer | tuple[Response, ...]:
+    def native(result: NativeResult) -> Answer:
+        on_start()
         schema = arrow_schema(frame.schema)
         table = result.last_rows(relation.tail.limit, schema) if kind == "tail" else result.table(schema)
-        return (frame.schema, *(table.to_batches() or [empty_batch(schema)]))
+        return use(Rows(frame.schema, table))
 
     return actions.run(frame, "tail" if kind == "tail" else "collect", native=native, spark=ask_server)
 
 
-def _show(frame: DataFrame, shown: Any) -> pa.RecordBatch:
+def written_by(plan: Any) -> str | None:
+    """The action of a plan that writes rows; None for others."""
+    return _WRITES.get(plan.command.WhichOneof("command_type")) if plan.HasField("command") else None
+
+
+def _responses(rows: Rows) -> tuple[Response, ...]:
+    """What the client makes of a response stream: the schema and at least one batch."""
+    return (rows.schema, *(rows.table.to_batches() or [empty_batch(rows.table.schema)]))
+
+
+def _show(frame: DataFrame, shown: Any) -> Rows:
     """The rows as Spark formats them, in the one cell that the client reads."""
     format_rows = inspect.unwrap(ClassicDataFrame._show_string)
     text = show_string(format_rows, frame, shown.num_rows, shown.truncate, shown.vertical)
-    return pa.RecordBatch.from_pydict({"show_string": [text]})
+    schema = StructType([StructField("show_string", StringType(), False)])
+    return Rows(schema, pa.Table.from_pydict({"show_string": [text]}, arrow_schema(schema)))

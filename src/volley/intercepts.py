@@ -26,9 +26,10 @@ from pyspark.sql.types import CalendarIntervalType, StructType, YearMonthInterva
 
 from volley import actions
 from volley.batches import empty_batch
+from volley.bridge.attributes import items
 from volley.bridge.result import NativeResult
 from volley.bridge.writer_commands import insert_command, save_as_table_command, save_command
-from volley.plan.jvm import Java
+from volley.plan.jvm import Java, copy_with
 from volley.spark_versions.arrow import arrow_schema
 from volley.spark_versions.registry import current
 
@@ -268,8 +269,10 @@ def _save_as_table(
 
 
 def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
-    """INSERT and CREATE TABLE AS run when they are said, not when their DataFrame is asked for rows."""
+    """INSERT, CREATE TABLE AS and CACHE TABLE run when they are said, not when their DataFrame is asked for rows."""
     command = spark._jsparkSession.sessionState().sqlParser().parsePlan(sqlQuery)
+    if _class_of(command) in _CACHING_STATEMENTS and not command.isLazy():
+        return _cache_table(spark, command)
     statement = command.child() if _class_of(command) == "UnresolvedWith" else command
     action = _WRITING_STATEMENTS.get(_class_of(statement))
     if action is None:
@@ -277,6 +280,32 @@ def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
     answers: list[DataFrame] = []
     actions.write(spark, action, lambda: command, lambda: answers.append(original(spark, sqlQuery)))
     return answers[0] if answers else spark.createDataFrame([], StructType([]))
+
+
+def _cache_table(spark: SparkSession, command: Java) -> DataFrame:
+    """Register the frame, as CACHE LAZY TABLE does, and then count its rows: that fills the cache."""
+    name_of, place = _CACHING_STATEMENTS[_class_of(command)]
+    datasets = spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+    done = datasets.ofRows(spark._jsparkSession, copy_with(command, {place: True}))
+    frame = spark.table(name_of(command))
+    actions.run(
+        frame.groupBy().count(),
+        "cacheTable",
+        native=lambda result: result.table().num_rows,
+        spark=lambda: frame.count(),
+    )
+    return ClassicDataFrame(done, spark)
+
+
+def _quoted(parts: list[str]) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+# How the table is named, and the position of `isLazy`.
+_CACHING_STATEMENTS: dict[str, tuple[Callable[[Java], str], int]] = {
+    "CacheTable": (lambda command: _quoted([str(part) for part in items(command.multipartIdentifier())]), 3),
+    "CacheTableAsSelect": (lambda command: _quoted([str(command.tempViewName())]), 4),
+}
 
 
 def _class_of(command: Java) -> str:
@@ -303,7 +332,7 @@ def _configure(
 
 # Parsing costs too much for every text. Comments may stand before it, and WITH before INSERT.
 _MAY_WRITE = re.compile(
-    r"(\s|--[^\n]*\n|/\*.*?\*/)*+(insert\b|create\s+table\b.*\bas\b|with\b.*\binsert\b)",
+    r"(\s|--[^\n]*\n|/\*.*?\*/)*+(insert\b|create\s+table\b.*\bas\b|with\b.*\binsert\b|cache\s+table\b)",
     re.IGNORECASE | re.DOTALL,
 )
 _WRITING_STATEMENTS = {

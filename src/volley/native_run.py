@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from pyspark import SparkContext
@@ -14,6 +16,8 @@ from pyspark.sql import SparkSession
 
 from volley import session_state
 from volley.bridge.boundary import EngineBoundary
+from volley.bridge.frame_fills import FrameLoader
+from volley.bridge.frame_scans import MAX_SENT_BYTES, CachedFrames
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.reading import Access
 from volley.bridge.spark_to_native import SparkInput, SparkInputs
@@ -28,13 +32,14 @@ from volley.deployment.base import Deployment
 from volley.events import EventLog, TaskStarted
 from volley.ids import QueryId
 from volley.interrupts import job_tag
+from volley.machine import available_memory_bytes
 from volley.observe.progress import progress_listeners
 from volley.observe.query_tracer import QueryTracer
 from volley.observe.recorder import QueryRecorder
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.jvm import Java
-from volley.plan.nodes import FileScan, Node
+from volley.plan.nodes import FileScan, Node, walk
 from volley.recent import Recent
 from volley.rpc.messages import TaskDone
 from volley.session_state import Label, RunningQuery
@@ -44,9 +49,13 @@ from volley.stages.cut import make_stages, note_single_task, partition_result
 from volley.stages.graph import StageGraph
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import read_bytes, scans_of
+from volley.storage.registry import shared_stores
 from volley.transport.base import Transport
 
 Running = TypeVar("Running")
+
+# Cached frames may take this part of the memory.
+_CACHE_SHARE = 4
 
 
 class NativeRun:
@@ -66,6 +75,7 @@ class NativeRun:
         labels: frozenset[Label],
         recorder: QueryRecorder | None = None,
         tracer: QueryTracer | None = None,
+        frames: CachedFrames | None = None,
     ) -> None:
         self.boundary = EngineBoundary(self.materialize)
         self.writer_began = False
@@ -83,6 +93,16 @@ class NativeRun:
         self._subplans: list[MaterializedResult] = []
         self._top: ResultStream | None = None
         self._logs: list[EventLog] = []
+        self._frames = frames or CachedFrames()
+        self._fills: list[ResultStream] = []
+        self._loader = FrameLoader(
+            spark,
+            self._frames,
+            self._fill_frame,
+            budget_bytes=config.cache_memory or available_memory_bytes() // _CACHE_SHARE,
+            directory=Path(tempfile.gettempdir()),
+            max_sent_bytes=MAX_SENT_BYTES if deployment.is_remote else None,
+        )
 
     def start(
         self, plan: Node | SparkPart, inputs: tuple[SparkInput, ...] = (), *, is_kept: bool = False
@@ -99,6 +119,7 @@ class NativeRun:
             if self._inputs is None:
                 self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
             plan, outputs = self._inputs.fill(plan), self._inputs.outputs
+        plan = self._loader.load(plan)
         transport = self._deployment.open()
         graph = self._graph(plan, transport, is_kept)
         self._top = self._begin(execute, graph, transport, outputs)
@@ -115,21 +136,31 @@ class NativeRun:
     def materialize(self, subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
         """Run a subplan; its rows stay where Spark's tasks can read them."""
         transport, access = self._deployment.open_for_spark(resources)
-        graph = partition_result(self._graph(subplan, transport), self._spark.sparkContext.defaultParallelism)
+        plan = self._loader.load(subplan)
+        graph = partition_result(self._graph(plan, transport), self._spark.sparkContext.defaultParallelism)
         output = self._begin(materialize, graph, transport)
         output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, job_tag(self._query)))
         self._subplans.append(output)
         return output, access
 
+    def _fill_frame(self, plan: Node) -> ResultStream:
+        """Run the plan of a cached frame."""
+        transport = self._deployment.open()
+        stream = self._begin(execute, self._graph(plan, transport), transport)
+        self._fills.append(stream)
+        return stream
+
     def close(self) -> None:
         """Free everything. May be called again."""
+        self._frames.release()
         self.boundary.close()
         if self._inputs is not None:
             self._inputs.close()
 
     def stages(self) -> tuple[StageReport, ...]:
         """What the stages of the last try did, those of subplans first."""
-        logs = [subplan.events for subplan in self._subplans]
+        logs = [fill.events for fill in self._fills]
+        logs += [subplan.events for subplan in self._subplans]
         if self._top is not None:
             logs.append(self._top.events)
         return tuple(stage for events in logs for stage in stage_reports(events))
@@ -175,6 +206,7 @@ class NativeRun:
                 materialized_inputs=inputs,
                 traceparent=self._tracer.traceparent if self._tracer else lambda stage: "",
                 settings=options_to_send(self._config),
+                stores=shared_stores().settings(_stores_of(graph)),
             )
             return begin(graph, transport, options)
         except BaseException:
@@ -196,10 +228,23 @@ def _kept_graph(plan: Node, limits: PlannerLimits) -> StageGraph:
 
 def _input_bytes(graph: StageGraph) -> int:
     """What the scans of a query read at most; 0 if some source does not know its size."""
-    scans = [scan for stage in graph.stages for scan in scans_of(measure(stage.plan))]
+    # Footers of objects are not worth a request here.
+    measured = (lambda plan: plan) if _stores_of(graph) else measure
+    scans = [scan for stage in graph.stages for scan in scans_of(measured(stage.plan))]
     if not all(isinstance(scan, FileScan) for scan in scans):
         return 0
     return sum(read_bytes(scan) for scan in scans if isinstance(scan, FileScan))
+
+
+def _stores_of(graph: StageGraph) -> frozenset[str]:
+    """The ids of the object stores that the stages of a query read."""
+    return frozenset(
+        store
+        for stage in graph.stages
+        for node in walk(stage.plan)
+        if isinstance(node, FileScan)
+        for store in node.stores
+    )
 
 
 def _stop_jobs(context: SparkContext, tag: str) -> None:

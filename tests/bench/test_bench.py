@@ -186,7 +186,8 @@ class TestFigures:
         empty = pa.table({"a": pa.array([], pa.int64())})
 
         def result(query: str, engine: str, seconds: float, planning: float | None = None) -> Result:
-            return Result(query, engine, Run(empty, seconds, planning_seconds=planning), (seconds,))
+            run = Run(empty, seconds, planning_seconds=planning)
+            return Result(query, engine, run, run.own_seconds, (seconds,))
 
         return Results(
             1.0,

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pyarrow.flight as flight
 import pytest
 
+from helpers.certificates import make_certificates
 from volley.config import Config
 from volley.errors import ConfigError, NoWorkers
 from volley.ids import QueryId
@@ -222,38 +221,7 @@ class TestListening:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CA with a certificate for 127.0.0.1, and another CA that nobody trusts."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificates")
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
-
-    (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    for ca, member in (("ca", "member"), ("foreign-ca", "foreign")):
-        openssl(
-            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
-            *("-subj", f"/CN={ca}", "-keyout", f"{ca}.key", "-out", f"{ca}.pem"),
-        )
-        openssl(
-            *(
-                "req",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-                "-subj",
-                "/CN=localhost",
-            ),
-            *("-keyout", f"{member}.key", "-out", f"{member}.csr"),
-        )
-        openssl(
-            *("x509", "-req", "-in", f"{member}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key"),
-            *("-CAcreateserial", "-days", "2", "-extfile", "extensions", "-out", f"{member}.pem"),
-        )
-    return directory
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 class TestTls:

@@ -65,7 +65,7 @@ def test_figures_are_those_that_were_measured() -> None:
 
     def result(query: str, engine: str, seconds: float) -> Result:
         run = Run(empty, seconds, native=engine == "volley", spark_tasks=0, planning_seconds=0.5)
-        return Result(query, engine, run, (seconds,), rows_match=True)
+        return Result(query, engine, run, run.own_seconds, (seconds,), rows_match=True)
 
     environment = {
         "master": "local[2]",

@@ -21,6 +21,7 @@ from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute
 from volley.errors import DataError, QueryError, SourceError, TaskError
 from volley.events import Event, EventLog, FeedFinished, FeedStatus, SplitProgress, StageStarted, TaskStarted
+from volley.formats.prune import comparisons, may_hold
 from volley.ids import AttemptId, QueryId
 from volley.plan.expressions import Attribute, Call, Literal
 from volley.plan.local_registry import register
@@ -41,7 +42,6 @@ from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure,
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
 from volley.splits.planned import PlannedReader
-from volley.splits.prune import comparisons, may_hold
 from volley.stages.cut import make_stages
 from volley.stages.limits import PlannerLimits
 from volley.testing.contracts import attempt_id

@@ -38,6 +38,11 @@ class Run:
     capture_seconds: float | None = None
     execution_seconds: float | None = None
 
+    @property
+    def own_seconds(self) -> float:
+        """Seconds without Spark's planning."""
+        return self.seconds - (self.planning_seconds or 0.0)
+
 
 class Engine(Protocol):
     """Runs queries on registered tables. Results are not cached."""

@@ -11,23 +11,28 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Settings of a session that prints nothing and listens on loopback only."""
+
 
 def start_spark(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
     """Start a session. `settings` override our defaults."""
-    chosen = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.driver.memory": "2g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
-        **settings,
-    }
+    defaults = {**QUIET, "spark.driver.memory": "2g", "spark.sql.session.timeZone": "UTC"}
+    return start_session(name, master, {**defaults, **settings})
+
+
+def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
+    """Start a session with Spark's defaults."""
     # Otherwise Spark's Python workers use the python3 on PATH, which may lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in chosen.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     with _quiet_start():
         return builder.getOrCreate()

@@ -6,11 +6,12 @@ Both come from DuckDB's extension `tpcds`, which has the specification's generat
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from volley.bench.data import GenerationFailed, cache_directory, generate_once
+from volley.bench.duckdb import HINT, connect
 
 QUERIES: tuple[str, ...] = tuple(f"q{number:02}" for number in range(1, 100))
 SETTINGS = {"spark.sql.ansi.enabled": "false"}
@@ -19,7 +20,6 @@ SETTINGS = {"spark.sql.ansi.enabled": "false"}
 _TEXTS = "queries"
 # Several files, so that several workers share the large tables.
 _ROWS_PER_FILE = 100_000
-_HINT = "Run: pip install 'volley-spark[bench]'"
 
 
 def tpcds_data(scale: float, directory: Path | None = None) -> Path:
@@ -27,7 +27,7 @@ def tpcds_data(scale: float, directory: Path | None = None) -> Path:
     try:
         version = metadata.version("duckdb-extension-tpcds")
     except metadata.PackageNotFoundError:
-        raise GenerationFailed("the TPC-DS generator is not installed.", hint=_HINT) from None
+        raise GenerationFailed("the TPC-DS generator is not installed.", hint=HINT) from None
     home = directory or cache_directory("tpcds")
     return generate_once(
         home / f"scale-{scale:g}-duckdb-{version}", "TPC-DS", lambda partial: _generate(scale, partial)
@@ -43,7 +43,7 @@ def query_text(data: Path, name: str) -> str:
 
 
 def _generate(scale: float, target: Path) -> None:
-    connection = _connect()
+    connection = connect("tpcds")
     connection.execute(f"call dsdgen(sf={scale:g})")
     for (table,) in connection.execute("show tables").fetchall():
         _write(connection, table, target / table)
@@ -61,15 +61,3 @@ def _write(connection: Any, table: str, folder: Path) -> None:
     for part, start in enumerate(range(0, max(rows, 1), _ROWS_PER_FILE)):
         chosen = f"select * from {table} limit {_ROWS_PER_FILE} offset {start}"
         connection.execute(f"copy ({chosen}) to '{folder}/part-{part:03}.parquet' (format parquet)")
-
-
-def _connect() -> Any:
-    import duckdb
-
-    package = Path(str(import_module("duckdb_extension_tpcds").__file__)).parent
-    extension = package / "extensions" / f"v{duckdb.__version__}" / "tpcds.duckdb_extension"
-    if not extension.exists():
-        raise GenerationFailed(f"duckdb-extension-tpcds is not for DuckDB {duckdb.__version__}.", hint=_HINT)
-    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
-    connection.execute(f"load '{extension}'")
-    return connection

@@ -22,6 +22,7 @@ from volley.bench.run import Results, run_queries
 from volley.bench.table import results_table
 from volley.cli.bench_feed import feed
 from volley.cli.bench_shuffle import shuffle
+from volley.cli.bench_storage import storage
 from volley.cli.bench_udf import udf
 from volley.cli.console import (
     Command,
@@ -53,6 +54,7 @@ def bench() -> None:
 bench.add_command(shuffle)
 bench.add_command(feed)
 bench.add_command(udf)
+bench.add_command(storage)
 
 
 def _engine_names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:

@@ -20,8 +20,10 @@ from volley.security import TOKEN_VARIABLE, Security
 
 _log = logging.getLogger(__name__)
 
-_LISTENING = (
-    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+# Spark Connect's own variable, which its clients read too.
+CONNECT_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+
+_OWN_CLIENTS = (
     click.option(
         "--port", type=click.IntRange(0, 65535), help="Port to listen on. Default: 0, any free port."
     ),
@@ -39,6 +41,25 @@ _LISTENING = (
         is_flag=True,
         help="Let everybody who can connect use it, other users of this machine too.",
     ),
+)
+
+_CONNECT_CLIENTS = (
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=15002,
+        show_default=True,
+        help="Port to listen on. 0: any.",
+    ),
+    click.option(
+        "--token-file",
+        default="",
+        help=f"File with the bearer token that clients must present. Default: {CONNECT_TOKEN_VARIABLE}, or none.",
+    ),
+)
+
+_LISTENING = (
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option("--tls-certificate", default="", help="Server certificate (PEM). If set, it uses TLS."),
     click.option("--tls-key", default="", help="Private key (PEM) of the certificate."),
     click.option("--tls-ca", default="", help="CA certificates (PEM) to verify clients with."),
@@ -121,7 +142,37 @@ def listening_options(command: Callable[..., None]) -> Callable[..., None]:
         mine = {name: options.pop(name) for name in Listening.__dataclass_fields__ if name not in found}
         command(Listening(**found, **mine), **options)
 
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(_LISTENING), with_listening)
+    return _decorate(with_listening, (*_LISTENING, *_OWN_CLIENTS))
+
+
+def connect_listening_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a server of Spark Connect, whose clients know only Connect's own token."""
+
+    @functools.wraps(command)
+    def with_listening(
+        token_file: str,
+        tls_certificate: str,
+        tls_key: str,
+        tls_ca: str,
+        log_format: str,
+        log_levels: tuple[str, ...],
+        **options: Any,
+    ) -> None:
+        configure_logs(log_format, log_levels)
+        # Spark's JVM must not take it for the token of its own server.
+        environment = {TOKEN_VARIABLE: os.environ.pop(CONNECT_TOKEN_VARIABLE, "")}
+        security = Security.read(token_file, tls_ca, tls_certificate, tls_key, environment)
+        found: dict[str, Any] = {"security": security, "token_file": "", "advertise": ""}
+        mine = {name: options.pop(name) for name in Listening.__dataclass_fields__ if name not in found}
+        command(Listening(**found, **mine), **options)
+
+    return _decorate(with_listening, (*_CONNECT_CLIENTS, *_LISTENING))
+
+
+def _decorate(
+    command: Callable[..., None], options: Sequence[Callable[[Callable[..., None]], Callable[..., None]]]
+) -> Callable[..., None]:
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def _token_file(given: str) -> str:

@@ -15,6 +15,7 @@ _COMMANDS = {
     "bench": "Compare Volley with Spark and DataFusion.",
     "cluster": "Run a local cluster of worker daemons.",
     "config": "List all options: name, type, default, meaning.",
+    "connect-server": "Run a Spark Connect server whose sessions run natively.",
     "dashboard": "Show queries and workers in a browser.",
     "demo": "Run a short PySpark pipeline on Volley and on Spark.",
     "doctor": "Check this machine, and say how to fix what is wrong.",

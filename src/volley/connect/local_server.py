@@ -11,15 +11,18 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import StructType
 
 from volley.connect.relations import wanted_relation
 from volley.errors import ConnectServerElsewhere
 from volley.plan.jvm import Java, singleton
 
-_SERVICE = "org.apache.spark.sql.connect.service"
+SERVICE = "org.apache.spark.sql.connect.service"
+"""The package of Spark's Connect server."""
 
 # By client: a Connect session may have several objects, but one client.
 _found: weakref.WeakKeyDictionary[Any, LocalSession] = weakref.WeakKeyDictionary()
@@ -50,6 +53,23 @@ class LocalSession:
         )
         rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, planner.transformRelation(message))
         return ClassicDataFrame(rows, self.session)
+
+    def schema_message(self, schema: StructType) -> bytes:
+        """A schema as the server sends it: a serialized `spark.connect.DataType`."""
+        converter = singleton(
+            self.session.sparkContext._gateway, "org.apache.spark.sql.connect.common.DataTypeProtoConverter"
+        )
+        parsed = self.session._jsparkSession.parseDataType(schema.json())
+        try:
+            # Not in every release, and py4j knows no defaults.
+            second = [getattr(converter, "toConnectProtoType$default$2")()]
+        except Py4JError:
+            second = []
+        return bytes(converter.toConnectProtoType(parsed, *second).toByteArray())
+
+    def keep_alive(self) -> None:
+        """Tell the server that the session is used. It closes those for which it gets no requests."""
+        self._holder.updateAccessTime()
 
 
 def is_connect(subject: object) -> bool:
@@ -109,6 +129,6 @@ def find_by_id(context: SparkContext, user: str, session: str) -> LocalSession |
     jvm: Any = context._jvm
     # A session id is random: if this JVM knows it, the session is its own.
     key = jvm.org.apache.spark.sql.connect.service.SessionKey(user, session)
-    service = singleton(context._gateway, f"{_SERVICE}.SparkConnectService")
+    service = singleton(context._gateway, f"{SERVICE}.SparkConnectService")
     holder = service.sessionManager().getIsolatedSessionIfPresent(key)
     return LocalSession(context, holder.get()) if holder.isDefined() else None

@@ -2,11 +2,12 @@
 """Reads the request of a Connect client: which relation it wants the rows of, and whether planning it has no effects.
 
 The server executes some relations while it plans them: those of `spark.catalog` change the catalog, statistics such as
-`df.stat.cov` run jobs. They are left to Spark.
+`df.stat.cov` run jobs, and SQL texts may be commands. They are left to Spark.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,22 @@ _ONLY_PLANNED = frozenset(
     }
 )
 
+# Functions of classes that the client has sent to the server, whose own class loader knows them.
+_JVM_FUNCTIONS = frozenset(
+    {
+        "spark.connect.ScalarScalaUDF",
+        "spark.connect.JavaUDF",
+        "spark.connect.TypedAggregateExpression",
+    }
+)
+
+# After comments. Nothing that begins like the first is a command; the others may end in one.
+_QUERY = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(?:(?:select|values|table)\b|\()", re.IGNORECASE | re.DOTALL
+)
+_QUERY_OR_DML = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(?:with|from)\b", re.IGNORECASE | re.DOTALL)
+_DML = re.compile(r"\b(?:insert|update|delete|merge)\b", re.IGNORECASE)
+
 
 def wanted_relation(plan: Any) -> Any | None:
     """The relation whose rows a `spark.connect.Plan` asks for; None for commands and what cannot be read."""
@@ -74,14 +91,29 @@ def wanted_relation(plan: Any) -> Any | None:
 
 
 def is_only_planned(relation: Any) -> bool:
-    """Whether planning the relation runs nothing and changes nothing."""
-    return all(kind in _ONLY_PLANNED for kind in _kinds(relation))
+    """Whether planning the relation, outside of the server, runs nothing and changes nothing."""
+    return all(_is_harmless(message) for message in _messages(relation))
 
 
-def _kinds(message: Any) -> Iterator[str | None]:
-    """The kinds of all relations inside a message, subqueries in expressions included."""
-    if message.DESCRIPTOR.full_name == "spark.connect.Relation":
-        yield message.WhichOneof("rel_type")
+def is_query(text: str) -> bool:
+    """Whether an SQL text surely is a query. Spark runs commands, such as INSERT, as soon as it plans them."""
+    if _QUERY.match(text):
+        return True
+    return _QUERY_OR_DML.match(text) is not None and _DML.search(text) is None
+
+
+def _is_harmless(message: Any) -> bool:
+    name = message.DESCRIPTOR.full_name
+    if name == "spark.connect.Relation":
+        return message.WhichOneof("rel_type") in _ONLY_PLANNED
+    if name == "spark.connect.SQL":
+        return is_query(message.query)
+    return name not in _JVM_FUNCTIONS
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """A message and all inside it."""
+    yield message
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -90,7 +122,7 @@ def _kinds(message: Any) -> Iterator[str | None]:
         else:
             values = value if _is_repeated(field) else [value]
         for item in values:
-            yield from _kinds(item)
+            yield from _messages(item)
 
 
 def _is_repeated(field: Any) -> bool:

@@ -75,6 +75,7 @@ class Driver:
         self._events = options.events
         self._traceparent = options.traceparent
         self._settings = options.settings
+        self._stores = options.stores
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
         self._schedule = Schedule(options.query, options.attempts)
@@ -208,6 +209,7 @@ class Driver:
             launch.inputs,
             trace=self._traceparent(attempt.task.stage),
             settings=self._settings,
+            stores=self._stores,
         )
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
         if isinstance(ended.outcome, TaskDone):

@@ -11,6 +11,7 @@ from volley.events import EventLog
 from volley.ids import QueryId, StageId
 from volley.rpc.messages import TaskDone
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
+from volley.storage.settings import S3Settings
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 NO_INPUTS: Mapping[int, Sequence[TaskDone]] = {}
@@ -24,7 +25,8 @@ class RunOptions:
     no worker is left, the query waits `absence_seconds` for one; that only helps if its data outlives workers.
     `materialized_inputs` are the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`.
     `deferred` lists the stages that wait for others; None means that the driver plans that itself. `traceparent` is the
-    parent of the spans of a stage's tasks. `settings` are the session's options for workers.
+    parent of the spans of a stage's tasks. `settings` are the session's options for workers, and `stores` the object
+    stores that tasks read.
     """
 
     timeout_seconds: float
@@ -39,3 +41,4 @@ class RunOptions:
     deferred: Mapping[int, frozenset[int]] | None = None
     traceparent: Callable[[StageId], str] = lambda stage: ""
     settings: tuple[tuple[str, str], ...] = ()
+    stores: tuple[S3Settings, ...] = ()

@@ -7,21 +7,24 @@ a format's files, and nothing here knows about stages, tasks or transports.
 
 from __future__ import annotations
 
-from volley.formats.base import FileFormat, StreamedFormat, WritableFormat
+from volley.formats.base import FileFormat, Footer, StreamedFormat, WritableFormat
 from volley.formats.binary_file import BinaryFile
 from volley.formats.csv import Csv
 from volley.formats.json import Json
 from volley.formats.orc import Orc
 from volley.formats.orc_writer import OrcWriter
 from volley.formats.parquet import Parquet
+from volley.formats.remote_parquet import RemoteParquet, remote_footer
 from volley.formats.text import Text
 from volley.formats.text_writers import CsvWriter, JsonWriter
-from volley.plan.nodes import DataFile
+from volley.plan.nodes import DataFile, FileScan
 
 FORMATS: dict[str, FileFormat] = {file_format.name: file_format for file_format in (Parquet(),)}
 STREAMED: dict[str, StreamedFormat] = {
     file_format.name: file_format for file_format in (Csv(), Json(), Orc(), Text(), BinaryFile())
 }
+# How files in object stores are read.
+_REMOTE: dict[str, StreamedFormat] = {**STREAMED, RemoteParquet.name: RemoteParquet()}
 _WRITABLE: tuple[WritableFormat, ...] = (*FORMATS.values(), CsvWriter(), JsonWriter(), OrcWriter())
 WRITABLE = {file_format.name: file_format for file_format in _WRITABLE}
 
@@ -29,6 +32,18 @@ WRITABLE = {file_format.name: file_format for file_format in _WRITABLE}
 def format_of(name: str) -> FileFormat:
     """The format of a scan that DataFusion reads."""
     return FORMATS[name]
+
+
+def streamed_format(scan: FileScan) -> StreamedFormat | None:
+    """The format of a scan that is read as streams of batches; None if DataFusion reads its files."""
+    return _REMOTE[scan.format] if scan.stores else STREAMED.get(scan.format)
+
+
+def footer_of(scan: FileScan, file: DataFile) -> Footer | None:
+    """The footer of a file; None if its format has none that says the sizes of columns. Raises DataError."""
+    if scan.format in STREAMED:
+        return None
+    return remote_footer(file) if file.store else FORMATS[scan.format].footer(file)
 
 
 def writer_of(name: str) -> WritableFormat:

@@ -11,6 +11,8 @@ Whether a scan can be read exactly is decided in two steps. `plan.read_rules.REA
 settings and options under which it reads what Spark reads, known before any file is opened. `Footer.column` checks
 each file before its first row is returned. A format must be in both tables; a test compares them.
 
+Files in object stores are read as streams of batches too, whatever their format (`streamed_format`).
+
 DataFusion has no exact reader for text formats. Volley reads these itself, block by block, and checks every record: a
 `StreamedFormat` raises DataError for a record or value of which the meaning is not certain, and Spark runs the query.
 """
@@ -25,7 +27,7 @@ from typing import Protocol
 import pyarrow as pa
 from datafusion import DataFrame, SessionContext
 
-from volley.plan.expressions import Attribute
+from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import DataFile, WriteFiles
 from volley.plan.types import DataType
 
@@ -114,6 +116,8 @@ class ReadRequest:
     columns: tuple[Attribute, ...]
     file_columns: tuple[str, ...]
     options: ReadOptions
+    filters: tuple[Expression, ...] = ()
+    """Hints: rows for which one of them is not true need not be returned."""
 
 
 class StreamedFormat(Protocol):

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
 from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats.base import ReadRequest
+from volley.formats.opening import open_source
 from volley.plan.nodes import DataFile
 from volley.plan.read_rules import MAX_LENGTH
 from volley.plan.types import to_arrow
@@ -29,7 +29,8 @@ class BinaryFile:
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         file = request.file
-        values = {"path": f"file:{file.path}", "modificationtime": 1000 * file.modified_ms}
+        path = file.path if file.store else f"file:{file.path}"
+        values = {"path": path, "modificationtime": 1000 * file.modified_ms}
         arrays = []
         for column in request.columns:
             name = column.name.lower()
@@ -46,9 +47,8 @@ def _content(file: DataFile, max_length: int) -> bytes:
     if file.size_bytes > max_length:
         raise DataError(f"{file.path} is longer than {MAX_LENGTH}.")
     try:
-        content = Path(file.path).read_bytes()
+        with open_source(file) as opened:
+            # One request, which no writer can divide.
+            return opened.read(0, file.size_bytes)
     except OSError as error:
         raise DataError(f"{file.path} cannot be read: {error}") from error
-    if len(content) != file.size_bytes:
-        raise DataError(f"{file.path} changed since it was planned.")
-    return content

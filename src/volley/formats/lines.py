@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import os
 import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from volley.errors import DataError
+from volley.formats.opening import ConfirmedStream, check_size, open_source
 from volley.plan.nodes import DataFile
 from volley.spark_versions.registry import current
 
@@ -35,10 +36,10 @@ WHITE_SPACE = bytes(range(33))
 _LF, _SPACE = 10, 32
 _BOM = b"\xef\xbb\xbf"
 # By suffix, as Hadoop chooses its codecs.
-_OPENERS: dict[str, Callable[[str], Any]] = {
+_OPENERS: dict[str, Callable[[Any], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
-    ".zst": lambda path: pa.input_stream(path, compression="zstd"),
+    ".zst": lambda source: pa.input_stream(source, compression="zstd"),
 }
 _ONLY_SPARK = (".deflate", ".snappy", ".lz4", ".passthrough")
 # Lines of nothing but characters that Java's String.trim removes.
@@ -63,8 +64,6 @@ def read_blocks(
 ) -> Iterator[bytes]:
     """Yield the lines of a part in order. `cr_ends_lines` is false if the user set LF as the only line end."""
     try:
-        if os.stat(file.path).st_size != file.size_bytes:  # noqa: PTH116  # a Path costs more than the call
-            raise DataError(f"{file.path} changed since it was planned.")
         with _open(file) as opened:
             start, end = (file.size_bytes * number // parts for number in (part, part + 1))
             if not can_split(file):
@@ -76,9 +75,17 @@ def read_blocks(
         raise DataError(f"{file.path} cannot be read: {error}") from error
 
 
-def _open(file: DataFile) -> Any:
+@contextmanager
+def _open(file: DataFile) -> Iterator[Any]:
     opener = _OPENERS.get(Path(file.path).suffix)
-    return opener(file.path) if opener else Path(file.path).open("rb", buffering=0)
+    if file.store:
+        with open_source(file) as source:
+            stream = ConfirmedStream(source)
+            yield opener(stream) if opener else stream
+        return
+    check_size(file)
+    with opener(file.path) if opener else Path(file.path).open("rb", buffering=0) as opened:
+        yield opened
 
 
 def _cut(opened: Any, start: int, end: int, block_bytes: int) -> Iterator[bytes]:

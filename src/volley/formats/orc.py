@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.orc as arrow_orc
 from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats.base import ReadRequest
+from volley.formats.opening import Source, open_source
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.types import DATE, to_arrow
@@ -36,22 +36,25 @@ class Orc:
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         path = request.file.path
         try:
-            if os.stat(path).st_size != request.file.size_bytes:  # noqa: PTH116  # a Path costs more than the call
-                raise DataError(f"{path} changed since it was planned.")
-            file = arrow_orc.ORCFile(path)
-            names = _names(file, request)
-            # Read at least one column, or the rows could not be counted.
-            read = [name for name in names if name is not None] or file.schema.names[:1]
-            for stripe in range(file.nstripes):
-                if stripe * request.parts // file.nstripes == request.part:
-                    batch = file.read_stripe(stripe, columns=read)
-                    arrays = [
-                        _column(batch, name, column)
-                        for name, column in zip(names, request.columns, strict=True)
-                    ]
-                    yield batch_by_position(arrays, batch.num_rows)
+            with open_source(request.file) as opened:
+                yield from _read(opened, request)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} cannot be read as ORC: {error}") from error
+
+
+def _read(opened: Source, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    file = arrow_orc.ORCFile(opened.source)
+    names = _names(file, request)
+    # Read at least one column, or the rows could not be counted.
+    read = [name for name in names if name is not None] or file.schema.names[:1]
+    for stripe in range(file.nstripes):
+        if stripe * request.parts // file.nstripes == request.part:
+            batch = file.read_stripe(stripe, columns=read)
+            opened.confirm()
+            arrays = [
+                _column(batch, name, column) for name, column in zip(names, request.columns, strict=True)
+            ]
+            yield batch_by_position(arrays, batch.num_rows)
 
 
 def _names(file: arrow_orc.ORCFile, request: ReadRequest) -> list[str | None]:

@@ -172,7 +172,11 @@ _CORRECTED = "CORRECTED"
 @lru_cache(maxsize=16_384)
 def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
     # Size and time are only part of the cache key: a rewritten file gets a new entry.
-    metadata = pq.read_metadata(path)
+    return describe(path, pq.read_metadata(path))
+
+
+def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
+    """What a scan needs to know of a footer."""
     schema = metadata.schema
     leaves = [schema.column(index) for index in range(len(schema.names))]
     tags = metadata.metadata or {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
-from volley.formats import STREAMED
+from volley.formats import streamed_format
 from volley.lower.scope import Streamed
 from volley.lower.symlink_tables import Link
 from volley.plan.expressions import Call, Expression
@@ -64,7 +64,7 @@ def _can_be_read_again(node: Node) -> bool:
     if isinstance(node, Streamed) or any(map(_calls_program, expressions(node))):
         return False
     if isinstance(node, FileScan):
-        return node.format not in STREAMED
+        return streamed_format(node) is None
     return bool(node.children) or isinstance(node, Range | OneRow)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 
 from volley.errors import DataError
-from volley.formats import STREAMED, format_of
+from volley.formats import format_of, streamed_format
 from volley.formats.base import FileFormat, Footer, ReadOptions
 from volley.lower import symlink_tables
 from volley.lower.expressions import column_name
@@ -25,8 +25,8 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     """The rows of the scan. Every file is checked first: DataError is raised before any row is returned."""
     if not node.files:
         return scope.arrow(arrow_schema(node.output).empty_table())
-    if node.format in STREAMED:
-        return lower_streamed_scan(node, scope)
+    if (streamed := streamed_format(node)) is not None:
+        return lower_streamed_scan(node, streamed, scope)
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
     file_format = format_of(node.format)

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
 from datafusion import DataFrame, col
 from datafusion import functions as f
 
-from volley.batches import make_batch
-from volley.formats import STREAMED, can_split
-from volley.formats.base import ReadRequest
+from volley.batches import empty_batch, make_batch
+from volley.formats.base import ReadRequest, StreamedFormat
 from volley.lower.expressions import column_name
+from volley.lower.read_ahead import Batches, read_ahead
 from volley.lower.scope import Scope, arrow_schema, distinct
 from volley.lower.streams import StreamTable
 from volley.plan.nodes import DataFile, FileScan
@@ -21,35 +21,44 @@ from volley.plan.types import to_arrow
 
 # A smaller file is read by one stream, which also keeps the order of its rows.
 _MIN_PART_BYTES = 8 * 2**20
+# Objects are read in parts, several at a time: more of them if each is little more than the wait for an answer.
+_REMOTE_PART_BYTES = 32 * 2**20
+_OPEN_BYTES = 256 * 2**10
+_LITTLE_BYTES = 4 * 2**20
+_LITTLE_PARTS_AHEAD = 12
+_PARTS_AHEAD = 3
+_AHEAD_BYTES = 16 * 2**20
 
 Part = tuple[DataFile, int, int]
 """A file, and which of how many parts of it."""
 
 
-def lower_streamed_scan(node: FileScan, scope: Scope) -> DataFrame:
+def lower_streamed_scan(node: FileScan, streamed: StreamedFormat, scope: Scope) -> DataFrame:
     """The rows of the scan. DataError is raised while they are read, if a record has no certain meaning."""
-    streams = divide(node, scope.streams)
+    streams = divide(node, streamed, scope.streams)
+    # A stream without columns still has to tell the number of its rows.
+    schema = arrow_schema(node.output) if node.output else pa.schema([pa.field("row", pa.null())])
+    read = partial(_read, node, streamed, schema=schema)
+    frame = scope.dataset(StreamTable(schema, [partial(_batches, parts, read, schema) for parts in streams]))
     if not node.output:
-        schema = pa.schema([pa.field("row", pa.null())])
-        table = StreamTable(schema, [partial(_count, node, parts) for parts in streams])
-        return scope.dataset(table).select()
-    schema = arrow_schema(node.output)
-    frame = scope.dataset(StreamTable(schema, [partial(_read, node, parts, schema) for parts in streams]))
+        return frame.select()
     # This function, which with one argument is the identity, keeps DataFusion from pushing filters into the stream as
     # pyarrow expressions, which mean something else for NULL and NaN.
     names = [column_name(attribute.id) for attribute in distinct(node.output)]
     return frame.select(*(f.greatest(col(name)).alias(name) for name in names))
 
 
-def divide(node: FileScan, streams: int) -> list[list[Part]]:
+def divide(node: FileScan, streamed: StreamedFormat, streams: int) -> list[list[Part]]:
     """Parts of files of about the same size for each stream; fewer streams if there is little to read."""
-    total_bytes = sum(file.size_bytes for file in node.files)
+    total_bytes = sum(file.size_bytes + _open_bytes(file) for file in node.files)
     wanted_bytes = max(_MIN_PART_BYTES, -(-total_bytes // streams))
     parts: list[tuple[int, Part]] = []
     for file in node.files:
-        count = -(-file.size_bytes // wanted_bytes) if can_split(node.format, file) else 1
+        part_bytes = min(wanted_bytes, _REMOTE_PART_BYTES) if file.store else wanted_bytes
+        count = -(-file.size_bytes // part_bytes) if streamed.can_split(file) else 1
         count = max(1, count)
-        parts.extend((file.size_bytes // count, (file, number, count)) for number in range(count))
+        cost_bytes = file.size_bytes // count + _open_bytes(file)
+        parts.extend((cost_bytes, (file, number, count)) for number in range(count))
     found: list[list[Part]] = [[]]
     held_bytes = 0
     for size_bytes, part in parts:
@@ -61,29 +70,46 @@ def divide(node: FileScan, streams: int) -> list[list[Part]]:
     return found
 
 
-def _read(node: FileScan, parts: Sequence[Part], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _open_bytes(file: DataFile) -> int:
+    """What opening a file costs, in bytes that could be read meanwhile."""
+    return _OPEN_BYTES if file.store else 0
+
+
+def _batches(
+    parts: Sequence[Part], read: Callable[[Part], Batches], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a stream, in the order of its parts."""
+    if not any(file.store for file, _, _ in parts):
+        for part in parts:
+            yield from read(part)
+        return
+    mean_bytes = sum(file.size_bytes // count for file, _, count in parts) // len(parts)
+    count = _LITTLE_PARTS_AHEAD if mean_bytes < _LITTLE_BYTES else _PARTS_AHEAD
+    works = (partial(read, part) for part in parts)
+    yield from read_ahead(works, count, _AHEAD_BYTES, empty_batch(schema))
+
+
+def _read(node: FileScan, streamed: StreamedFormat, part: Part, *, schema: pa.Schema) -> Batches:
+    """The rows of a part, with the values that all rows of its file have."""
     places = {attribute.id: place for place, attribute in enumerate(node.partition_columns)}
-    for request in _requests(node, parts):
-        values = request.file.partition
-        for batch in STREAMED[node.format].read(request):
-            columns = iter(batch.columns)
-            arrays = [
-                pa.repeat(pa.scalar(values[places[attribute.id]], to_arrow(attribute.type)), batch.num_rows)
-                if attribute.id in places
-                else next(columns)
-                for attribute in distinct(node.output)
-            ]
-            yield make_batch(arrays, schema, batch.num_rows)
-
-
-def _count(node: FileScan, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-    for request in _requests(node, parts):
-        for batch in STREAMED[node.format].read(request):
+    request = _request(node, part)
+    values = request.file.partition
+    for batch in streamed.read(request):
+        if not node.output:
             yield pa.record_batch({"row": pa.nulls(batch.num_rows)})
+            continue
+        columns = iter(batch.columns)
+        arrays = [
+            pa.repeat(pa.scalar(values[places[attribute.id]], to_arrow(attribute.type)), batch.num_rows)
+            if attribute.id in places
+            else next(columns)
+            for attribute in distinct(node.output)
+        ]
+        yield make_batch(arrays, schema, batch.num_rows)
 
 
-def _requests(node: FileScan, parts: Sequence[Part]) -> Iterator[ReadRequest]:
+def _request(node: FileScan, part: Part) -> ReadRequest:
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = tuple(attribute for attribute in distinct(node.output) if attribute.id not in from_path)
-    for file, part, count in parts:
-        yield ReadRequest(file, part, count, columns, node.file_columns, node.options)
+    file, number, count = part
+    return ReadRequest(file, number, count, columns, node.file_columns, node.options, node.filters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from volley.errors import CaptureError
@@ -19,6 +20,7 @@ from volley.plan.nodes import Node, Project
 from volley.plan.read_rules import SETTINGS
 from volley.plan.reader import Reader, Reading, Wanted, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
+from volley.plan.stores import find_store
 
 
 class Origins:
@@ -177,13 +179,19 @@ class _Decoder:
             return decode_python(operator, self._tables.functions, self._python(), self._gathered)
         if name == "FileSourceScanExec" or (name == "BatchScanExec" and "scan" in operator.values):
             column = self._file_column() if self._file_column is not None else None
-            return file_scan(operator, self._tables.scans[operator.value("scan")], column)
+            described = self._tables.scans[operator.value("scan")]
+            return file_scan(operator, described, partial(self._find_store, java), column)
         if name == "ReusedExchangeExec":
             return _decode_reused(operator)
         if source := SOURCES.get(name):
             self.asked_elsewhere = True
             return source(operator, self._gateway, java())
         return unknown(operator)
+
+    def _find_store(self, scan: Callable[[], Java], root: str) -> str:
+        # The text does not have the settings of the store.
+        self.asked_elsewhere = True
+        return find_store(self._gateway, scan(), root)
 
     def _expressions(self, value: Any) -> Any:
         """The expressions of a field, which holds one entry number, a list, or a list of lists."""

@@ -15,6 +15,7 @@ from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan, Node
 from volley.plan.read_rules import READ_RULES
 from volley.plan.types import BINARY, TIMESTAMP, TIMESTAMP_NTZ, DataType
+from volley.storage.s3a import Unmapped
 
 _ROW_INDEX = "_tmp_metadata_row_index"
 """The name under which Spark asks a Parquet reader for `_metadata.row_index`."""
@@ -95,11 +96,15 @@ _METADATA: dict[str, Callable[[str, int, int], Scalar]] = {
 
 
 def file_scan(
-    operator: Operator, described: dict[str, Any] | None, file_column: Attribute | None = None
+    operator: Operator,
+    described: dict[str, Any] | None,
+    find_store: Callable[[str], str],
+    file_column: Attribute | None = None,
 ) -> Node:
     """Decode a file scan. `described` is None if Spark could not list its files.
 
-    With a `file_column`, which is not part of the output, the last partition column is the URL of the file.
+    `find_store` gives the id of the object store of a URL, or raises Unmapped. With a `file_column`, which is not part
+    of the output, the last partition column is the URL of the file.
     """
     if described is None:
         raise CaptureError("the files of a scan could not be listed.")
@@ -109,13 +114,19 @@ def file_scan(
     by_name = {column.name.lower(): column for column in output if column not in metadata}
     names = [name.lower() for name in facts.partition_names]
     columns = [(index, by_name[name]) for index, name in enumerate(names) if name in by_name]
-    problem = facts.problem(output)
+    problem, unreachable = facts.problem(output), None
     of_file = [_METADATA[column.name] for column in metadata if column.name in _METADATA]
     if file_column is not None:
         of_file.append(lambda url, size_bytes, modified_ms: url)
+    files: tuple[DataFile, ...] = ()
+    if not problem:
+        try:
+            files = _files(facts, columns, of_file, find_store)
+        except Unmapped as error:
+            unreachable = str(error)
     return FileScan(
         format=facts.format_name,
-        files=() if problem else _files(facts, columns, of_file),
+        files=files,
         output=output,
         partition_columns=(
             *(column for _, column in columns),
@@ -127,25 +138,36 @@ def file_scan(
         options=() if problem else facts.carried(),
         file_columns=() if problem else tuple(facts.data_names),
         prunings=() if problem else operator.all("prunings"),
+        unreachable=unreachable,
     )
 
 
 def _files(
-    facts: ScanFacts, columns: list[tuple[int, Attribute]], of_file: list[Callable[[str, int, int], Scalar]]
+    facts: ScanFacts,
+    columns: list[tuple[int, Attribute]],
+    of_file: list[Callable[[str, int, int], Scalar]],
+    find_store: Callable[[str], str],
 ) -> tuple[DataFile, ...]:
     partitions = [
         tuple(_partition_value(values[index], column.type) for index, column in columns)
         for values in facts.partitions
     ]
-    return tuple(
-        DataFile(
-            _plain_path(url),
-            size,
-            time,
-            (*partitions[partition], *(read(url, size, time) for read in of_file)),
-        )
-        for url, size, time, partition in facts.files
-    )
+    stores: dict[str, str] = {"": ""}
+
+    def store_of(path: str) -> str:
+        root = _root(path)
+        if root not in stores:
+            stores[root] = find_store(root)
+        return stores[root]
+
+    found = []
+    for url, size, time, partition in facts.files:
+        path = _plain_path(url)
+        values = (*partitions[partition], *(read(url, size, time) for read in of_file))
+        found.append(DataFile(path, size, time, values, store_of(path)))
+    if len({bool(file.store) for file in found}) > 1:
+        raise Unmapped("local files and objects in one scan")
+    return tuple(found)
 
 
 def _partition_value(text: str | bool | None, data_type: DataType) -> Scalar:
@@ -155,6 +177,14 @@ def _partition_value(text: str | bool | None, data_type: DataType) -> Scalar:
 
 
 def _plain_path(url: str) -> str:
-    """Turn a `file:` URL into a local path; leave other URLs unchanged."""
+    """Turn a `file:` URL into a local path, and decode any other."""
     parsed = urlparse(url)
-    return unquote(parsed.path) if parsed.scheme in ("", "file") else url
+    return unquote(parsed.path) if parsed.scheme in ("", "file") else unquote(url)
+
+
+def _root(path: str) -> str:
+    """The scheme and the authority of a URL; empty for a local path."""
+    scheme, separator, rest = path.partition("://")
+    if not separator or "/" in scheme:
+        return ""
+    return f"{scheme}://{rest.partition('/')[0]}"

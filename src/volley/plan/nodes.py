@@ -27,6 +27,7 @@ from volley.plan.expressions import (
 )
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -39,12 +40,16 @@ from volley.plan.types import LONG, STRING
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`."""
+    """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`.
+
+    `path` is a local path; or, if `store` is the id of an object store (`volley.storage`), a URL that is not encoded.
+    """
 
     path: str
     size_bytes: int
     modified_ms: int
     partition: tuple[Scalar, ...] = ()
+    store: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class FileScan:
     `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
     read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
     find columns by position. `prunings` are conditions on partition columns that a join above implies.
+    `unreachable` says why only Spark reads from the file system of its files.
     """
 
     format: str
@@ -69,8 +75,14 @@ class FileScan:
     options: tuple[tuple[str, str], ...] = ()
     file_columns: tuple[str, ...] = ()
     prunings: tuple[InSubquery, ...] = ()
+    unreachable: str | None = None
 
     children = ()
+
+    @cached_property
+    def stores(self) -> frozenset[str]:
+        """The ids of the object stores of its files."""
+        return frozenset(file.store for file in self.files if file.store)
 
 
 HERE = "here:"
@@ -101,6 +113,25 @@ class LocalRows:
 
     output: tuple[Attribute, ...]
     ipc: bytes
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class CachedRows:
+    """Rows of a cached frame, which the driver's process keeps (`frame_cache`) under the name `frame`.
+
+    `columns` are the positions of the output in the frame. Spark's plan may rely on the rows to be in the order of
+    `order`, or in another one if `ordered`; `bridge.frame_scans` adds a sort for that. `size_bytes` is how much these
+    columns take, once the rows are there.
+    """
+
+    output: tuple[Attribute, ...]
+    frame: str
+    columns: tuple[int, ...]
+    order: tuple[SortKey, ...] = ()
+    ordered: bool = False
+    size_bytes: int = 0
 
     children = ()
 
@@ -479,6 +510,7 @@ Node = (
     | SourceScan
     | FeedInput
     | LocalRows
+    | CachedRows
     | MaterializedInput
     | Range
     | OneRow
@@ -495,6 +527,7 @@ Node = (
     | PythonEval
     | PythonMap
     | PythonGroupMap
+    | PythonCoGroupMap
     | PythonAggregate
     | PythonWindow
     | Exchange

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves whose content is read from JVM objects: rows held by the driver, and Python data sources."""
+"""Leaves whose content is read from JVM objects: rows held by the driver, cached frames, and Python data sources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from volley.plan.cached_frames import read_cached
 from volley.plan.data_sources import batch_scan
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
@@ -41,4 +42,5 @@ SOURCES: dict[str, Callable[[Operator, Java, Java], Node]] = {
     "CommandResultExec": _local_rows,
     "RDDScanExec": read_rows,
     "BatchScanExec": batch_scan,
+    "InMemoryTableScanExec": read_cached,
 }

@@ -40,6 +40,7 @@ from volley.fields import AtMost, Between, Matches
 from volley.plan import expressions, nodes, python_nodes, types
 from volley.rpc import blocks, control, messages, service
 from volley.stages.graph import Output
+from volley.storage import settings as store_settings
 
 _MODULES: tuple[ModuleType, ...] = (
     ids,
@@ -51,6 +52,7 @@ _MODULES: tuple[ModuleType, ...] = (
     service,
     messages,
     control,
+    store_settings,
 )
 _EXTRA_CLASSES: tuple[type, ...] = (Output, OperatorMetrics, TaskMetrics)
 

@@ -12,6 +12,7 @@ from volley.ids import AttemptId
 from volley.plan.nodes import Node
 from volley.rpc.blocks import Block
 from volley.stages.graph import Output
+from volley.storage.settings import S3Settings
 
 PROTOCOL_VERSION = 1
 
@@ -76,7 +77,7 @@ class TaskSpec:
 
     `driver` is the address from which the worker must pull splits, if no driver watches it. `trace` is the
     W3C `traceparent` for its spans; empty for none. `settings` are the session's options for workers, which apply them
-    within the limits of their owner."""
+    within the limits of their owner. `stores` are the object stores of the query's files, with their credentials."""
 
     attempt: AttemptId
     plan: Node
@@ -86,6 +87,7 @@ class TaskSpec:
     driver: Name = ""
     trace: Name = ""
     settings: tuple[tuple[Name, Text], ...] = ()
+    stores: tuple[S3Settings, ...] = ()
     protocol_version: Count = PROTOCOL_VERSION
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from volley.formats.prune import COMPARISONS, holds, may_hold
 from volley.spark_versions.arrow import arrow_schema
-from volley.splits.prune import COMPARISONS, holds, may_hold
 
 if TYPE_CHECKING:
     # Spark 4.0 has no filters.

@@ -14,10 +14,10 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
+from volley.formats.prune import comparisons
 from volley.plan.nodes import SourceScan
 from volley.plan.types import DATE, DataType
 from volley.spark_versions.registry import current
-from volley.splits.prune import comparisons
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, Filter

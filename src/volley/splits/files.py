@@ -90,8 +90,8 @@ def _split(piece: Piece) -> Split:
 
 def _encode_file(file: DataFile) -> list[Any]:
     values = [to_plain(value) for value in file.partition]
-    return [file.path, file.size_bytes, file.modified_ms, values]
+    return [file.path, file.size_bytes, file.modified_ms, values, file.store]
 
 
-def _decode_file(path: str, size_bytes: int, modified_ms: int, values: list[Any]) -> DataFile:
-    return DataFile(path, size_bytes, modified_ms, tuple(from_plain(value) for value in values))
+def _decode_file(path: str, size_bytes: int, modified_ms: int, values: list[Any], store: str) -> DataFile:
+    return DataFile(path, size_bytes, modified_ms, tuple(from_plain(value) for value in values), store)

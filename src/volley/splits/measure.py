@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from volley.errors import DataError
-from volley.formats import STREAMED, format_of
+from volley.formats import footer_of
 from volley.plan.nodes import (
+    CachedRows,
     FileScan,
     Join,
     LocalRows,
@@ -56,6 +57,8 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
                 yield cost_bytes(node, limits)
             case LocalRows():
                 yield len(node.ipc)
+            case CachedRows():
+                yield node.size_bytes
             case Range():
                 yield _NUMBER_BYTES * len(range(node.start, node.end, node.step))
             case SourceScan() | MaterializedInput():
@@ -69,13 +72,14 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
 
 def _share(scan: FileScan) -> float:
     """The share of bytes in the scan's columns, by the footer of its largest file; 1 if that cannot be read here."""
-    if scan.format in STREAMED:
-        return 1.0
     largest = max(scan.files, key=lambda file: file.size_bytes)
     try:
-        sizes = format_of(scan.format).footer(largest).column_bytes
+        footer = footer_of(scan, largest)
     except DataError:
         return 1.0
+    if footer is None:
+        return 1.0
+    sizes = footer.column_bytes
     from_path = {column.id for column in scan.partition_columns}
     names = {column.name.lower() for column in scan.output if column.id not in from_path}
     total = sum(sizes.values())

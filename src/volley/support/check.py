@@ -11,6 +11,7 @@ from volley.plan.expressions import Attribute, Expression, InSubquery, ScalarSub
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
+    CachedRows,
     Exchange,
     FileScan,
     Generate,
@@ -30,6 +31,7 @@ from volley.plan.nodes import (
 from volley.plan.order import missing_order
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -128,13 +130,15 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             if node.unsupported is not None:
                 yield Unsupported(Reason.DATA_SOURCE, node.name, node.unsupported)
             yield from _check_shared(node.output)
+        case CachedRows():
+            yield from _check_shared(node.output)
         case LocalRows() | Range() | StageInput():
             yield from _check_types(node.output)
         case PythonEval():
             yield from _check_shared((*node.program.columns, *node.results))
         case PythonMap():
             yield from _check_shared((*node.program.columns, *node.output))
-        case PythonGroupMap() | PythonAggregate():
+        case PythonGroupMap() | PythonCoGroupMap() | PythonAggregate():
             yield from _check_shared((*node.program.columns, *node.output))
             yield from _check_groups(node)
         case PythonWindow():
@@ -219,7 +223,9 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
 _NOT_IN_KEYS = frozenset({*FRACTIONAL, NULL})
 
 
-def _check_groups(node: PythonGroupMap | PythonAggregate | PythonWindow) -> Iterator[Unsupported]:
+def _check_groups(
+    node: PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow,
+) -> Iterator[Unsupported]:
     yield from _check_sort_keys("group", node.grouping)
     for key in node.grouping:
         if key.type in FRACTIONAL:
@@ -238,8 +244,10 @@ def _check_scan(node: FileScan) -> Iterator[Unsupported]:
         yield Unsupported(Reason.FILE_FORMAT, "FileScan", node.format)
     elif node.unsupported is not None:
         yield Unsupported(Reason.FILE_OPTION, "FileScan", node.unsupported)
+    if node.unreachable is not None:
+        yield Unsupported(Reason.FILE_SYSTEM, "FileScan", node.unreachable)
     for file in node.files:
-        if "://" in file.path:
+        if "://" in file.path and not file.store:
             yield Unsupported(Reason.FILE_SYSTEM, "FileScan", file.path.partition("://")[0])
             return
     streamed = STREAMED.get(node.format)

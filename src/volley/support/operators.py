@@ -26,11 +26,10 @@ class Rule:
         return self.reason is None
 
 
-_PYTHON = "Functions whose rows are pickled, not sent as Arrow (`useArrow=False`)."
-
 OPERATORS: dict[str, Rule] = {
     "FileSourceScanExec": Rule(
-        "Files on a local file system, partitioned or not: see [File formats](formats.md)."
+        "Files on a local file system or in S3, partitioned or not: see [File formats](formats.md) and "
+        "[Object stores](storage.md)."
     ),
     "BatchScanExec": Rule("Files, Python data sources; other DataSource V2 connectors run on Spark."),
     "LocalTableScanExec": Rule("Rows held by the driver: VALUES, createDataFrame of pandas and Arrow."),
@@ -64,10 +63,12 @@ OPERATORS: dict[str, Rule] = {
     "SampleExec": Rule(
         "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC
     ),
-    "InMemoryTableScanExec": Rule("Cached data is in Spark's memory.", Reason.OPERATOR),
+    "InMemoryTableScanExec": Rule("Cached frames: Volley keeps their rows, see [Cached frames](caching.md)."),
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),
     "CollectTailExec": Rule("tail(): the last rows depend on Spark's partitions.", Reason.OPERATOR),
-    "BatchEvalPythonExec": Rule(_PYTHON, Reason.OPERATOR),
+    "BatchEvalPythonExec": Rule(
+        "Functions whose rows are pickled (`useArrow=False`); Spark judges unusual results."
+    ),
     "ArrowEvalPythonExec": Rule("Python, pandas and Arrow functions of rows, in Python worker processes."),
     "MapInPandasExec": Rule("mapInPandas: a function sees the batches of one stream of a task."),
     "MapInArrowExec": Rule("mapInArrow: a function sees the batches of one stream of a task."),
@@ -75,8 +76,12 @@ OPERATORS: dict[str, Rule] = {
     "FlatMapGroupsInArrowExec": Rule("applyInArrow, by keys that are not floating-point numbers."),
     "ArrowAggregatePythonExec": Rule("pandas and Arrow functions that aggregate groups."),
     "ArrowWindowPythonExec": Rule("pandas and Arrow functions over whole window partitions."),
-    "FlatMapCoGroupsInPandasExec": Rule("cogroup().applyInPandas.", Reason.OPERATOR),
-    "FlatMapCoGroupsInArrowExec": Rule("cogroup().applyInArrow.", Reason.OPERATOR),
+    "FlatMapCoGroupsInPandasExec": Rule(
+        "cogroup().applyInPandas, by keys that are not floating-point numbers."
+    ),
+    "FlatMapCoGroupsInArrowExec": Rule(
+        "cogroup().applyInArrow, by keys that are not floating-point numbers."
+    ),
     "BatchEvalPythonUDTFExec": Rule("Python table functions.", Reason.OPERATOR),
     "ArrowEvalPythonUDTFExec": Rule("Python table functions.", Reason.OPERATOR),
 }

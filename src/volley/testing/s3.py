@@ -35,14 +35,36 @@ _PORTS = (
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of the server that listens on `port`."""
+    """A bucket of the server that listens on `port`. Its own interface, without signatures, is on `filer_port`."""
 
     port: int
+    filer_port: int = 0
+    name: str = "shuffle"
 
     def uri(self, folder: str, port: int | None = None) -> str:
         """The URI of a folder in it, optionally through a proxy on `port`."""
         endpoint = f"scheme=http&endpoint_override=127.0.0.1:{port or self.port}"
-        return f"s3://shuffle/{folder}?{endpoint}&region=us-east-1&allow_bucket_creation=true"
+        return f"s3://{self.name}/{folder}?{endpoint}&region=us-east-1&allow_bucket_creation=true"
+
+    def file_system(self) -> fs.FileSystem:
+        """A client of the server, with the keys of the tests."""
+        return fs.S3FileSystem(
+            access_key=KEYS["AWS_ACCESS_KEY_ID"],
+            secret_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+            endpoint_override=f"127.0.0.1:{self.port}",
+            scheme="http",
+            region="us-east-1",
+            allow_bucket_creation=True,
+        )
+
+    def upload(self, source: Path, target: str) -> None:
+        """Copy a file, or the files of a folder, to `target` in the bucket."""
+        files = self.file_system()
+        paths = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else [source]
+        for path in paths:
+            below = f"/{path.relative_to(source)}" if source.is_dir() else ""
+            with files.open_output_stream(f"{self.name}/{target}{below}", compression=None) as stream:
+                stream.write(path.read_bytes())
 
 
 def s3_program() -> str | None:
@@ -70,13 +92,13 @@ def s3_server(program: str) -> Iterator[Bucket]:
         process = subprocess.Popen([program, *options, *ports], stdout=log, stderr=log)
         resources.callback(process.wait)
         resources.callback(process.kill)
-        bucket = Bucket(port)
+        bucket = Bucket(port, others[_PORTS.index("filer.port")])
         _wait_for(bucket, process, directory / "log")
         yield bucket
 
 
 def _wait_for(bucket: Bucket, process: subprocess.Popen[bytes], log: Path) -> None:
-    files, root = fs.FileSystem.from_uri(bucket.uri("ready"))
+    files, root = bucket.file_system(), f"{bucket.name}/ready"
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:

@@ -43,6 +43,7 @@ from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFi
 from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
+from volley.storage.registry import shared_stores
 from volley.tracing import start_span
 from volley.worker.async_sink import AsyncSink
 from volley.worker.fetched import Fetched, Readable
@@ -97,6 +98,7 @@ async def _run_once(
     started = time.perf_counter()
     errors: list[Exception] = []
     fetched = Fetched()
+    shared_stores().add(task.stores)
     with ExitStack() as resources:
         attributes = {"attempt": str(task.attempt), "query": str(task.attempt.query)}
         span = resources.enter_context(start_span("volley.attempt", parent=task.trace, attributes=attributes))

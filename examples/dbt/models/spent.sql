@@ -1,0 +1,1 @@
+select customer, sum(price) as spent from {{ ref('orders') }} group by customer order by spent, customer

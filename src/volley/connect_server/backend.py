@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's own Connect server, in the JVM of this process, and the calls that are passed on to it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+from pyspark import SparkContext
+
+from volley.connect.local_server import SERVICE
+from volley.plan.jvm import singleton
+
+SERVICE_PATH = "/spark.connect.SparkConnectService/"
+
+# It is reached through this process alone.
+_BINDING = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
+_TOKEN = "spark.connect.authenticate.token"
+
+# Of a request's metadata, what belongs to the connection on which it came.
+_OF_CONNECTION = frozenset({"authorization", "user-agent", "content-type", "te"})
+
+# Spark limits messages itself, in both directions. The text of its errors is in metadata.
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_metadata_size", 1 << 20),
+    ("grpc.absolute_max_metadata_size", 1 << 24),
+]
+
+# A pair of a request's metadata; a binary value has a key that ends in -bin.
+Metadata = Sequence[tuple[str, str | bytes]]
+
+
+class Backend:
+    """Runs from construction until `close`. May be used from any thread."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self.context = context
+        token = secrets.token_hex(32)
+        self._service = singleton(context._gateway, f"{SERVICE}.SparkConnectService")
+        settings = context._jsc.sc().conf()
+        before = {key: _get(settings, key) for key in (*_BINDING, _TOKEN)}
+        _set(settings, {**_BINDING, _TOKEN: token})
+        try:
+            self._service.start(context._jsc.sc())
+        finally:
+            # Sessions can read the settings of the application, and have no use for these.
+            _set(settings, before)
+        self._authorization = ("authorization", f"Bearer {token}")
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{self._service.localPort()}", _CHANNEL_OPTIONS)
+
+    def call(self, name: str, request: bytes, metadata: Metadata = ()) -> bytes:
+        """The answer to a request that has one, by the name of the method. Raises grpc.RpcError as the server does."""
+        method = self._channel.unary_unary(SERVICE_PATH + name)
+        answer: bytes = method(request, metadata=self._metadata(metadata))
+        return answer
+
+    def pass_on(
+        self,
+        path: str,
+        requests: Iterable[bytes],
+        metadata: Metadata,
+        on_end: Callable[[Callable[[], None]], object],
+    ) -> Iterator[bytes]:
+        """The answers to a call of any kind. Raises grpc.RpcError as the server does.
+
+        `on_end` takes what to call when the client has gone.
+        """
+        call: Any = self._channel.stream_stream(path)(iter(requests), metadata=self._metadata(metadata))
+        on_end(call.cancel)
+        yield from call
+
+    def setting(self, key: str, default: str) -> str:
+        """A setting of the application."""
+        return _get(self.context._jsc.sc().conf(), key) or default
+
+    def close(self) -> None:
+        self._channel.close()
+        jvm: Any = self.context._jvm
+        none = jvm.scala.Option.empty()
+        self._service.stop(none, none)
+
+    def _metadata(self, given: Metadata) -> Metadata:
+        passed = [
+            (key, value) for key, value in given if key not in _OF_CONNECTION and not key.startswith("grpc-")
+        ]
+        return [*passed, self._authorization]
+
+
+def _get(settings: Any, key: str) -> str | None:
+    found = settings.getOption(key)
+    return str(found.get()) if found.isDefined() else None
+
+
+def _set(settings: Any, values: Mapping[str, str | None]) -> None:
+    for key, value in values.items():
+        if value is None:
+            settings.remove(key)
+        else:
+            settings.set(key, value)
+
+
+class TagLocal:
+    """Marks the jobs and native queries of this thread, so that they can be stopped together."""
+
+    def __init__(self, context: SparkContext, tag: str) -> None:
+        self._context = context
+        self._tag = tag
+
+    def __enter__(self) -> None:
+        self._context.addJobTag(self._tag)
+
+    def __exit__(self, *raised: object) -> None:
+        self._context.removeJobTag(self._tag)
+
+
+def stop_in_background(context: SparkContext, tag: str) -> None:
+    """Stop the jobs and native queries under a tag, without waiting for that."""
+    threading.Thread(
+        target=context.cancelJobsWithTag, args=(tag,), name="volley-connect-stop", daemon=True
+    ).start()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet files in object stores, row group by row group, with pyarrow.
+
+    open       two requests for the metadata of the object and the footer; none for a footer that is known
+    prune      row groups that the statistics exclude are not read
+    read       the column chunks of a row group, neighbours by one request, several requests at a time
+    confirm    that the object is still the same, then give out the rows
+
+The same checks of the footer apply as for local files (`ParquetFooter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from volley.batches import batch_by_position
+from volley.errors import DataError
+from volley.formats.base import ReadRequest
+from volley.formats.opening import open_remote
+from volley.formats.parquet import ParquetFooter, describe
+from volley.formats.prune import comparisons, may_hold
+from volley.plan.expressions import Attribute
+from volley.plan.nodes import DataFile
+from volley.plan.types import to_arrow
+from volley.recent import Recent
+from volley.storage.objects import OpenObject
+
+_ROWS_PER_BATCH = 65_536
+# Footers of wide tables are large.
+_KEPT_FOOTERS = 4_096
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    stored: pq.FileMetaData
+    footer: ParquetFooter
+
+
+_known: Recent[tuple[str, str, str], _Metadata] = Recent(_KEPT_FOOTERS)
+
+
+class RemoteParquet:
+    """See `StreamedFormat`."""
+
+    name = "parquet"
+
+    def can_split(self, file: DataFile) -> bool:
+        return True
+
+    def unreadable(self, file: DataFile) -> str | None:
+        return None
+
+    def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+        path = request.file.path
+        try:
+            with open_remote(request.file) as opened:
+                yield from _read(opened, request)
+        except pa.ArrowException as error:
+            raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def remote_footer(file: DataFile) -> ParquetFooter:
+    """The footer of a file. Raises DataError if the object cannot be read, or has changed since planning."""
+    try:
+        with open_remote(file) as opened:
+            return _metadata(opened).footer
+    except pa.ArrowException as error:
+        raise DataError(f"{file.path} cannot be read as Parquet: {error}") from error
+
+
+def _metadata(opened: OpenObject) -> _Metadata:
+    key = (opened.name.store, opened.name.path, opened.version)
+    if (found := _known.get(key)) is None:
+        stored = pq.read_metadata(opened.source)
+        opened.confirm()
+        _known.put(key, found := _Metadata(stored, describe(opened.name.path, stored)))
+    return found
+
+
+def _read(opened: OpenObject, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    metadata = _metadata(opened)
+    stored, footer = metadata.stored, metadata.footer
+    fields = [footer.column(column.name, column.type, request.options) for column in request.columns]
+    names = [None if field is None else field.name for field in fields]
+    groups = [group for group in range(stored.num_row_groups) if _is_wanted(group, stored, footer, request)]
+    present = list(dict.fromkeys(name for name in names if name is not None))
+    if not present:
+        rows = sum(stored.row_group(group).num_rows for group in groups)
+        nulls = [pa.nulls(rows, to_arrow(column.type)) for column in request.columns]
+        yield batch_by_position(nulls, rows)
+        return
+    file = pq.ParquetFile(opened.source, metadata=stored, pre_buffer=True, coerce_int96_timestamp_unit="us")
+    for group in groups:
+        batches = file.iter_batches(_ROWS_PER_BATCH, [group], present, use_threads=False)
+        # The bytes of the whole group are read for its first batch.
+        first = next(batches, None)
+        opened.confirm()
+        if first is None:
+            continue
+        yield _select(first, names, request)
+        for batch in batches:
+            yield _select(batch, names, request)
+
+
+def _is_wanted(group: int, stored: pq.FileMetaData, footer: ParquetFooter, request: ReadRequest) -> bool:
+    """Whether a row group belongs to this part of the file, and may have rows that the filters keep."""
+    if group * request.parts // stored.num_row_groups != request.part:
+        return False
+    found = stored.row_group(group)
+    for column, function, values in comparisons(request.filters):
+        field = footer.column(column.name, column.type, request.options)
+        if field is not None and not may_hold(found, field.name, function, values):
+            return False
+    return True
+
+
+def _select(batch: pa.RecordBatch, names: list[str | None], request: ReadRequest) -> pa.RecordBatch:
+    arrays = [_column(batch, name, column) for name, column in zip(names, request.columns, strict=True)]
+    return batch_by_position(arrays, batch.num_rows)
+
+
+def _column(batch: pa.RecordBatch, name: str | None, column: Attribute) -> pa.Array:
+    wanted = to_arrow(column.type)
+    if name is None:
+        return pa.nulls(batch.num_rows, wanted)
+    found = batch.column(name)
+    # Arrow does not check text when it reads it, and the engine relies on it.
+    found.validate(full=True)
+    return found if found.type == wanted else found.cast(wanted)

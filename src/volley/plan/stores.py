@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The object stores of a plan's files: asks Hadoop for the settings under which Spark reads them.
+
+The settings are those of the file system object that Spark itself uses, which it keeps for all sessions of a JVM:
+settings that were changed after it was made have no effect on Spark, nor on Volley.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+
+from volley.plan.jvm import Java
+from volley.storage import s3a
+from volley.storage.registry import shared_stores
+from volley.storage.s3a import Unmapped
+
+_CREDENTIAL_FILES = "hadoop.security.credential.provider.path"
+_PY4J_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+
+
+def find_store(gateway: Java, scan: Java, root: str) -> str:
+    """The id of the store at `root`, such as `s3a://bucket`, for which this process now has the settings.
+
+    Raises Unmapped with the reason why only Spark can read there.
+    """
+    scheme, _, bucket = root.partition("://")
+    try:
+        files = gateway.jvm.org.apache.hadoop.fs.Path(f"{root}/").getFileSystem(_hadoop_settings(scan))
+        kind = str(files.getClass().getName())
+    except Py4JError as error:
+        # Its text may quote the address, and that a password.
+        raise Unmapped(f"{scheme}: the file system cannot be opened ({type(error).__name__})") from None
+    if kind != s3a.FILE_SYSTEM:
+        raise Unmapped(f"{scheme}: {kind.rpartition('.')[2]}")
+    settings = files.getConf()
+    if settings.get(_CREDENTIAL_FILES):
+        raise Unmapped(f"{_CREDENTIAL_FILES} is set")
+    with _unlogged():
+        found: dict[str, str] = json.loads(_as_json(gateway, settings.getPropsWithPrefix(s3a.PREFIX)))
+        store = s3a.map_settings(bucket, found, gateway.jvm.java.lang.System.getenv, _default_check(settings))
+    shared_stores().add((store,))
+    return store.id
+
+
+def _default_check(settings: Java) -> Callable[[str], bool]:
+    """Whether a setting has the value that Hadoop ships."""
+
+    def is_default(name: str) -> bool:
+        sources = settings.getPropertySources(name)
+        return sources is not None and all(str(source).endswith("core-default.xml") for source in sources)
+
+    return is_default
+
+
+def _hadoop_settings(scan: Java) -> Java:
+    """The configuration of the session to which a scan belongs."""
+    if scan.getClass().getSimpleName() == "BatchScanExec":
+        return scan.scan().sparkSession().sessionState().newHadoopConf()
+    return scan.relation().sparkSession().sessionState().newHadoopConf()
+
+
+def _as_json(gateway: Java, properties: Java) -> str:
+    return str(gateway.jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(properties))
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep what this thread gets from the JVM out of py4j's log, which has every answer at level DEBUG."""
+    thread = threading.get_ident()
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    loggers = [logging.getLogger(name) for name in _PY4J_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_other)

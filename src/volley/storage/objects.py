@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects, opened in the version that was planned and checked to stay in it.
+
+A store has no lock on an object that is read, and a reader makes many requests. So the version is compared when an
+object is opened, and again after each part that is read: rows of two versions are never mixed.
+
+    open       the size and the time must be those of the plan
+    read       by ranges; a short answer is an error
+    confirm    the version is still the one that was opened; only then are rows of what was read given out
+
+A small object is read whole by one request, which no writer can divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.fs as fs
+
+from volley.errors import DataError
+from volley.storage.registry import shared_stores
+
+SMALL_BYTES = 2 * 2**20
+"""An object up to this size is read whole: a request takes longer than its bytes."""
+
+
+@dataclass(frozen=True)
+class ObjectName:
+    """An object as planned. `path` is `s3a://bucket/key`, not encoded."""
+
+    store: str
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+    @property
+    def key(self) -> str:
+        """The bucket and the key."""
+        return self.path.partition("://")[2]
+
+
+class OpenObject:
+    """An opened object. Several threads may read it."""
+
+    def __init__(self, name: ObjectName, files: fs.FileSystem, source: pa.NativeFile, version: str) -> None:
+        self.name = name
+        self.version = version
+        """Differs for every content of the object."""
+        self.source = source
+        """For readers of Arrow, which read ranges of it concurrently."""
+        self._files = files
+        self._is_whole = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self.name.size_bytes
+
+    def read_whole(self) -> None:
+        """Read the content by one request."""
+        self.source = pa.BufferReader(self.read(0, self.name.size_bytes))
+        self._is_whole = True
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        """These bytes, all of them unless the object ends before."""
+        wanted = max(0, min(size_bytes, self.name.size_bytes - start))
+        data: bytes = self.source.read_at(wanted, start)
+        if len(data) != wanted:
+            raise OSError(f"{len(data)} of {wanted} bytes arrived")
+        return data
+
+    def confirm(self) -> None:
+        """Raise DataError if the object has been replaced since it was opened."""
+        if not self._is_whole and _version(self._files, self.name)[1] != self.version:
+            raise DataError(f"{self.name.path} changed while it was read.")
+
+
+@contextmanager
+def open_object(name: ObjectName) -> Iterator[OpenObject]:
+    """Open an object. Raises DataError if it is not the planned one, or cannot be read."""
+    try:
+        files = shared_stores().file_system(name.store)
+        source, version = _version(files, name)
+        with source:
+            opened = OpenObject(name, files, source, version)
+            if name.size_bytes <= SMALL_BYTES:
+                opened.read_whole()
+            yield opened
+    except (OSError, pa.ArrowException) as error:
+        # Without the cause, which may quote what the redaction removes.
+        text = shared_stores().redact(name.store, str(error))
+        raise DataError(f"{name.path} cannot be read: {text}") from None
+
+
+def _version(files: fs.FileSystem, name: ObjectName) -> tuple[pa.NativeFile, str]:
+    """The object as it is now. Opening one asks the store for its metadata."""
+    source = files.open_input_file(name.key)
+    found = {key: value.decode() for key, value in source.metadata().items()}
+    if source.size() != name.size_bytes:
+        raise DataError(f"{name.path} changed: {name.size_bytes} bytes when planned, {source.size()} now.")
+    modified = found.get("Last-Modified", "")
+    if modified and name.modified_ms and _seconds(modified) != name.modified_ms // 1000:
+        raise DataError(f"{name.path} changed since it was planned.")
+    return source, found.get("ETag") or modified
+
+
+def _seconds(modified: str) -> int:
+    return int(datetime.fromisoformat(modified.replace("Z", "+00:00")).timestamp())

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stores that this process may read, by id: those of its own sessions, and those that came with a task."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow.fs as fs
+
+from volley.errors import DataError
+from volley.runtime import Phase, Shared
+from volley.storage.settings import S3Settings
+
+_MOST_STORES = 256
+
+
+@dataclass
+class _Store:
+    settings: S3Settings
+    files: fs.FileSystem | None = None
+
+
+class Stores:
+    """Settings of stores, and clients made of them. Those that were not used for longest are dropped. Thread-safe."""
+
+    def __init__(self, most: int = _MOST_STORES) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._stores: OrderedDict[str, _Store] = OrderedDict()
+
+    def add(self, settings: Iterable[S3Settings]) -> None:
+        with self._lock:
+            for store in settings:
+                self._stores.setdefault(store.id, _Store(store))
+                self._stores.move_to_end(store.id)
+            while len(self._stores) > self._most:
+                self._stores.popitem(last=False)
+
+    def settings(self, ids: Iterable[str]) -> tuple[S3Settings, ...]:
+        """What another process needs to read these stores."""
+        with self._lock:
+            return tuple(self._stores[id].settings for id in ids if id in self._stores)
+
+    def file_system(self, id: str) -> fs.FileSystem:
+        """The client of a store. Raises DataError if this process does not have its settings."""
+        with self._lock:
+            store = self._stores.get(id)
+            if store is None:
+                raise DataError("the settings of an object store are not known here any more.")
+            self._stores.move_to_end(id)
+            if store.files is None:
+                store.files = _connect(store.settings)
+            return store.files
+
+    def redact(self, id: str, text: str) -> str:
+        """The text without the secrets of a store."""
+        for settings in self.settings((id,)):
+            for hidden in (settings.access_key, settings.secret_key, settings.session_token):
+                text = text.replace(hidden.value, "***") if hidden is not None else text
+        return text
+
+    def close(self) -> None:
+        with self._lock:
+            self._stores.clear()
+
+
+def _connect(settings: S3Settings) -> fs.FileSystem:
+    keys = (settings.access_key, settings.secret_key, settings.session_token)
+    access_key, secret_key, session_token = (key.value if key else None for key in keys)
+    return fs.S3FileSystem(
+        access_key=access_key,
+        secret_key=secret_key,
+        session_token=session_token,
+        anonymous=access_key is None,
+        region=settings.region,
+        scheme="https" if settings.tls else "http",
+        endpoint_override=settings.endpoint or None,
+        force_virtual_addressing=bool(settings.endpoint) and settings.virtual_hosted,
+        connect_timeout=settings.connect_seconds,
+        request_timeout=settings.silence_seconds,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=settings.attempts),
+    )
+
+
+_shared: Shared[None, Stores] = Shared(Phase.CONNECTIONS, close=Stores.close)
+
+
+def shared_stores() -> Stores:
+    """The stores of this process. A forked child has none."""
+    return _shared.get(None, Stores)

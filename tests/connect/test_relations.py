@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL texts that Spark would run while it plans them are told from queries."""
+
+from __future__ import annotations
+
+import pytest
+
+from volley.connect.relations import is_query
+
+QUERIES = [
+    "select 1",
+    "  SELECT 'insert into t' as text",
+    "-- a comment\nselect 1",
+    "/* one */ /* two\n lines */ values (1), (2)",
+    "(select 1) union all (select 2)",
+    "(select 1)",
+    "table t",
+    "with a as (select 1) select * from a",
+    "from t select a",
+]
+
+OTHERS = [
+    "insert into t select 1",
+    "with a as (select 1) insert into t select * from a",
+    "WITH a AS (SELECT 1) MERGE INTO t USING a ON true WHEN MATCHED THEN DELETE",
+    "from t insert into a select 1 insert into b select 2",
+    "create table t as select 1",
+    "-- select 1\ndrop table t",
+    "/* select */ set x = 1",
+    "show tables",
+    "explain select 1",
+    "execute immediate 'select 1'",
+    "begin select 1; end",
+    "call system.drop()",
+    "selects",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", QUERIES)
+def test_queries(text: str) -> None:
+    assert is_query(text)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_what_may_be_a_command(text: str) -> None:
+    assert not is_query(text)
