@@ -180,3 +180,14 @@ def test_what_spark_runs(table: SparkSession) -> None:
     for query in ("select id from t order by array(id)", "select count(distinct array(double(id))) from t"):
         reasons = {reason.reason for reason in volley.explain(table.sql(query)).reasons}
         assert Reason.ARGUMENT_TYPES in reasons, query
+
+
+def test_cached_frames(table: SparkSession) -> None:
+    """A frame with a map: columns of other types are read natively, the map is Spark's."""
+    frame = table.sql("select id, s, m from t").cache()
+    try:
+        frame.createOrReplaceTempView("kept")
+        assert_same_rows(table, "select s, sum(id) from kept group by s", native=False)
+        assert_same_rows(table, "select id, m['x'] from kept", native=False)
+    finally:
+        frame.unpersist()
