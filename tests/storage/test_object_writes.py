@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,11 +26,14 @@ from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.s3 import KEYS, Bucket
 from volley.testing.s3a import S3a
 from volley.testing.session import conf
+from volley.transport.flight import close_fleets
 
 
 def client(bucket: Bucket, port: int | None = None) -> S3Settings:
-    keys = [Hidden(KEYS[name]) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    found = S3Settings(f"127.0.0.1:{port or bucket.port}", "us-east-1", False, False, *keys).with_id()
+    access_key, secret_key = (Hidden(KEYS[name]) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    found = S3Settings(
+        f"127.0.0.1:{port or bucket.port}", "us-east-1", False, False, access_key, secret_key
+    ).with_id()
     shared_stores().add((found,))
     return found
 
@@ -105,6 +109,36 @@ def test_workers_write(
     assert spark.read.parquet(s3a.url("by workers")).selectExpr("sum(id)", "count(*)").collect() == [
         (49_995_000, 10_000)
     ]
+    assert pending() == []
+
+
+@pytest.mark.slow
+@pytest.mark.embedded
+def test_killed_worker_uploads_nothing_twice(
+    spark: SparkSession, s3a: S3a, bucket: Bucket, pending: Callable[[], list[str]]
+) -> None:
+    killed = threading.Event()
+    with LocalCluster(3) as cluster:
+
+        def kill(request: Request) -> Fault | None:
+            if "partNumber=" in request.path and not killed.is_set():
+                killed.set()
+                cluster.members[0].process.kill()
+            return None
+
+        try:
+            with (
+                faulty_proxy(bucket.port, kill) as proxy,
+                s3a.changed({"fs.s3a.endpoint": f"127.0.0.1:{proxy.port}"}),
+                conf(spark, DISTRIBUTED_SETTINGS | cluster.settings),
+            ):
+                spark.range(100_000).repartition(6).write.parquet(s3a.url("killed"))
+                assert volley.last_query(spark).engine == "native"  # type: ignore[union-attr]
+        finally:
+            close_fleets()
+    assert killed.is_set()
+    written = spark.read.parquet(s3a.url("killed"))
+    assert written.count() == written.distinct().count() == 100_000
     assert pending() == []
 
 

@@ -23,7 +23,7 @@ from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequ
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.stores import find_store
-from volley.plan.types import NULL, ArrayType, DataType, StructType, is_carried, parse_type
+from volley.plan.types import NULL, ArrayType, DataType, StructType, is_shared, parse_type
 from volley.storage.s3a import Unmapped
 from volley.storage.uploads import can_upload
 from volley.support.reasons import Reason, Unsupported
@@ -139,7 +139,7 @@ class _Reader:
         command = self._command
         columns, schema = self._columns()
         for column in columns:
-            if not is_carried(column.type) or _holds(column.type, NULL):
+            if not is_shared(column.type) or _holds(column.type, NULL):
                 return Unsupported(Reason.DATA_TYPE, column.name, str(column.type))
         positions, names = self._partitions()
         files = self._file_plan(columns, schema, positions)
