@@ -19,7 +19,7 @@ SUITES ?=
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos docstrings lint bench docs docs-functions java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos docstrings lint bench docs docs-functions docs-site java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -36,6 +36,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
 	@echo "make docs         write the generated pages of docs/ anew"
+	@echo "make docs-site    the documentation site, in build/site"
 	@echo "make docs-functions  docs/functions.md: where each function of Spark runs"
 	@echo "make clean        remove the environment and everything that tools left"
 
@@ -97,6 +98,10 @@ bench: $(READY) java
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+# Offline, and strict: a link or anchor that leads nowhere is an error.
+docs-site: $(READY) docs
+	$(BIN)/mkdocs build --quiet --strict
 
 docs-functions: $(READY)
 	$(BIN)/python docs/functions.py

@@ -52,6 +52,8 @@ class VolleyError(Exception):
         self.message = _end_once(message)
         self.hint = hint
         super().__init__(f"[{self.code}] {self.message}" + (f" {hint}" if hint else ""))
+        # Below the traceback; a message may be part of a longer sentence.
+        self.add_note(f"`volley help {self.code}` says more.")
 
 
 def _end_once(message: str) -> str:

@@ -48,6 +48,7 @@ ORDER = [
     "jvm",
     "formats",
     "support",
+    "codes",
     "qualification",
     "stages",
     "lower",

@@ -27,6 +27,7 @@ class LocalDeployment:
     """The embedded default."""
 
     is_remote = False
+    takes_frames = True
 
     def __init__(self, context: SparkContext, config: Config) -> None:
         self._context = context
