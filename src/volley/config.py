@@ -94,6 +94,10 @@ def _bytes_or_zero(text: str) -> int:
     return 0 if text == "0" else parse_bytes(text)
 
 
+def _bytes_or_auto(text: str) -> int | None:
+    return None if text.lower() == "auto" else _bytes_or_zero(text)
+
+
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Parse host:port,... without duplicates."""
     addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -225,6 +229,14 @@ OPTIONS: tuple[Option, ...] = (
         "Expressions without a native form: auto (Spark's own code evaluates them in the driver's JVM, with transport "
         "local) or off (Spark runs their operators).",
         _choice("auto", "off"),
+    ),
+    Option(
+        "cache.memory",
+        "size",
+        "auto",
+        "Memory of the driver for the rows of cached frames. auto: a quarter of what there is. Beyond it they go to "
+        "disk, if their storage level allows it. 0: Spark alone keeps cached frames.",
+        _bytes_or_auto,
     ),
     Option(
         "singleTaskSize",
@@ -444,6 +456,7 @@ class Config:
     python_functions: bool
     mixed: bool
     jvm_expressions: str
+    cache_memory: int | None
     single_task_size: int
     planner_scan_task_size: int
     planner_shuffle_task_size: int

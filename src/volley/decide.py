@@ -14,12 +14,13 @@ An action acts on the decision and `volley.explain` prints it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pyspark.sql import SparkSession
 
+from volley.bridge.frame_scans import MAX_SENT_BYTES, CachedFrames, FrameScans
 from volley.bridge.native_to_spark import SparkPart, spark_part
 from volley.bridge.spark_to_native import SparkInput, find_spark_inputs, number_inputs
 from volley.bridge.write import laid_out
@@ -34,6 +35,7 @@ from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.plan.reader import Reading
+from volley.plan.types import is_collected
 from volley.recent import Recent
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
@@ -65,6 +67,8 @@ class Decision:
     """What Spark's own code evaluates inside the plan. The numbers in the plan mean something while this is held."""
     is_kept: bool = False
     """Whether the same query gets this plan again, the same object."""
+    frames: CachedFrames = field(default_factory=CachedFrames, compare=False)
+    """The cached frames that the plans read."""
     planning_seconds: float = 0.0
     capture_seconds: float = 0.0
 
@@ -85,12 +89,22 @@ class Decision:
         parts = [self.plan] if isinstance(self.plan, SparkPart) else [item.part for item in self.inputs]
         return tuple(subplan.node for part in parts for subplan in part.subplans)
 
+    @property
+    def native_plans(self) -> Iterator[Node]:
+        """All plans that run natively."""
+        if isinstance(self.plan, SparkPart):
+            yield from (subplan.plan for subplan in self.plan.subplans)
+        elif self.plan is not None:
+            yield self.plan
+        yield from (subplan.plan for item in self.inputs for subplan in item.part.subplans)
+
 
 @dataclass(frozen=True)
 class _Captured:
     plan: Node
     programs: Programs | None
     by_text_alone: bool
+    frames: CachedFrames
 
 
 # Decisions on queries that ran natively as a whole, by the text of Spark's plan, which names its files with their sizes
@@ -105,6 +119,14 @@ def _is_worth_keeping(decision: Decision, captured: _Captured, text: str) -> boo
         return False
     # A name with a number in it may be one that Spark makes anew for each query.
     return not any("#" in attribute.name for attribute in decision.output)
+
+
+def _not_collected(decision: Decision) -> Unsupported | None:
+    """A column of the result that Python has no values for."""
+    for column in decision.output if decision.plan is not None else ():
+        if not is_collected(column.type):
+            return Unsupported(Reason.DATA_TYPE, column.name, str(column.type))
+    return None
 
 
 def _python_access(deployment: Deployment) -> PythonAccess:
@@ -129,6 +151,7 @@ class Decider:
         # Workers in other processes have no JVM.
         self._jvm = config.jvm_expressions == "auto" and not deployment.is_remote
         self._no_jvm = config.jvm_expressions == "auto" and deployment.is_remote
+        self._keeps_frames = config.cache_memory != 0
         self._what = what
         self._started = started
 
@@ -137,11 +160,13 @@ class Decider:
         execution: Java,
         *,
         subplans: bool = True,
+        collects: bool = False,
         finish: Callable[[Node], Node] | None = None,
     ) -> Decision:
         """The decision on a QueryExecution. Errors of Spark's own planning are raised as Spark raises them.
 
-        Without `subplans` Spark never runs the top of a query over native parts. `finish` adds to the captured plan
+        Without `subplans` Spark never runs the top of a query over native parts. With `collects` Python gets its rows,
+        and Spark says what it says of types that Python does not have. `finish` adds to the captured plan
         what Spark's own plan does not have.
         """
         physical = execution.executedPlan()
@@ -162,9 +187,13 @@ class Decider:
             is_kept = (
                 finish is None and captured.by_text_alone and _is_worth_keeping(chosen, captured, key[0])
             )
-            decision = replace(chosen, programs=captured.programs, is_kept=is_kept)
+            decision = replace(
+                self._with_frames(chosen, captured.frames), programs=captured.programs, is_kept=is_kept
+            )
             if is_kept:
                 _native_before.put(key, decision)
+        if collects and (refusal := _not_collected(decision)) is not None:
+            return self._on_spark(refusal, planned)
         return replace(
             self._portable(decision),
             planning_seconds=planned - self._started,
@@ -187,15 +216,44 @@ class Decider:
             return replace(self._on_spark(nothing), has_rows=False)
         return self._decide_rows(command, write)
 
-    def _decode(self, reading: Reading, origins: Origins) -> _Captured:
-        """Spark's plan, with what the JVM evaluates in it."""
+    def _decode(self, reading: Reading, origins: Origins, frame_scans: FrameScans | None = None) -> _Captured:
+        """Spark's plan, with what the JVM evaluates in it, and the cached frames that it reads.
+
+        The plans of frames are decoded with the `frame_scans` of the query.
+        """
         python = partial(_python_access, self._deployment)
         decoded = decode_plan(self._gateway, reading, origins, python=python)
+        frame_scans = frame_scans or self._frame_scans()
+        plan = frame_scans.resolve(decoded.plan, origins)
         if not self._jvm:
-            return _Captured(decoded.plan, None, decoded.by_text_alone)
+            return _Captured(plan, None, decoded.by_text_alone, frame_scans.frames)
         programs = Programs(self._spark, origins)
-        plan = delegate_to_jvm(decoded.plan, programs, origins.replace)
-        return _Captured(plan, programs or None, decoded.by_text_alone)
+        plan = delegate_to_jvm(plan, programs, origins.replace)
+        return _Captured(plan, programs or None, decoded.by_text_alone, frame_scans.frames)
+
+    def _frame_scans(self) -> FrameScans:
+        def capture(physical: Java) -> _Captured | None:
+            try:
+                return self._decode(read_plan(self._gateway, physical), Origins(), scans)
+            except CaptureError:
+                return None
+
+        scans = FrameScans(
+            self._gateway,
+            capture,
+            through_spark=self._mixed,
+            keeps=self._keeps_frames,
+            max_bytes=MAX_SENT_BYTES if self._deployment.is_remote else None,
+        )
+        return scans
+
+    def _with_frames(self, decision: Decision, frames: CachedFrames) -> Decision:
+        """The decision with its cached frames. Where Spark fills one of them, it has a part in the query."""
+        decision = replace(decision, frames=frames)
+        if decision.engine != "native" or not frames.read_through_spark(decision.native_plans):
+            return decision
+        reason = Unsupported(Reason.CACHED_BY_SPARK, self._what, "the next query over it is native")
+        return replace(decision, engine="mixed", reasons=(reason,))
 
     def _choose(self, plan: Node, origins: Origins, execution: Java, subplans: bool) -> Decision:
         verdict = check(plan)
@@ -234,7 +292,8 @@ class Decider:
             return on_spark
         part = spark_part(self._spark, execution.optimizedPlan(), captured.plan, origins)
         if isinstance(part, SparkPart):
-            return self._portable(replace(on_spark, engine="mixed", plan=part, programs=captured.programs))
+            mixed = replace(on_spark, engine="mixed", plan=part, programs=captured.programs)
+            return self._portable(replace(mixed, frames=captured.frames))
         return on_spark if part is None else replace(on_spark, reasons=(reason, part))
 
     def _portable(self, decision: Decision) -> Decision:

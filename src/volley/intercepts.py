@@ -22,13 +22,14 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.merge import MergeIntoWriter
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
-from pyspark.sql.types import StructType
+from pyspark.sql.types import CalendarIntervalType, StructType, YearMonthIntervalType
 
 from volley import actions
 from volley.batches import empty_batch
+from volley.bridge.attributes import items
 from volley.bridge.result import NativeResult
 from volley.bridge.writer_commands import insert_command, save_as_table_command, save_command
-from volley.plan.jvm import Java
+from volley.plan.jvm import Java, copy_with
 from volley.spark_versions.arrow import arrow_schema
 from volley.spark_versions.registry import current
 
@@ -152,13 +153,33 @@ def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -
     if not frame.columns and not current().keeps_rows_without_columns:
         return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
 
+    shown = _with_texts(frame)
+
     def native(result: NativeResult) -> str:
         # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
-        table = result.table(arrow_schema(frame.schema))
-        return original(frame.sparkSession.createDataFrame(table, frame.schema))
+        table = result.table(arrow_schema(shown.schema))
+        return original(shown.sparkSession.createDataFrame(table, shown.schema))
 
     # One more than is shown, so that Spark says that there are more.
-    return actions.run(frame.limit(rows + 1), "show", native=native, spark=lambda: original(frame))
+    return actions.run(shown.limit(rows + 1), "show", native=native, spark=lambda: original(frame))
+
+
+def _with_texts(frame: DataFrame) -> DataFrame:
+    """The frame with texts for intervals that no Arrow data of Python can hold. Shown, they look the same."""
+    held = [isinstance(field.dataType, _ONLY_SHOWN) for field in frame.schema]
+    names = frame.columns
+    if not any(held) or len(set(map(str.lower, names))) < len(names):
+        return frame
+    columns = [F.col(f"`{name.replace('`', '``')}`") for name in names]
+    return frame.select(
+        *(
+            column.cast("string").alias(name) if odd else column
+            for name, column, odd in zip(names, columns, held, strict=True)
+        )
+    )
+
+
+_ONLY_SHOWN = (YearMonthIntervalType, CalendarIntervalType)
 
 
 def _is_eager(frame: DataFrame) -> bool:
@@ -248,8 +269,10 @@ def _save_as_table(
 
 
 def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
-    """INSERT and CREATE TABLE AS run when they are said, not when their DataFrame is asked for rows."""
+    """INSERT, CREATE TABLE AS and CACHE TABLE run when they are said, not when their DataFrame is asked for rows."""
     command = spark._jsparkSession.sessionState().sqlParser().parsePlan(sqlQuery)
+    if _class_of(command) in _CACHING_STATEMENTS and not command.isLazy():
+        return _cache_table(spark, command)
     statement = command.child() if _class_of(command) == "UnresolvedWith" else command
     action = _WRITING_STATEMENTS.get(_class_of(statement))
     if action is None:
@@ -257,6 +280,32 @@ def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
     answers: list[DataFrame] = []
     actions.write(spark, action, lambda: command, lambda: answers.append(original(spark, sqlQuery)))
     return answers[0] if answers else spark.createDataFrame([], StructType([]))
+
+
+def _cache_table(spark: SparkSession, command: Java) -> DataFrame:
+    """Register the frame, as CACHE LAZY TABLE does, and then count its rows: that fills the cache."""
+    name_of, place = _CACHING_STATEMENTS[_class_of(command)]
+    datasets = spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+    done = datasets.ofRows(spark._jsparkSession, copy_with(command, {place: True}))
+    frame = spark.table(name_of(command))
+    actions.run(
+        frame.groupBy().count(),
+        "cacheTable",
+        native=lambda result: result.table().num_rows,
+        spark=lambda: frame.count(),
+    )
+    return ClassicDataFrame(done, spark)
+
+
+def _quoted(parts: list[str]) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+# How the table is named, and the position of `isLazy`.
+_CACHING_STATEMENTS: dict[str, tuple[Callable[[Java], str], int]] = {
+    "CacheTable": (lambda command: _quoted([str(part) for part in items(command.multipartIdentifier())]), 3),
+    "CacheTableAsSelect": (lambda command: _quoted([str(command.tempViewName())]), 4),
+}
 
 
 def _class_of(command: Java) -> str:
@@ -283,7 +332,7 @@ def _configure(
 
 # Parsing costs too much for every text. Comments may stand before it, and WITH before INSERT.
 _MAY_WRITE = re.compile(
-    r"(\s|--[^\n]*\n|/\*.*?\*/)*+(insert\b|create\s+table\b.*\bas\b|with\b.*\binsert\b)",
+    r"(\s|--[^\n]*\n|/\*.*?\*/)*+(insert\b|create\s+table\b.*\bas\b|with\b.*\binsert\b|cache\s+table\b)",
     re.IGNORECASE | re.DOTALL,
 )
 _WRITING_STATEMENTS = {

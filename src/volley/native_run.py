@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from pyspark import SparkContext
@@ -14,6 +16,8 @@ from pyspark.sql import SparkSession
 
 from volley import session_state
 from volley.bridge.boundary import EngineBoundary
+from volley.bridge.frame_fills import FrameLoader
+from volley.bridge.frame_scans import MAX_SENT_BYTES, CachedFrames
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.reading import Access
 from volley.bridge.spark_to_native import SparkInput, SparkInputs
@@ -28,6 +32,7 @@ from volley.deployment.base import Deployment
 from volley.events import EventLog, TaskStarted
 from volley.ids import QueryId
 from volley.interrupts import job_tag
+from volley.machine import available_memory_bytes
 from volley.observe.progress import progress_listeners
 from volley.observe.query_tracer import QueryTracer
 from volley.observe.recorder import QueryRecorder
@@ -49,6 +54,9 @@ from volley.transport.base import Transport
 
 Running = TypeVar("Running")
 
+# Cached frames may take this part of the memory.
+_CACHE_SHARE = 4
+
 
 class NativeRun:
     """Owns the rows between the engines, the native subplans and the event logs of one query, until `close`.
@@ -67,6 +75,7 @@ class NativeRun:
         labels: frozenset[Label],
         recorder: QueryRecorder | None = None,
         tracer: QueryTracer | None = None,
+        frames: CachedFrames | None = None,
     ) -> None:
         self.boundary = EngineBoundary(self.materialize)
         self.writer_began = False
@@ -84,6 +93,16 @@ class NativeRun:
         self._subplans: list[MaterializedResult] = []
         self._top: ResultStream | None = None
         self._logs: list[EventLog] = []
+        self._frames = frames or CachedFrames()
+        self._fills: list[ResultStream] = []
+        self._loader = FrameLoader(
+            spark,
+            self._frames,
+            self._fill_frame,
+            budget_bytes=config.cache_memory or available_memory_bytes() // _CACHE_SHARE,
+            directory=Path(tempfile.gettempdir()),
+            max_sent_bytes=MAX_SENT_BYTES if deployment.is_remote else None,
+        )
 
     def start(
         self, plan: Node | SparkPart, inputs: tuple[SparkInput, ...] = (), *, is_kept: bool = False
@@ -100,6 +119,7 @@ class NativeRun:
             if self._inputs is None:
                 self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
             plan, outputs = self._inputs.fill(plan), self._inputs.outputs
+        plan = self._loader.load(plan)
         transport = self._deployment.open()
         graph = self._graph(plan, transport, is_kept)
         self._top = self._begin(execute, graph, transport, outputs)
@@ -116,21 +136,31 @@ class NativeRun:
     def materialize(self, subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
         """Run a subplan; its rows stay where Spark's tasks can read them."""
         transport, access = self._deployment.open_for_spark(resources)
-        graph = partition_result(self._graph(subplan, transport), self._spark.sparkContext.defaultParallelism)
+        plan = self._loader.load(subplan)
+        graph = partition_result(self._graph(plan, transport), self._spark.sparkContext.defaultParallelism)
         output = self._begin(materialize, graph, transport)
         output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, job_tag(self._query)))
         self._subplans.append(output)
         return output, access
 
+    def _fill_frame(self, plan: Node) -> ResultStream:
+        """Run the plan of a cached frame."""
+        transport = self._deployment.open()
+        stream = self._begin(execute, self._graph(plan, transport), transport)
+        self._fills.append(stream)
+        return stream
+
     def close(self) -> None:
         """Free everything. May be called again."""
+        self._frames.release()
         self.boundary.close()
         if self._inputs is not None:
             self._inputs.close()
 
     def stages(self) -> tuple[StageReport, ...]:
         """What the stages of the last try did, those of subplans first."""
-        logs = [subplan.events for subplan in self._subplans]
+        logs = [fill.events for fill in self._fills]
+        logs += [subplan.events for subplan in self._subplans]
         if self._top is not None:
             logs.append(self._top.events)
         return tuple(stage for events in logs for stage in stage_reports(events))

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from volley import session_state
+from volley.bridge.frame_fills import drop_uncached_frames
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.callers import caller, warn_caller
 from volley.config import Config
@@ -135,6 +136,7 @@ class Query:
         """Decide who runs it. FallbackError when that is not Volley alone and the session does not allow it."""
         config = self._config = Config.read(settings(self.spark))
         deployment = choose_deployment(self.spark, config)
+        drop_uncached_frames(self.spark)
         decision = decide(Decider(self.spark, deployment, config, what=self.action, started=self._started))
         self._decision, self.engine, self.reasons = decision, decision.engine, decision.reasons
         self._capture_seconds = decision.capture_seconds
@@ -150,6 +152,7 @@ class Query:
             labels=labels_of(self.spark) if decision.plan is not None else frozenset(),
             recorder=self._recorder,
             tracer=self._tracer,
+            frames=decision.frames,
         )
         self._held.callback(run.close)
         self._run = run

@@ -11,20 +11,24 @@ import threading
 from collections.abc import Callable
 from functools import cached_property, partial, wraps
 from inspect import getattr_static
+from operator import attrgetter
 from typing import Any
 
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.catalog import Catalog
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley import connect_seam, session_state
 from volley.actions import record_only
+from volley.bridge.frame_fills import drop_uncached_frames
 from volley.callers import warn_caller
 from volley.config import Config
 from volley.connect.local_server import classic_session, is_connect
 from volley.deployment.factory import choose_deployment
 from volley.deployment.option_scopes import find_without_effect
 from volley.errors import SessionError
+from volley.frame_cache.store import frame_cache
 from volley.intercepts import INTERCEPTS, Intercept
 from volley.interrupts import install as install_interrupts
 from volley.observe.explain import explain_after_spark
@@ -126,6 +130,9 @@ def _install() -> None:
             setattr(intercept.owner, intercept.method, wrapped)
         SparkSession.createDataFrame = _remembering(SparkSession.createDataFrame)  # type: ignore[method-assign]
         ClassicDataFrame.explain = _explaining(ClassicDataFrame.explain)  # type: ignore[method-assign]
+        for owner, method, session in _UNCACHING:
+            setattr(owner, method, _dropping_frames(getattr_static(owner, method), session))
+        SparkContext.stop = _dropping_all_frames(SparkContext.stop)  # type: ignore[method-assign,assignment]
         install_interrupts()
         _installed = True
 
@@ -156,6 +163,49 @@ def _wrap(intercept: Intercept, original: Callable[..., Any]) -> Callable[..., A
 
     setattr(answer, SEAM, True)
     return wraps(original)(answer) if hasattr(original, "__name__") else answer
+
+
+# What may end the caching of a frame, and where its session is. Actions look for ended frames themselves.
+_UNCACHING: tuple[tuple[type, str, Callable[[Any], SparkSession]], ...] = (
+    (ClassicDataFrame, "unpersist", attrgetter("sparkSession")),
+    (SparkSession, "sql", lambda spark: spark),
+    *(
+        (Catalog, method, attrgetter("_sparkSession"))
+        for method in (
+            "clearCache",
+            "uncacheTable",
+            "dropTempView",
+            "dropGlobalTempView",
+            "refreshTable",
+            "refreshByPath",
+        )
+    ),
+)
+
+
+def _dropping_frames(
+    original: Callable[..., Any], session: Callable[[Any], SparkSession]
+) -> Callable[..., Any]:
+    """Free what Volley keeps of cached frames as soon as Spark drops them."""
+
+    @wraps(original)
+    def call_and_drop(subject: Any, *arguments: Any, **named: Any) -> Any:
+        answer = original(subject, *arguments, **named)
+        drop_uncached_frames(session(subject))
+        return answer
+
+    return call_and_drop
+
+
+def _dropping_all_frames(stop: Callable[[SparkContext], None]) -> Callable[[SparkContext], None]:
+    @wraps(stop)
+    def stop_and_drop(context: SparkContext) -> None:
+        try:
+            stop(context)
+        finally:
+            frame_cache().close()
+
+    return stop_and_drop
 
 
 def _explaining(explain: Callable[..., None]) -> Callable[..., None]:

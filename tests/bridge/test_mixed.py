@@ -269,7 +269,8 @@ def test_bad_data_below_spark_is_sparks_error(tpch: SparkSession) -> None:
         broken.select(same("q")).collect()
 
 
-def test_a_cached_table(tpch: SparkSession) -> None:
+def test_a_cached_table_that_spark_keeps(tpch: SparkSession) -> None:
+    tpch.conf.set("spark.volley.cache.memory", "0")
     cached = tpch.table("customer").where("c_acctbal > 0").cache()
     try:
         cached.count()

@@ -72,7 +72,10 @@ def slow(value: str) -> Any:
 def last_query(spark: SparkSession, client: ConnectClient) -> QueryReport:
     local = find_by_id(spark.sparkContext, client.context.user_id, client.session)
     assert local is not None
-    report = session_state.latest(session_state.session_id(local.session))
+    session = session_state.session_id(local.session)
+    # It is made after the client has its answer.
+    eventually(lambda: session_state.latest(session) is not None)
+    report = session_state.latest(session)
     assert report is not None
     return report
 
@@ -84,7 +87,7 @@ QUERIES = {
                date_add(date'2020-02-28', cast(id as int)) as day, timestamp_seconds(id * 86399) as t,
                cast(timestamp'2021-01-01 00:00:00' as timestamp_ntz) as ntz, encode(cast(id as string), 'utf-8') as raw,
                array(id, null) as list, named_struct('x', id, 'y', timestamp_seconds(id)) as pair, null as nothing,
-               array(named_struct('z', cast(id as char(3)))) as nested
+               map('k', timestamp_seconds(id)) as by_key, array(named_struct('z', cast(id as char(3)))) as nested
         from range(5)
     """,
     "no rows": "select id, cast(id as string) as s from range(10) where id > 50",

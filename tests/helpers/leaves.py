@@ -45,10 +45,11 @@ NATIVE = {
     "numbers": "a range",
     "one": "one row",
     "source": "a Python data source",
+    "cached": "a cached frame",
 }
 """Views that the native side reads by itself."""
 
-SPARKS = {"cached": "what Spark has in its memory", "handed": "what a Python function gave"}
+SPARKS = {"handed": "what a Python function gave"}
 """Views that Spark has to read, and to hand over if anything is to run natively."""
 
 

@@ -102,7 +102,12 @@ MARKED: dict[str, Any] = {
     "tuple[Alias, ...]": (Alias(78, "a", OVER),),
 }
 # What a scan only prunes by; an order that an input already has.
-NOT_EVALUATED = {("FileScan", "filters"), ("SourceScan", "filters"), ("StageInput", "sorted_by")}
+NOT_EVALUATED = {
+    ("FileScan", "filters"),
+    ("SourceScan", "filters"),
+    ("StageInput", "sorted_by"),
+    ("CachedRows", "order"),
+}
 
 
 def expression_fields() -> Iterator[tuple[type[Any], str]]:

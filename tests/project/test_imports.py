@@ -43,6 +43,7 @@ ORDER = [
     "metrics_server",
     "storage",
     "plan",
+    "frame_cache",
     "jvm",
     "formats",
     "support",

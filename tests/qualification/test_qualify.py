@@ -138,8 +138,8 @@ def test_what_is_no_log(tmp_path: Path) -> None:
         ("Scan parquet spark_catalog.default.t", "FileScan parquet [a#1]", ""),
         ("Scan avro ", "FileScan avro [a#1]", "FILE_FORMAT_NOT_SUPPORTED"),
         ("Project", "Project [sentences(a#1, , ) AS s#2]", "EXPRESSION_NOT_SUPPORTED"),
-        ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInPandas", "OPERATOR_NOT_SUPPORTED"),
-        ("InMemoryTableScan", "InMemoryTableScan [a#1]", "OPERATOR_NOT_SUPPORTED"),
+        ("BatchEvalPythonUDTF", "BatchEvalPythonUDTF", "OPERATOR_NOT_SUPPORTED"),
+        ("InMemoryTableScan", "InMemoryTableScan [a#1]", ""),
     ],
 )
 def test_operators_are_judged_by_name(name: str, text: str, reason: str) -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries that call Python functions, on Volley and on Spark. The functions do little, so the way to them counts."""
+"""Queries that call Python functions, or read a cached table, on Volley and on Spark.
+
+The functions do little, so the way to them counts.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,11 @@ def scalar_udf(spark: SparkSession, sizes: Sizes) -> DataFrame:
     return _total(_numbers(spark, sizes).select(F.udf(lambda number: number + 1, "long")("id").alias("v")))
 
 
+def pickled_udf(spark: SparkSession, sizes: Sizes) -> DataFrame:
+    function = F.udf(lambda number: number + 1, "long", useArrow=False)
+    return _total(_numbers(spark, sizes).select(function("id").alias("v")))
+
+
 def scalar_pandas(spark: SparkSession, sizes: Sizes) -> DataFrame:
     def add(numbers: pd.Series) -> pd.Series:
         return numbers + 1
@@ -99,6 +107,15 @@ def apply_in_pandas(spark: SparkSession, sizes: Sizes) -> DataFrame:
     return _total(_numbers(spark, sizes).groupBy("g").applyInPandas(smallest, "v long"))
 
 
+def cogrouped_map(spark: SparkSession, sizes: Sizes) -> DataFrame:
+    def count(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"v": [len(left) + len(right)]})
+
+    numbers = _numbers(spark, sizes)
+    both = numbers.groupBy("g").cogroup(numbers.where("id % 2 = 0").groupBy("g"))
+    return _total(both.applyInPandas(count, "v long"))
+
+
 def grouped_aggregate(spark: SparkSession, sizes: Sizes) -> DataFrame:
     def largest(numbers: pd.Series) -> int:
         return int(numbers.max())
@@ -118,17 +135,32 @@ def _tpch(name: str) -> Case:
     return query
 
 
+def _cached(name: str) -> Case:
+    """The first run fills the cache, so that the best one reads it."""
+
+    def query(spark: SparkSession, sizes: Sizes) -> DataFrame:
+        if not spark.catalog.isCached("lineitem"):
+            spark.catalog.cacheTable("lineitem")
+        return spark.sql(query_text(name))
+
+    return query
+
+
 CASES: dict[str, Case] = {
     "scalar Python UDF": scalar_udf,
+    "pickled Python UDF": pickled_udf,
     "scalar pandas UDF": scalar_pandas,
     "iterator pandas UDF": iterator_pandas,
     "scalar Arrow UDF": scalar_arrow,
     "mapInArrow": map_in_arrow,
     "mapInPandas": map_in_pandas,
     "applyInPandas": apply_in_pandas,
+    "cogrouped map": cogrouped_map,
     "grouped aggregate": grouped_aggregate,
     "UDF in TPC-H q01": _tpch("q01"),
     "UDF in TPC-H q05": _tpch("q05"),
+    "TPC-H q01 over cached lineitem": _cached("q01"),
+    "TPC-H q06 over cached lineitem": _cached("q06"),
 }
 
 
@@ -156,6 +188,7 @@ def measure(
                 seconds[engine].append(time.perf_counter() - started)
                 native[engine] = _is_native(spark) if engine == "volley" else None
         _compare(case, tables)
+        spark.catalog.clearCache()
         found += [
             UdfRun(case, engine, min(seconds[engine]), tables[engine].num_rows, native[engine])
             for engine in engines

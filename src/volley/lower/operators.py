@@ -10,12 +10,13 @@ from datafusion import DataFrame, SessionContext, col
 from datafusion import functions as f
 
 from volley.lower.aggregates import lower_aggregate
+from volley.lower.cached_rows import lower_cached_rows
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.generate import lower_generate, without_implied_checks
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
-from volley.lower.order_keys import is_computed, order_operand
+from volley.lower.order_keys import is_computed, order_operand, split_structs
 from volley.lower.recent_frames import keep_frame, recent_frame
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, Streamed, arrow_schema, column, distinct, read_schema
@@ -24,6 +25,7 @@ from volley.lower.windows import lower_window
 from volley.plan.expressions import Expression, SortKey, attribute_of
 from volley.plan.nodes import (
     Aggregate,
+    CachedRows,
     Exchange,
     Expand,
     FeedInput,
@@ -48,6 +50,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -99,13 +102,22 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             return lower_scan(node, scope)
         case LocalRows():
             return _local_rows(node, scope)
+        case CachedRows():
+            return lower_cached_rows(node, scope)
         case Range():
             return _range(node, scope)
         case OneRow():
             return scope.context.read_empty()
         case StageInput() | FeedInput():
             return _read_stream(node, scope)
-        case PythonEval() | PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
+        case (
+            PythonEval()
+            | PythonMap()
+            | PythonGroupMap()
+            | PythonCoGroupMap()
+            | PythonAggregate()
+            | PythonWindow()
+        ):
             return _read_stream(node, scope)
         case Project(expressions, child):
             return _project(expressions, _lower(child, scope))
@@ -161,6 +173,7 @@ def _sort(
 
     Computed keys become columns first: DataFusion cannot track an order by a Python function through its plans.
     """
+    keys = tuple(split_structs(keys))
     names = [f"order{place}" for place in range(len(keys))]
     kept = [column(attribute) for attribute in distinct(node.output)]
     operands = {name: order_operand(key, node) for name, key in zip(names, keys, strict=True)}

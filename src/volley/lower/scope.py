@@ -52,6 +52,14 @@ class Scope:
         self.context.deregister_table(name)
         return frame
 
+    def batches(self, partitions: list[list[pa.RecordBatch]]) -> DataFrame:
+        """A table in memory, with a stream for each partition."""
+        name = _new_name()
+        self.context.register_record_batches(name, partitions)
+        frame = self.context.table(name)
+        self.context.deregister_table(name)
+        return frame
+
     def dataset(self, dataset: ds.Dataset) -> DataFrame:
         return dataset_frame(self.context, dataset)
 

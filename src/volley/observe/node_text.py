@@ -9,6 +9,7 @@ from collections.abc import Callable
 from volley.plan.expressions import Alias, Attribute, Expression, Literal
 from volley.plan.nodes import (
     Aggregate,
+    CachedRows,
     Exchange,
     Expand,
     FileScan,
@@ -28,6 +29,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -56,7 +58,7 @@ def describe_jvm_expressions(verdict: NodeVerdict) -> list[str]:
 def delegated_names(verdict: NodeVerdict) -> list[str]:
     """The Catalyst classes of what the JVM evaluates for an operator."""
     calls = [call for expression in traits_of(verdict.node).evaluates for call in delegated(expression)]
-    return list(dict.fromkeys(str(call.option("name")) for call in calls))
+    return list(dict.fromkeys(name for call in calls for name in str(call.option("name")).split(", ")))
 
 
 def outline_node(node: Node) -> str:
@@ -105,6 +107,8 @@ def _summary(node: Node, workers: int, limits: PlannerLimits, name_of: Callable[
             return f"FileScan {format}, {len(files)} files, {size:,} bytes{splits} [{names(output)}]"
         case SourceScan(name, _, _, output):
             return f"SourceScan {name}, splits found while it runs, up to {workers} tasks [{names(output)}]"
+        case CachedRows(output):
+            return f"CachedRows [{names(output)}]"
         case LocalRows(output, _) | Range(_, _, _, output):
             return f"{type(node).__name__} [{names(output)}]"
         case Project() | Window() | Expand():
@@ -129,7 +133,14 @@ def _summary(node: Node, workers: int, limits: PlannerLimits, name_of: Callable[
             return f"Join {kind}{' null-aware' if null_aware else ''} on {len(left_keys)} keys" + (
                 " and a condition" if condition is not None else ""
             )
-        case PythonEval() | PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
+        case (
+            PythonEval()
+            | PythonMap()
+            | PythonGroupMap()
+            | PythonCoGroupMap()
+            | PythonAggregate()
+            | PythonWindow()
+        ):
             functions = ", ".join(name_of(call.name) for call in node.program.calls)
             return f"{type(node).__name__} {functions} [{names(node.output)}]"
         case Unknown(name, detail, _, _):

@@ -50,6 +50,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -185,7 +186,7 @@ class OrderCarrier:
                 return self._generate(node)
             case Expand() | Unknown() | WriteFiles():
                 return node, self._lose(node)
-            case PythonMap() | PythonGroupMap() | PythonAggregate() | PythonWindow():
+            case PythonMap() | PythonGroupMap() | PythonCoGroupMap() | PythonAggregate() | PythonWindow():
                 return node, self._lose(node)
             case _:
                 return node, Order()

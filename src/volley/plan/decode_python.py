@@ -8,6 +8,7 @@ unknown operator, with the reason.
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,13 +16,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from volley.plan.decode_nodes import Operator, unknown
+from volley.plan import own_ids
+from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import (
     AggregateCall,
     Alias,
     Attribute,
     Call,
     Expression,
+    Literal,
     WindowCall,
     attribute_of,
     canonicalize,
@@ -35,11 +38,14 @@ from volley.plan.nodes import (
     Project,
     Sort,
     TopN,
+    Union,
+    Unknown,
 )
 from volley.plan.python_nodes import (
     EvalType,
     PythonAggregate,
     PythonCall,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -47,7 +53,7 @@ from volley.plan.python_nodes import (
     PythonProgram,
     PythonWindow,
 )
-from volley.plan.types import StructField, StructType
+from volley.plan.types import INTEGER, DataType, StructField, StructType
 from volley.spark_versions.registry import current
 
 _PROFILER = "spark.sql.pyspark.udf.profiler"
@@ -107,6 +113,8 @@ class _Refused(Exception):
     """Why Spark has to run the functions."""
 
 
+_cogrouped = itertools.count(own_ids.COGROUPED)
+
 Functions = list[dict[str, Any]]
 PythonDecoder = Callable[[Operator, Functions], Node]
 
@@ -139,7 +147,20 @@ def decode_python(
             return replace(node, single=True)
         return node
     except _Refused as refusal:
-        return unknown(operator, str(refusal))
+        return Unknown(operator.name, str(refusal), _output(operator), operator.children)
+
+
+def _output(operator: Operator) -> tuple[Attribute, ...]:
+    """The columns of the operator, which some of them do not have as a field."""
+    fields = operator.expressions
+    if "resultAttrs" in fields:
+        return (*operator.children[0].output, *operator.all("resultAttrs"))
+    if "windowExpression" in fields:
+        return (*operator.children[0].output, *map(attribute_of, operator.all("windowExpression")))
+    if "resultExpressions" in fields:
+        return tuple(map(attribute_of, operator.all("resultExpressions")))
+    found: tuple[Attribute, ...] = operator.all("output")
+    return found
 
 
 def _needs_files(function: dict[str, Any]) -> bool:
@@ -152,7 +173,9 @@ def _eval(operator: Operator, functions: Functions) -> Node:
     inputs = _Inputs()
     decoded = tuple(_call(call, functions, inputs) for call in calls)
     used = list(_used(calls, functions))
-    program = _program(operator, operator.value("evalType"), decoded, inputs.columns, used)
+    # Rows that are pickled have an operator of their own.
+    eval_type = operator.values.get("evalType", EvalType.BATCHED)
+    program = _program(operator, eval_type, decoded, inputs.columns, used)
     return PythonEval(program, tuple(inputs.expressions), results, operator.children[0])
 
 
@@ -186,6 +209,66 @@ def _group_map(operator: Operator, functions: Functions) -> Node:
         columns = (StructField("struct", StructType(columns), True),)
     program = _one_call(operator, call, offsets, columns, functions)
     return PythonGroupMap(program, keys, (*extra, *data), operator.all("output"), child)
+
+
+class _Side:
+    """One side of a cogrouped map: its columns without duplicates, and where the function finds keys and data."""
+
+    def __init__(self, keys: tuple[Attribute, ...], seen: tuple[Attribute, ...], child: Node) -> None:
+        """`seen` are the columns as Catalyst knows them; of a frame on both sides, with the ids of the left one."""
+        found = child.output[len(keys) :]
+        if [(item.name, item.type) for item in seen] != [(item.name, item.type) for item in found]:
+            raise _Refused("the columns of a group could not be read")
+        data = tuple(replace(item, id=own.id) for item, own in zip(seen, found, strict=True))
+        shown = [attribute.id for attribute in data]
+        extra = tuple({key.id: key for key in keys if key.id not in shown}.values())
+        self.child = child
+        self.keys = keys
+        self.columns = (*extra, *data)
+        places = {attribute.id: place for place, attribute in reversed(list(enumerate(self.columns)))}
+        data_places = range(len(extra), len(extra) + len(data))
+        self.offsets = (len(keys) + len(data) + 1, len(keys), *(places[key.id] for key in keys), *data_places)
+
+
+def _cogroup_map(operator: Operator, functions: Functions) -> Node:
+    """Both sides become one input, of which each row has the columns of its own side and NULL for the others."""
+    call: Call = operator.one("func")
+    data = tuple(item for item in call.arguments if isinstance(item, Attribute))
+    left_keys: tuple[Attribute, ...] = operator.all("leftGroup")
+    right_keys: tuple[Attribute, ...] = operator.all("rightGroup")
+    left_child, right_child = operator.children
+    count = len(left_child.output) - len(left_keys)
+    left = _Side(left_keys, data[:count], left_child)
+    right = _Side(right_keys, data[count:], right_child)
+    if [key.type for key in left_keys] != [key.type for key in right_keys]:
+        raise _Refused("the keys of the two sides have different types")
+    offsets = (*left.offsets, *right.offsets)
+    program = _one_call(operator, call, offsets, _fields(left.columns), functions)
+    side = _new_column("side", INTEGER)
+    keys, left_columns, right_columns = (
+        tuple(_new_column(column.name, column.type) for column in columns)
+        for columns in (left_keys, left.columns, right.columns)
+    )
+    output = (side, *keys, *left_columns, *right_columns)
+
+    def branch(number: int, here: _Side) -> Node:
+        values: list[Expression] = [Literal(number, INTEGER), *here.keys]
+        for other in (left, right):
+            values += other.columns if other is here else [Literal(None, c.type) for c in other.columns]
+        named = zip(output, values, strict=True)
+        return Project(
+            tuple(Alias(next(_cogrouped), column.name, value) for column, value in named), here.child
+        )
+
+    rows = Union(output, (branch(0, left), branch(1, right)))
+    described = _fields(right.columns)
+    return PythonCoGroupMap(
+        program, described, keys, side, left_columns, right_columns, operator.all("output"), rows
+    )
+
+
+def _new_column(name: str, kind: DataType) -> Attribute:
+    return Attribute(next(_cogrouped), name, kind)
 
 
 def _aggregate(operator: Operator, functions: Functions) -> Node:
@@ -232,10 +315,13 @@ def _window(operator: Operator, functions: Functions) -> Node:
 
 PYTHON_DECODERS: dict[str, PythonDecoder] = {
     "ArrowEvalPythonExec": _eval,
+    "BatchEvalPythonExec": _eval,
     "MapInPandasExec": _map,
     "MapInArrowExec": _map,
     "FlatMapGroupsInPandasExec": _group_map,
     "FlatMapGroupsInArrowExec": _group_map,
+    "FlatMapCoGroupsInPandasExec": _cogroup_map,
+    "FlatMapCoGroupsInArrowExec": _cogroup_map,
     "ArrowAggregatePythonExec": _aggregate,
     "ArrowWindowPythonExec": _window,
 }

@@ -27,6 +27,7 @@ from volley.plan.expressions import (
 )
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -112,6 +113,25 @@ class LocalRows:
 
     output: tuple[Attribute, ...]
     ipc: bytes
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class CachedRows:
+    """Rows of a cached frame, which the driver's process keeps (`frame_cache`) under the name `frame`.
+
+    `columns` are the positions of the output in the frame. Spark's plan may rely on the rows to be in the order of
+    `order`, or in another one if `ordered`; `bridge.frame_scans` adds a sort for that. `size_bytes` is how much these
+    columns take, once the rows are there.
+    """
+
+    output: tuple[Attribute, ...]
+    frame: str
+    columns: tuple[int, ...]
+    order: tuple[SortKey, ...] = ()
+    ordered: bool = False
+    size_bytes: int = 0
 
     children = ()
 
@@ -490,6 +510,7 @@ Node = (
     | SourceScan
     | FeedInput
     | LocalRows
+    | CachedRows
     | MaterializedInput
     | Range
     | OneRow
@@ -506,6 +527,7 @@ Node = (
     | PythonEval
     | PythonMap
     | PythonGroupMap
+    | PythonCoGroupMap
     | PythonAggregate
     | PythonWindow
     | Exchange

@@ -13,6 +13,9 @@ INPUT_FILE = 2**56
 PYTHON_ARGUMENT = 2**57
 """Computed arguments of Python functions."""
 
+COGROUPED = 2**57 + 2**56
+"""The columns of both sides of a cogrouped map."""
+
 CROSSING_ROW = 2**58
 """The constant column that carries rows without columns between Spark and the native engine."""
 
@@ -21,6 +24,9 @@ ROW = 2**59
 
 PLACE = 2**60
 """Columns that record the order of rows (`plan.order`)."""
+
+CACHED_PLACE = 2**60 + 2**59
+"""The places of rows in cached frames whose order matters."""
 
 WINDOW_RESULT = 2**61
 """Window calls inside larger expressions, during the lowering of a Window."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class EvalType(IntEnum):
     """How the worker calls the functions. The numbers are those of PySpark's `PythonEvalType`."""
 
+    BATCHED = 100
     ARROW_BATCHED = 101
     SCALAR_PANDAS = 200
     GROUPED_MAP_PANDAS = 201
@@ -28,8 +29,10 @@ class EvalType(IntEnum):
     WINDOW_AGG_PANDAS = 203
     SCALAR_PANDAS_ITER = 204
     MAP_PANDAS_ITER = 205
+    COGROUPED_MAP_PANDAS = 206
     MAP_ARROW_ITER = 207
     GROUPED_MAP_ARROW = 209
+    COGROUPED_MAP_ARROW = 210
     GROUPED_MAP_ARROW_ITER = 215
     GROUPED_MAP_PANDAS_ITER = 216
     GROUPED_AGG_PANDAS_ITER = 217
@@ -144,6 +147,32 @@ class PythonGroupMap:
 
 
 @dataclass(frozen=True)
+class PythonCoGroupMap:
+    """A function from all rows of a group on two sides to other rows (`cogroup().applyInPandas`, `applyInArrow`).
+
+    The child has the rows of both sides: those of the left one have 0 in `side`, the others 1. The function reads
+    `left` of the former and `right`, described by `right_columns`, of the latter.
+    """
+
+    program: PythonProgram
+    right_columns: tuple[StructField, ...]
+    grouping: tuple[Expression, ...]
+    side: Attribute
+    left: tuple[Attribute, ...]
+    right: tuple[Attribute, ...]
+    output: tuple[Attribute, ...]
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        return (self.side, *self.left, *self.right)
+
+
+@dataclass(frozen=True)
 class PythonAggregate:
     """One row per group: its keys, then one value for each call of `program`. The calls read `arguments`."""
 
@@ -185,5 +214,5 @@ class PythonWindow:
         return self.child.output + self.results
 
 
-PythonNode = PythonEval | PythonMap | PythonGroupMap | PythonAggregate | PythonWindow
+PythonNode = PythonEval | PythonMap | PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow
 """The operators whose rows come from Python workers."""

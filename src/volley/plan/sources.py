@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves whose content is read from JVM objects: rows held by the driver, and Python data sources."""
+"""Leaves whose content is read from JVM objects: rows held by the driver, cached frames, and Python data sources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from volley.plan.cached_frames import read_cached
 from volley.plan.data_sources import batch_scan
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
@@ -14,14 +15,14 @@ from volley.plan.jvm import Java, singleton
 from volley.plan.local_data import read_rows
 from volley.plan.local_rows import to_ipc
 from volley.plan.nodes import LocalRows, Node
-from volley.plan.types import is_carried
+from volley.plan.types import is_readable
 
 _ROWS_A_BATCH = 65_536
 
 
 def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
     output: tuple[Attribute, ...] = operator.all("output")
-    if not all(is_carried(attribute.type) for attribute in output):
+    if not all(is_readable(attribute.type) for attribute in output):
         return unknown(operator, "rows of an unsupported type")
     converters = singleton(gateway, "org.apache.spark.sql.execution.arrow.ArrowConverters")
     found = converters.toBatchWithSchemaIterator(
@@ -41,4 +42,5 @@ SOURCES: dict[str, Callable[[Operator, Java, Java], Node]] = {
     "CommandResultExec": _local_rows,
     "RDDScanExec": read_rows,
     "BatchScanExec": batch_scan,
+    "InMemoryTableScanExec": read_cached,
 }

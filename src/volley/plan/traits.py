@@ -30,6 +30,7 @@ from volley.plan.expressions import (
 from volley.plan.expressions import walk as walk_expression
 from volley.plan.nodes import (
     Aggregate,
+    CachedRows,
     Exchange,
     Expand,
     FeedInput,
@@ -57,6 +58,7 @@ from volley.plan.nodes import (
 )
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -271,7 +273,7 @@ def _python_map(node: PythonMap) -> Traits:
     return Traits(evaluates=node.arguments, together=() if node.single else None, is_work=True)
 
 
-def _python_groups(node: PythonGroupMap | PythonAggregate) -> Traits:
+def _python_groups(node: PythonGroupMap | PythonCoGroupMap | PythonAggregate) -> Traits:
     # What a function returns for a group may depend on the order of its rows.
     return Traits(
         evaluates=(*node.grouping, *node.arguments),
@@ -331,6 +333,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     SourceScan: _leaf,
     FeedInput: _leaf,
     LocalRows: _leaf,
+    CachedRows: _leaf,
     MaterializedInput: _leaf,
     Range: _leaf,
     OneRow: _leaf,
@@ -347,6 +350,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     PythonEval: _python_eval,
     PythonMap: _python_map,
     PythonGroupMap: _python_groups,
+    PythonCoGroupMap: _python_groups,
     PythonAggregate: _python_groups,
     PythonWindow: _python_window,
     Exchange: _exchange,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from volley.errors import DataError
 from volley.formats import footer_of
 from volley.plan.nodes import (
+    CachedRows,
     FileScan,
     Join,
     LocalRows,
@@ -56,6 +57,8 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
                 yield cost_bytes(node, limits)
             case LocalRows():
                 yield len(node.ipc)
+            case CachedRows():
+                yield node.size_bytes
             case Range():
                 yield _NUMBER_BYTES * len(range(node.start, node.end, node.step))
             case SourceScan() | MaterializedInput():

@@ -15,6 +15,7 @@ from volley.plan.expressions import Alias, Attribute, Expression, canonicalize
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
+    CachedRows,
     Exchange,
     FileScan,
     Join,
@@ -66,7 +67,7 @@ class _Placement:
         match node:
             case FileScan() | SourceScan():
                 return node, Distribution(scan_tasks(node, self._workers, self._limits))
-            case LocalRows() | Range() | OneRow():
+            case LocalRows() | CachedRows() | Range() | OneRow():
                 return node, SINGLE
             case MaterializedInput():
                 return node, Distribution(node.partitions)

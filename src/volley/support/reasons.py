@@ -34,6 +34,7 @@ class Reason(StrEnum):
     ORDER = "DEPENDS_ON_INPUT_ORDER"
     NO_JVM = "NO_JVM_AT_THE_WORKERS"
     CAPTURE = "PLAN_NOT_READABLE"
+    CACHED_BY_SPARK = "CACHED_BY_SPARK"
     ACTION = "ACTION_NOT_SUPPORTED"
     DISABLED = "DISABLED"
     MIXED = "NOT_WORTH_A_HAND_OVER"
@@ -73,6 +74,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.ORDER: "The rows depend on an ORDER BY below, whose order does not reach this operator natively.",
     Reason.NO_JVM: "Spark's own code could evaluate this, but only where the driver's process is the worker.",
     Reason.CAPTURE: "Part of Spark's plan could not be read exactly.",
+    Reason.CACHED_BY_SPARK: "Only Spark can compute a cached frame: its rows are read from there once, and kept.",
     Reason.ACTION: "Spark runs this action.",
     Reason.DISABLED: "Volley is disabled on this session: Spark runs everything.",
     Reason.MIXED: "The native part of the query is too small to pay for a hand-over: Spark runs the whole query.",

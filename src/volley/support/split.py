@@ -19,6 +19,7 @@ from collections.abc import Callable
 from volley.plan.expressions import AggregateCall
 from volley.plan.nodes import (
     Aggregate,
+    CachedRows,
     FileScan,
     Generate,
     Join,
@@ -29,6 +30,7 @@ from volley.plan.nodes import (
 from volley.plan.order import order_of
 from volley.plan.python_nodes import (
     PythonAggregate,
+    PythonCoGroupMap,
     PythonGroupMap,
     PythonMap,
     PythonWindow,
@@ -94,7 +96,7 @@ def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] 
 def _takes_any_spread(node: Node) -> bool:
     if isinstance(node, Unknown):
         return node.name in _ROW_BY_ROW
-    if isinstance(node, PythonMap | PythonGroupMap | PythonAggregate | PythonWindow):
+    if isinstance(node, PythonMap | PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow):
         return False
     if isinstance(node, Generate):
         return True
@@ -103,7 +105,7 @@ def _takes_any_spread(node: Node) -> bool:
 
 def _too_small(subplan: list[Node]) -> Unsupported | None:
     work = sum(traits_of(node).is_work for node in subplan)
-    reads = any(isinstance(node, FileScan) for node in subplan)
+    reads = any(isinstance(node, FileScan | CachedRows) for node in subplan)
     if work >= (1 if reads else _ENOUGH_WORK):
         return None
     return Unsupported(Reason.MIXED, "plan", "the native part is too small to pay for a hand-over")

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from volley.batches import make_batch
+from volley.batches import empty_batch, make_batch
 from volley.errors import DataError
 from volley.lower.scope import arrow_schema, distinct
 from volley.plan import own_ids
@@ -21,7 +22,9 @@ from volley.plan.nodes import (
     Sort,
 )
 from volley.plan.python_nodes import (
+    EvalType,
     PythonAggregate,
+    PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
@@ -29,6 +32,7 @@ from volley.plan.python_nodes import (
     PythonProgram,
     PythonWindow,
 )
+from volley.plan.types import DataType, StructField, to_arrow
 from volley.worker.python.batching import (
     Alignment,
     arguments_of,
@@ -38,7 +42,9 @@ from volley.worker.python.batching import (
     worker_schema,
 )
 from volley.worker.python.groups import Group
+from volley.worker.python.pickled import RowPickler, read_results
 from volley.worker.python.program_run import Outgoing
+from volley.worker.python.protocol import END_OF_DATA
 
 
 class Conversion(Protocol):
@@ -47,8 +53,8 @@ class Conversion(Protocol):
     def send(self, items: Iterable[Any], out: Outgoing) -> None:
         """Send all rows of the plan below: batches, or groups of them."""
 
-    def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of the operator that these results complete."""
+    def receive(self, results: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of the operator that these results, a batch or a pickle, complete."""
 
     def finish(self) -> None:
         """All results have come. Raises DataError if some are missing."""
@@ -79,6 +85,10 @@ def convert(node: PythonNode) -> Converted:
     match node:
         case PythonEval(program, _, _, child):
             kept = list(range(len(distinct(child.output))))
+            if program.eval_type is EvalType.BATCHED:
+                types = [attribute.type for attribute in node.results]
+                conversion = partial(_PickledEval, program, columns, kept, schema, types)
+                return Converted(plan.node, program, schema, conversion)
             return Converted(plan.node, program, schema, partial(_Eval, program, columns, kept, schema))
         case PythonMap(program, _, _, single, _):
             conversion = partial(_Map, program, columns, schema)
@@ -87,6 +97,13 @@ def convert(node: PythonNode) -> Converted:
             keys = plan.places(grouping)
             conversion = partial(_GroupMap, program, columns, schema)
             return Converted(plan.sorted(grouping), program, schema, conversion, tuple(keys))
+        case PythonCoGroupMap(program, right_columns, grouping, side, left, _, _, _):
+            keys = plan.places(grouping)
+            below = plan.sorted(grouping, (SortKey(side, True, True),))
+            places, middle = columns[0], 1 + len(left)
+            sides = (columns[1:middle], columns[middle:])
+            conversion = partial(_CoGroupMap, program, right_columns, places, sides, schema)
+            return Converted(below, program, schema, conversion, tuple(keys))
         case PythonAggregate(program, grouping, _, _, _):
             keys = plan.places(grouping)
             conversion = partial(_Aggregate, program, columns, keys, schema)
@@ -133,6 +150,17 @@ def _value(expression: Expression) -> Expression:
     return expression.child if isinstance(expression, Alias) else expression
 
 
+# Functions whose columns are sent as the fields of one struct.
+_IN_A_STRUCT = frozenset(
+    {
+        EvalType.MAP_PANDAS_ITER,
+        EvalType.MAP_ARROW_ITER,
+        EvalType.GROUPED_MAP_ARROW,
+        EvalType.GROUPED_MAP_ARROW_ITER,
+    }
+)
+
+
 class _Sender:
     """Makes batches of the columns that the functions read, as Spark cuts them."""
 
@@ -140,7 +168,7 @@ class _Sender:
         self.schema = worker_schema(program)
         self._program = program
         self._columns = columns
-        self._is_struct = len(self.schema) == 1 and self.schema.field(0).name == "struct"
+        self._is_struct = program.eval_type in _IN_A_STRUCT
 
     def batches(
         self, rows: Iterable[pa.RecordBatch], note: Callable[[list[pa.RecordBatch]], None] | None = None
@@ -200,6 +228,41 @@ class _Eval:
         self._alignment.finish()
 
 
+# A function cannot tell how many rows come together.
+_PICKLED_ROWS = 500
+
+
+class _PickledEval:
+    """Functions of rows that are pickled."""
+
+    def __init__(
+        self,
+        program: PythonProgram,
+        columns: Sequence[int],
+        kept: Sequence[int],
+        schema: pa.Schema,
+        types: Sequence[DataType],
+    ) -> None:
+        self._columns = columns
+        self._schema = pa.schema([pa.field(field.name, to_arrow(field.type)) for field in program.columns])
+        as_bytes = program.setting("spark.sql.execution.pyspark.binaryAsBytes") != "false"
+        self._pickler = RowPickler(program.columns, binary_as_bytes=as_bytes)
+        self._types = types
+        self._alignment = Alignment(kept, schema)
+
+    def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
+        for group in cut(items, _PICKLED_ROWS):
+            self._alignment.add(group)
+            out.block(self._pickler.pickle(arguments_of(group, self._columns, self._schema)))
+        out.integer(END_OF_DATA)
+
+    def receive(self, results: bytes) -> Iterator[pa.RecordBatch]:
+        return self._alignment.match(read_results(results, self._types))
+
+    def finish(self) -> None:
+        self._alignment.finish()
+
+
 class _Map:
     """A function of all batches: what it yields are the rows."""
 
@@ -222,6 +285,39 @@ class _GroupMap(_Map):
 
     def send(self, items: Iterable[Group], out: Outgoing) -> None:
         self._sender.groups(items, out, _nothing)
+
+
+class _CoGroupMap(_Map):
+    """A function of a whole group on two sides. The rows of the left one come first."""
+
+    def __init__(
+        self,
+        program: PythonProgram,
+        right_columns: tuple[StructField, ...],
+        side: int,
+        columns: tuple[Sequence[int], Sequence[int]],
+        schema: pa.Schema,
+    ) -> None:
+        super().__init__(program, columns[0], schema)
+        self._side = side
+        self._right = _Sender(replace(program, columns=right_columns), columns[1])
+
+    def send(self, items: Iterable[Group], out: Outgoing) -> None:
+        for group in items:
+            out.integer(2)
+            for number, sender in enumerate((self._sender, self._right)):
+                batches = list(sender.batches(self._rows_of(group, number)))
+                # A table is made of at least one batch.
+                out.stream(sender.schema, batches or [empty_batch(sender.schema)])
+        out.integer(0)
+
+    def _rows_of(self, group: Group, side: int) -> Iterator[pa.RecordBatch]:
+        for batch in group:
+            on_right = pc.sum(batch.column(self._side)).as_py() or 0
+            on_left = batch.num_rows - on_right
+            rows = batch.slice(on_left) if side else batch.slice(0, on_left)
+            if rows.num_rows:
+                yield rows
 
 
 class _Aggregate:

@@ -23,6 +23,7 @@ from volley.worker.python.protocol import (
     init_message,
     raise_exception,
     read_end,
+    read_exactly,
     read_integer,
 )
 
@@ -33,7 +34,7 @@ _END_OF_ARROW_STREAM = struct.pack("<II", 0xFFFFFFFF, 0)
 
 
 class Outgoing:
-    """What a sender may do: write streams of batches, or single integers between them.
+    """What a sender may do: write streams of batches, blocks of bytes, or single integers between them.
 
     Small writes are gathered: a worker that was woken for each of them would cost more than the functions.
     """
@@ -51,6 +52,11 @@ class Outgoing:
         for batch in batches:
             self._write(memoryview(batch.serialize()))
         self._write(_END_OF_ARROW_STREAM)
+
+    def block(self, data: bytes) -> None:
+        """Write bytes after their length."""
+        self.integer(len(data))
+        self._write(data)
 
     def flush(self) -> None:
         data, self._gathered = self._gathered, bytearray()
@@ -79,8 +85,8 @@ class ProgramRun:
         self._sender: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def results(self, send: Send) -> Iterator[pa.RecordBatch]:
-        """What the functions return, while another thread runs `send`."""
+    def results(self, send: Send) -> Iterator[pa.RecordBatch | bytes]:
+        """What the functions return, while another thread runs `send`: batches, or pickles if rows are sent so."""
         worker = self._take()
         done = False
         try:
@@ -147,8 +153,11 @@ class ProgramRun:
         forget = [(number, None) for number in known if number not in wanted]
         return [*forget, *((number, path) for number, path in wanted.items() if number not in known)]
 
-    def _read(self, worker: PythonWorker) -> Iterator[pa.RecordBatch]:
+    def _read(self, worker: PythonWorker) -> Iterator[pa.RecordBatch | bytes]:
         mark = read_integer(worker.input)
+        while mark >= 0:
+            yield read_exactly(worker.input, mark)
+            mark = read_integer(worker.input)
         if mark == ARROW_STREAM:
             with pa.ipc.open_stream(worker.input) as reader:
                 yield from reader

@@ -102,11 +102,11 @@ def _task_context(task: TaskIdentity) -> dict[str, Any]:
 
 def _eval_conf(program: PythonProgram) -> dict[str, str]:
     if program.eval_type is EvalType.ARROW_BATCHED:
-        return {"input_type": json.dumps(_spark_json(StructType(program.columns)))}
+        return {"input_type": json.dumps(spark_json(StructType(program.columns)))}
     return {}
 
 
-def _spark_json(data_type: DataType) -> Any:
+def spark_json(data_type: DataType) -> Any:
     """A type as Spark writes it in JSON."""
     match data_type:
         case SimpleType(name):
@@ -114,7 +114,7 @@ def _spark_json(data_type: DataType) -> Any:
         case DecimalType(precision, scale):
             return f"decimal({precision},{scale})"
         case ArrayType(element, contains_null):
-            return {"type": "array", "elementType": _spark_json(element), "containsNull": contains_null}
+            return {"type": "array", "elementType": spark_json(element), "containsNull": contains_null}
         case StructType(fields):
             return {"type": "struct", "fields": [_spark_field(field) for field in fields]}
         case _:
@@ -124,7 +124,7 @@ def _spark_json(data_type: DataType) -> Any:
 def _spark_field(field: StructField) -> dict[str, Any]:
     return {
         "name": field.name,
-        "type": _spark_json(field.type),
+        "type": spark_json(field.type),
         "nullable": field.nullable,
         "metadata": {},
     }

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computes the rows of cached frames when a query first reads them, and drops those that Spark no longer caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from volley.batches import make_batch
+from volley.bridge.boundary import EngineBoundary
+from volley.bridge.frame_scans import MAX_SPARK_BYTES, CachedFrames, FrameFill, too_large
+from volley.bridge.native_to_spark import SparkPart
+from volley.errors import CaptureError, CrossingError, QueryError
+from volley.frame_cache.kept_rows import KeptRows
+from volley.frame_cache.store import FrameStorage, frame_cache
+from volley.plan.cached_frames import registered_frames
+from volley.plan.nodes import CachedRows, LocalRows, Node, transform
+from volley.plan.subqueries import with_subqueries
+from volley.plan.types import to_arrow
+
+Run = Callable[[Node], AbstractContextManager[Iterator[pa.RecordBatch]]]
+"""Runs a native plan; the columns of its batches are those of its output, by position."""
+
+
+class FrameLoader:
+    """Sees to it that the rows of cached frames are there before a plan reads them.
+
+    Frames may take `budget_bytes` of memory, and files of `directory` beyond that. With `max_sent_bytes`, workers are
+    other processes, and rows up to that size are sent to them with the plan.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        frames: CachedFrames,
+        run: Run,
+        *,
+        budget_bytes: int,
+        directory: Path,
+        max_sent_bytes: int | None,
+    ) -> None:
+        self._spark = spark
+        self._frames = frames
+        self._run = run
+        self._budget_bytes = budget_bytes
+        self._directory = directory
+        self._max_sent_bytes = max_sent_bytes
+
+    def load(self, plan: Node) -> Node:
+        """The plan over rows that are kept. What is not kept yet is computed now."""
+        if not self._frames.fills and not self._frames.held:
+            return plan
+
+        def change(node: Node) -> Node:
+            return self._load(node) if isinstance(node, CachedRows) else node
+
+        return with_subqueries(transform(plan, change), self.load)
+
+    def _load(self, node: CachedRows) -> Node:
+        rows = self._frames.held.get(node.frame)
+        if rows is None:
+            rows = self._frames.held[node.frame] = self._fill(self._frames.fills[node.frame])
+        size_bytes = rows.column_bytes(node.columns)
+        if self._max_sent_bytes is None:
+            return replace(node, size_bytes=size_bytes)
+        if size_bytes > self._max_sent_bytes:
+            raise QueryError(
+                f"the {size_bytes >> 20} MiB of a cached frame are too many to send to the workers."
+            )
+        return _local_rows(node, rows)
+
+    def _fill(self, fill: FrameFill) -> KeptRows:
+        schema = pa.schema(
+            [pa.field(f"c{place}", to_arrow(column.type)) for place, column in enumerate(fill.output)]
+        )
+        frame = fill.frame
+        storage = FrameStorage(frame.memory, frame.disk, self._budget_bytes, self._directory)
+        compute = partial(self._compute, fill, schema)
+        return frame_cache().fill(frame.name, schema, storage, compute, places=fill.places)
+
+    def _compute(self, fill: FrameFill, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if fill.plan is None:
+            yield from self._read_from_spark(fill)
+            return
+        with self._run(self.load(fill.plan)) as batches:
+            for batch in batches:
+                yield make_batch(batch.columns, schema, batch.num_rows)
+
+    def _read_from_spark(self, fill: FrameFill) -> list[pa.RecordBatch]:
+        """The rows of Spark's own cache, which Spark fills first where it has not."""
+        part = SparkPart(self._spark, fill.relation, ())
+        boundary = EngineBoundary(_start_nothing)
+        try:
+            if fill.frame.spark_bytes is None:
+                part.frame(boundary)._jdf.count()
+            spark_bytes = int(str(fill.relation.computeStats().sizeInBytes()))
+            if spark_bytes <= MAX_SPARK_BYTES:
+                return part.batches(boundary)
+            problem = too_large(spark_bytes)
+        except (PySparkException, Py4JError) as error:
+            # When Spark runs the query itself, its own error is the one that the program sees.
+            raise CrossingError(
+                f"a cached frame could not be read from Spark: {_first_line(error)}"
+            ) from error
+        frame_cache().refuse(fill.frame.name, problem)
+        raise CrossingError(f"a cached frame is left to Spark: {problem}.")
+
+
+def _start_nothing(plan: Node, resources: ExitStack) -> NoReturn:
+    raise AssertionError("Spark scans its cache over no native rows")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _local_rows(node: CachedRows, rows: KeptRows) -> LocalRows:
+    schema = pa.schema([pa.field(f"c{n}", to_arrow(a.type)) for n, a in enumerate(node.output)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in rows.batches:
+            columns = [batch.column(place) for place in node.columns]
+            writer.write_batch(make_batch(columns, schema, batch.num_rows))
+    return LocalRows(node.output, sink.getvalue().to_pybytes())
+
+
+def drop_uncached_frames(spark: SparkSession) -> None:
+    """Free the rows of frames that Spark no longer caches."""
+    cache = frame_cache()
+    if cache.is_empty:
+        return
+    try:
+        cache.retain(registered_frames(spark.sparkContext._gateway, spark._jsparkSession))
+    except CaptureError:
+        cache.close()

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cached frames this process keeps, and how much memory they take.
+
+    fill      computes the rows of a frame, once, however many threads ask for it
+    find      the rows, for a plan that reads them
+    retain    drops the frames that Spark no longer caches
+
+Beyond the budget, the frame that was not read for longest goes to disk if its storage level allows that, and is dropped
+otherwise: the next query computes it again. A query holds the rows that it reads, so dropped rows end with their last
+query.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from volley.frame_cache.kept_rows import KeptRows, RowsWriter
+from volley.runtime import Phase, Shared
+
+
+@dataclass(frozen=True)
+class FrameStorage:
+    """Where the rows of a frame may be: in memory, up to `budget_bytes` for all frames, and in files of `directory`."""
+
+    memory: bool
+    disk: bool
+    budget_bytes: int
+    directory: Path
+
+
+@dataclass(frozen=True)
+class CacheUsage:
+    """What the kept frames take."""
+
+    frames: int
+    memory_bytes: int
+    disk_bytes: int
+
+
+@dataclass
+class _Entry:
+    rows: KeptRows
+    storage: FrameStorage
+
+
+class FrameCache:
+    """The frames of one process. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._refused: dict[str, str] = {}
+        self._filling: dict[str, _Fill] = {}
+        # Also of frames that were dropped, while queries read them.
+        self._readable: weakref.WeakValueDictionary[str, KeptRows] = weakref.WeakValueDictionary()
+
+    def find(self, frame: str) -> KeptRows | None:
+        """The rows of a frame that is kept, or that a running query still holds."""
+        with self._lock:
+            if frame in self._entries:
+                self._entries.move_to_end(frame)
+                return self._entries[frame].rows
+            return self._readable.get(frame)
+
+    def kept(self, frame: str) -> KeptRows | None:
+        """The rows of a frame that is kept."""
+        with self._lock:
+            entry = self._entries.get(frame)
+            return entry.rows if entry else None
+
+    def fill(
+        self,
+        frame: str,
+        schema: pa.Schema,
+        storage: FrameStorage,
+        compute: Callable[[], Iterator[pa.RecordBatch]],
+        *,
+        places: bool = False,
+    ) -> KeptRows:
+        """The rows of a frame. The first thread that asks computes them, and others wait for it.
+
+        Rows kept without places are computed again if `places` are asked for. If `compute` fails, the next thread that
+        waits tries in its turn.
+        """
+        with self._one_at_a_time(frame):
+            found = self.kept(frame)
+            if found is not None and (found.has_places or not places):
+                return found
+            room_bytes = storage.budget_bytes if storage.memory else 0
+            with RowsWriter(schema, storage.directory, room_bytes, places=places) as writer:
+                for batch in compute():
+                    writer.append(batch)
+                rows = writer.finish()
+            self._add(frame, _Entry(rows, storage))
+            return rows
+
+    def refuse(self, frame: str, reason: str) -> None:
+        """Note why the rows of a frame are left to Spark."""
+        with self._lock:
+            self._refused[frame] = reason
+
+    def refusal(self, frame: str) -> str | None:
+        with self._lock:
+            return self._refused.get(frame)
+
+    def retain(self, frames: Collection[str]) -> None:
+        """Drop all other frames."""
+        with self._lock:
+            for frame in self._entries.keys() - frames:
+                del self._entries[frame]
+            for frame in self._refused.keys() - frames:
+                del self._refused[frame]
+
+    def close(self) -> None:
+        self.retain(())
+
+    def usage(self) -> CacheUsage:
+        with self._lock:
+            rows = [entry.rows for entry in self._entries.values()]
+        return CacheUsage(
+            len(rows),
+            sum(item.size_bytes for item in rows if not item.on_disk),
+            sum(item.size_bytes for item in rows if item.on_disk),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries and not self._refused
+
+    def _add(self, frame: str, entry: _Entry) -> None:
+        with self._lock:
+            self._readable[frame] = entry.rows
+            if entry.rows.on_disk and not entry.storage.disk:
+                return  # memory alone was allowed, and there is not enough of it
+            self._entries[frame] = entry
+            self._entries.move_to_end(frame)
+        self._make_room(entry.storage.budget_bytes)
+
+    def _make_room(self, budget_bytes: int) -> None:
+        while (found := self._oldest_beyond(budget_bytes)) is not None:
+            frame, entry = found
+            # Writing takes a while, and other frames are read meanwhile.
+            moved = entry.rows.move_to_disk(entry.storage.directory) if entry.storage.disk else None
+            with self._lock:
+                if self._entries.get(frame) is not entry:
+                    continue
+                if moved is None:
+                    del self._entries[frame]
+                else:
+                    self._entries[frame] = _Entry(moved, entry.storage)
+                    self._entries.move_to_end(frame, last=False)
+                    self._readable[frame] = moved
+
+    def _oldest_beyond(self, budget_bytes: int) -> tuple[str, _Entry] | None:
+        """The frame in memory that was not read for longest, if all of them exceed the budget."""
+        with self._lock:
+            held = [(frame, entry) for frame, entry in self._entries.items() if not entry.rows.on_disk]
+            excess = sum(entry.rows.size_bytes for _, entry in held) > budget_bytes
+            return held[0] if held and excess else None
+
+    @contextmanager
+    def _one_at_a_time(self, frame: str) -> Iterator[None]:
+        with self._lock:
+            fill = self._filling.setdefault(frame, _Fill())
+            fill.threads += 1
+        try:
+            with fill.lock:
+                yield
+        finally:
+            with self._lock:
+                fill.threads -= 1
+                if not fill.threads:
+                    self._filling.pop(frame, None)
+
+
+class _Fill:
+    """Threads that compute a frame, or wait for the one that does."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads = 0
+
+
+_shared: Shared[None, FrameCache] = Shared(Phase.STORES, close=FrameCache.close)
+
+
+def frame_cache() -> FrameCache:
+    """The cache of this process."""
+    return _shared.get(None, FrameCache)
