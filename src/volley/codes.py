@@ -237,7 +237,7 @@ _REMEDIES: dict[Reason, str] = {
     Reason.FILE_OPTION: "The detail names the option. `docs/formats.md` lists native values of all of them.",
     Reason.DATA_SOURCE: "Python data sources are native; other connectors run on Spark. The rest of the query may be "
     "native if it is worth a hand-over.",
-    Reason.PYTHON: "Use functions without accumulators and TaskContext. Start worker daemons with `--python-functions`.",
+    Reason.PYTHON: "Use functions without accumulators and TaskContext. Start daemons with `--python-functions`.",
     Reason.TIME_ZONE: "Set `spark.sql.session.timeZone=UTC`, or use transport local, where Spark's code evaluates it.",
     Reason.NONDETERMINISTIC: "`rand()`, `uuid()`, `monotonically_increasing_id()` and the like depend on Spark's "
     "partitions. Use a key of the data instead.",
