@@ -221,13 +221,14 @@ _REFUSALS: dict[str, tuple[str, str]] = {
 # ------------------------------------------------------------------------------------------------ reasons
 
 _REMEDIES: dict[Reason, str] = {
-    Reason.OPERATOR: "Look for the operator in the support tables. Samples, recursive CTEs, RDDs and JDBC "
-    "sources run on Spark.",
+    Reason.OPERATOR: "Look for the operator in the support tables. Samples, recursive CTEs, RDDs and JDBC sources run "
+    "on Spark.",
     Reason.EXPRESSION: "Use another function if one does the same. With transport local, most expressions are "
     "evaluated by Spark's code inside the native plan; see `NO_JVM_AT_THE_WORKERS` for other transports.",
     Reason.ARGUMENT_TYPES: "Cast the arguments to a type that the support tables list.",
     Reason.ARGUMENT_VALUE: "The detail names the constant or option. Another one may be native.",
-    Reason.DATA_TYPE: "Do not select columns of this type if you do not need them, or cast them to another one.",
+    Reason.DATA_TYPE: "Do not select columns of this type if you do not need them, or cast them to a type that the "
+    "support tables list.",
     Reason.CAST: "Use transport local, where Spark's code evaluates the cast, or cast in two steps.",
     Reason.AGGREGATE: "Compute it in a query of its own, so that the rest is native.",
     Reason.WINDOW: "Write the frame with ROWS, or with RANGE over one numeric column.",
@@ -237,17 +238,18 @@ _REMEDIES: dict[Reason, str] = {
     Reason.FILE_OPTION: "The detail names the option. `docs/formats.md` lists native values of all of them.",
     Reason.DATA_SOURCE: "Python data sources are native; other connectors run on Spark. The rest of the query may be "
     "native if it is worth a hand-over.",
-    Reason.PYTHON: "Use functions without accumulators and TaskContext. Start daemons with `--python-functions`.",
+    Reason.PYTHON: "Use functions without accumulators or TaskContext. "
+    "Start worker daemons with `--python-functions`.",
     Reason.TIME_ZONE: "Set `spark.sql.session.timeZone=UTC`, or use transport local, where Spark's code evaluates it.",
     Reason.NONDETERMINISTIC: "`rand()`, `uuid()`, `monotonically_increasing_id()` and the like depend on Spark's "
     "partitions. Use a key of the data instead.",
     Reason.ORDER: "Repeat the ORDER BY directly below the operator that needs it, or remove it if nothing does.",
     Reason.NO_JVM: "Use transport local, or leave the operator to Spark.",
     Reason.CAPTURE: "Please report the plan (`df.explain(True)`): a release of Spark may have changed a class.",
-    Reason.CACHED_BY_SPARK: "Nothing: the next query reads the rows natively, unless the frame is too large "
-    "(`docs/caching.md`).",
     Reason.ACTION: "Actions such as `foreach`, `rdd` and `checkpoint` have no native form. Use `collect`, `toArrow` or "
     "a write where you can.",
+    Reason.CACHED_BY_SPARK: "Nothing: the next query over the frame is native. See `docs/caching.md` for which frames "
+    "this concerns.",
     Reason.DISABLED: "Call `volley.enable(spark)`, and remove `spark.volley.enabled=false`.",
     Reason.MIXED: "Nothing, or remove what is not native: the other reasons name it.",
     Reason.REPLAY: "If Spark raises the same error, correct the data. If it does not, the query ran twice: guard the "

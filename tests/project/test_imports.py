@@ -30,6 +30,7 @@ ORDER = [
     "token_headers",
     "security",
     "machine",
+    "allocator",
     "own_token",
     "runtime",
     "events",

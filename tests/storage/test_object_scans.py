@@ -180,15 +180,14 @@ def test_changed_objects(spark: SparkSession, s3a: S3a, bucket: Bucket, tmp_path
     bucket.upload(old, "changed/1.parquet")
     bucket.upload(new, "next/1.parquet")
     frame = spark.read.parquet(s3a.url("changed"))
+    files = bucket.file_system()
     replaced = threading.Event()
 
     def replace(request: Request) -> Fault | None:
         reads = [request for request in proxy.requests if request.reads_data]
         if len(reads) == 3 and not replaced.is_set():
             replaced.set()
-            bucket.file_system().copy_file(
-                f"{bucket.name}/next/1.parquet", f"{bucket.name}/changed/1.parquet"
-            )
+            files.copy_file(f"{bucket.name}/next/1.parquet", f"{bucket.name}/changed/1.parquet")
         return None
 
     with faulty_proxy(bucket.port, replace) as proxy:
