@@ -28,7 +28,8 @@ from volley.testing.session import conf
 ROWS = """SELECT id AS n, CAST(id % 100 AS TINYINT) AS b, CAST(id AS INT) AS i, id % 3 = 0 AS t, id / 7 AS d,
 CAST(id AS DECIMAL(20, 3)) AS x, CONCAT('é', id) AS s, IF(id % 5 = 0, NULL, CAST(id AS STRING)) AS maybe,
 DATE_ADD(DATE'1999-12-31', CAST(id AS INT)) AS day, TIMESTAMP_SECONDS(id * 1000003 - 2000000000) AS at,
-NAMED_STRUCT('a', id, 'b', CAST(id AS STRING)) AS st, ARRAY(id, id + 1) AS list, CAST(id % 4 AS INT) AS p
+NAMED_STRUCT('a', id, 'b', CAST(id AS STRING)) AS st, ARRAY(id, id + 1) AS list, MAP(CAST(id AS STRING), id) AS m,
+MAKE_DT_INTERVAL(0, 0, 0, id) AS span, CAST(id % 4 AS INT) AS p
 FROM range(20000)"""
 
 
