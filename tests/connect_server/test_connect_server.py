@@ -87,7 +87,7 @@ QUERIES = {
                date_add(date'2020-02-28', cast(id as int)) as day, timestamp_seconds(id * 86399) as t,
                cast(timestamp'2021-01-01 00:00:00' as timestamp_ntz) as ntz, encode(cast(id as string), 'utf-8') as raw,
                array(id, null) as list, named_struct('x', id, 'y', timestamp_seconds(id)) as pair, null as nothing,
-               array(named_struct('z', cast(id as char(3)))) as nested
+               map('k', timestamp_seconds(id)) as by_key, array(named_struct('z', cast(id as char(3)))) as nested
         from range(5)
     """,
     "no rows": "select id, cast(id as string) as s from range(10) where id > 50",

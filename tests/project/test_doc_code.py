@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -98,7 +99,10 @@ def test_python_code_runs(
     (events / "day=2024-02-29").mkdir(parents=True)
     pq.write_table(pa.table({"n": [1, 2]}), events / "day=2024-02-29" / "part-0.parquet")
     # Paths of pages are relative to a folder that Spark's JVM is not in.
-    paths = {'"orders"': f'"{tmp_path}/orders"', '"/data/events"': f'"{events}"'}
+    lineitem = {"l_shipdate": [date(1994, 1, 1)], "l_returnflag": ["R"], "l_tax": [0.1]}
+    pq.write_table(pa.table(lineitem), tmp_path / "lineitem")
+    paths = {f'"{name}"': f'"{tmp_path / name}"' for name in ("orders", "lineitem")}
+    paths['"/data/events"'] = f'"{events}"'
     names: dict[str, Any] = {
         "__name__": "documentation",
         **{"spark": spark, "volley": volley, "F": F, "pa": pa, "pytest": pytest, "url": url},

@@ -16,6 +16,13 @@ pytest.importorskip("mkdocs")
 ROOT = Path(__file__).parents[2]
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    # Decisions are listed on their own page.
+    assert {page for page in pages if not page.startswith("decisions/0")} <= listed
+
+
 @pytest.mark.slow
 def test_the_site_is_built(tmp_path: Path) -> None:
     built = subprocess.run(

@@ -71,7 +71,10 @@ class Explanation:
         others = "".join(
             f"<div><small>{escape(str(reason))}</small></div>" for reason in self._other_reasons()
         )
-        return f'<div style="font-family:monospace"><b>{escape(self._headline())}</b>{rows}{others}</div>'
+        return (
+            '<details open style="font-family:monospace">'
+            f"<summary><b>{escape(self._headline())}</b></summary>{rows}{others}</details>"
+        )
 
     def _ipython_display_(self) -> None:
         show_at_end(self)
@@ -120,7 +123,8 @@ class Explanation:
 
 
 _MARKS = {True: "✓", False: "✗"}
-_COLOURS = {True: "#1b5e20", False: "#b00020"}
+# Legible on light and on dark pages.
+_COLOURS = {True: "#2b8a3e", False: "#e03131"}
 
 
 def explain(frame: DataFrame) -> Explanation:
