@@ -44,7 +44,7 @@ def run(
     """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
     with Query(frame.sparkSession, action) as query:
         execution = frame._jdf.queryExecution()
-        decision = query.decide(lambda decider: decider.decide(execution))
+        decision = query.decide(lambda decider: decider.decide(execution, collects=True))
         query.list_in_spark_ui(decision, execution)
 
         def natively() -> Answer[Value]:
@@ -83,7 +83,7 @@ def _stream(
     # Rows are taken between other work of this thread, so the jobs of the query cannot be told apart by a tag.
     with Query(frame.sparkSession, action, ApplicationTasks) as query:
         execution = frame._jdf.queryExecution()
-        decision = query.decide(lambda decider: decider.decide(execution, subplans=False))
+        decision = query.decide(lambda decider: decider.decide(execution, subplans=False, collects=True))
         query.list_in_spark_ui(decision, execution)
 
         def natively() -> Answer[Chunks]:

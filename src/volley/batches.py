@@ -63,4 +63,9 @@ def conform(array: pa.Array, target: pa.DataType) -> pa.Array:
         values = conform(array.values, target.value_type)
         buffers = array.buffers()[:2]
         return pa.Array.from_buffers(target, len(array), buffers, -1, array.offset, [values])
+    if pa.types.is_map(target) and pa.types.is_map(array.type):
+        children = [conform(array.keys, target.key_type), conform(array.items, target.item_type)]
+        fields = [target.key_field, target.item_field]
+        entries = pa.StructArray.from_arrays(children, fields=fields)
+        return pa.Array.from_buffers(target, len(array), array.buffers()[:2], -1, array.offset, [entries])
     return array.cast(target)

@@ -35,6 +35,7 @@ from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.plan.reader import Reading
+from volley.plan.types import is_collected
 from volley.recent import Recent
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
@@ -120,6 +121,14 @@ def _is_worth_keeping(decision: Decision, captured: _Captured, text: str) -> boo
     return not any("#" in attribute.name for attribute in decision.output)
 
 
+def _not_collected(decision: Decision) -> Unsupported | None:
+    """A column of the result that Python has no values for."""
+    for column in decision.output if decision.plan is not None else ():
+        if not is_collected(column.type):
+            return Unsupported(Reason.DATA_TYPE, column.name, str(column.type))
+    return None
+
+
 def _python_access(deployment: Deployment) -> PythonAccess:
     if not deployment.runs_python:
         return PythonAccess.NONE
@@ -151,11 +160,13 @@ class Decider:
         execution: Java,
         *,
         subplans: bool = True,
+        collects: bool = False,
         finish: Callable[[Node], Node] | None = None,
     ) -> Decision:
         """The decision on a QueryExecution. Errors of Spark's own planning are raised as Spark raises them.
 
-        Without `subplans` Spark never runs the top of a query over native parts. `finish` adds to the captured plan
+        Without `subplans` Spark never runs the top of a query over native parts. With `collects` Python gets its rows,
+        and Spark says what it says of types that Python does not have. `finish` adds to the captured plan
         what Spark's own plan does not have.
         """
         physical = execution.executedPlan()
@@ -181,6 +192,8 @@ class Decider:
             )
             if is_kept:
                 _native_before.put(key, decision)
+        if collects and (refusal := _not_collected(decision)) is not None:
+            return self._on_spark(refusal, planned)
         return replace(
             self._portable(decision),
             planning_seconds=planned - self._started,

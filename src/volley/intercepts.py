@@ -22,7 +22,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.merge import MergeIntoWriter
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
-from pyspark.sql.types import StructType
+from pyspark.sql.types import CalendarIntervalType, StructType, YearMonthIntervalType
 
 from volley import actions
 from volley.batches import empty_batch
@@ -153,13 +153,33 @@ def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -
     if not frame.columns and not current().keeps_rows_without_columns:
         return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
 
+    shown = _with_texts(frame)
+
     def native(result: NativeResult) -> str:
         # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
-        table = result.table(arrow_schema(frame.schema))
-        return original(frame.sparkSession.createDataFrame(table, frame.schema))
+        table = result.table(arrow_schema(shown.schema))
+        return original(shown.sparkSession.createDataFrame(table, shown.schema))
 
     # One more than is shown, so that Spark says that there are more.
-    return actions.run(frame.limit(rows + 1), "show", native=native, spark=lambda: original(frame))
+    return actions.run(shown.limit(rows + 1), "show", native=native, spark=lambda: original(frame))
+
+
+def _with_texts(frame: DataFrame) -> DataFrame:
+    """The frame with texts for intervals that no Arrow data of Python can hold. Shown, they look the same."""
+    held = [isinstance(field.dataType, _ONLY_SHOWN) for field in frame.schema]
+    names = frame.columns
+    if not any(held) or len(set(map(str.lower, names))) < len(names):
+        return frame
+    columns = [F.col(f"`{name.replace('`', '``')}`") for name in names]
+    return frame.select(
+        *(
+            column.cast("string").alias(name) if odd else column
+            for name, column, odd in zip(names, columns, held, strict=True)
+        )
+    )
+
+
+_ONLY_SHOWN = (YearMonthIntervalType, CalendarIntervalType)
 
 
 def _is_eager(frame: DataFrame) -> bool:

@@ -72,7 +72,10 @@ def slow(value: str) -> Any:
 def last_query(spark: SparkSession, client: ConnectClient) -> QueryReport:
     local = find_by_id(spark.sparkContext, client.context.user_id, client.session)
     assert local is not None
-    report = session_state.latest(session_state.session_id(local.session))
+    session = session_state.session_id(local.session)
+    # It is made after the client has its answer.
+    eventually(lambda: session_state.latest(session) is not None)
+    report = session_state.latest(session)
     assert report is not None
     return report
 

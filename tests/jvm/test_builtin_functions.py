@@ -54,7 +54,6 @@ _NOT_DETERMINISTIC = frozenset(
         "window",
         "session_window",
         "window_time",
-        "json_tuple",
         "schema_of_variant_agg",
         "vector_avg",
         "vector_sum",
@@ -90,7 +89,7 @@ _GROUPS = [
     "xml",
 ]
 # Their values, or many of them, are of types that native plans do not carry.
-_NOT_CARRIED = {"map", "variant", "st", "avro", "protobuf"}
+_NOT_CARRIED = {"st", "avro", "protobuf"}
 
 
 @dataclass(frozen=True)

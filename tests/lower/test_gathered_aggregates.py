@@ -45,6 +45,15 @@ QUERIES = (
     # Few values are counted, more are corrected, many are estimated.
     "select id % 13, approx_count_distinct(id), approx_count_distinct(cast(id as string), 0.2),"
     " approx_count_distinct(id, 0.02) from range(26000) group by 1",
+    "select * from (select k, s, l from t) pivot (sum(l) x, max(s) y for k in (0, 1, 7, null))",
+    "select * from (select s, k, b from t) pivot (count(b) for s in ('a', '', null, 'b'))",
+    "select * from (select k, dt, struct(id, s) o from t)"
+    " pivot (max(o) for dt in (date'2024-01-01', date'1999-12-31'))",
+    "select k, percentile_approx(id, 0.5), percentile_approx(l, array(0.0, 0.1, 0.5, 0.77, 1.0)),"
+    " percentile_approx(dt, 0.3), percentile_approx(ts, 0.9, 500), percentile_approx(id, 0.004, 250) from t group by k",
+    "select percentile_approx(id, array(0.00005, 0.2, 0.99995)),"
+    " approx_percentile(f, 0.3) filter (where f between 1 and 9) from t",
+    "select id % 3, percentile_approx(id, array(0.1, 0.5, 0.999)) from range(9000) group by 1",
     "select k, listagg(s, ',') within group (order by s desc), listagg(cast(id as string)) within group (order by id)"
     " from t group by k",
     "select k, listagg(distinct s, '|') within group (order by s) from t group by k",
@@ -102,7 +111,7 @@ def test_spark_decides_what_depends_on_the_order_of_rows(tables: SparkSession, q
         "select id % 200, collect_list(id) from range(2000) group by 1",
         "select collect_set(f) from t",
         "select k, collect_list(s), count(distinct l) from t group by k",
-        "select percentile_approx(id, 0.5) from t",
+        "select percentile_approx(id, 0.5) from range(10000000)",
     ],
 )
 def test_what_spark_runs(tables: SparkSession, query: str) -> None:

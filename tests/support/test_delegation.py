@@ -41,6 +41,10 @@ class Programs:
         self.read.append((call.function, [getattr(part, "name", "?") for part in read]))
         return len(self.read)
 
+    def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> int | str:
+        self.read.append((" ".join(call.function for call in calls), [getattr(p, "name", "?") for p in read]))
+        return len(self.read)
+
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
         return 100
 
@@ -177,3 +181,18 @@ def test_casts_of_text_have_a_program_for_unusual_texts() -> None:
     found = rewritten(cast, Programs())
     assert isinstance(found, Call)
     assert (found.function, found.option("program")) == ("Cast", 100)
+
+
+def test_several_parts_of_a_projection_cross_together() -> None:
+    guarded = Call("If", (Call("IsNull", (S,), BOOLEAN), unknown("Slow", S), S), STRING)
+    parts = (concat(unknown("Format", T), S), unknown("Format", T), unknown("Sound", S), guarded)
+    programs = Programs()
+    plan = delegate_to_jvm(
+        Project(tuple(Alias(9 + place, "x", part) for place, part in enumerate(parts)), SCAN),
+        programs,
+        nothing,
+    )
+    assert isinstance(plan, Project)
+    assert programs.read[-1] == ("Format Format Sound", ["t", "s"])
+    assert [names(expression) for expression in plan.expressions[:3]] == [["Format, Format, Sound"]] * 3
+    assert names(plan.expressions[3]) == ["Slow"]

@@ -127,7 +127,7 @@ def test_an_order_stays_with_spark() -> None:
 
 def test_whoever_sees_how_rows_are_spread_reads_spark_alone() -> None:
     """An aggregate of Spark's own, and an operator that is given rows by the task."""
-    sketch = Call("ApproximatePercentile", (TOTAL,), LONG)
+    sketch = Call("HllSketchAgg", (TOTAL,), LONG)
     call = AggregateCall(sketch, AggregateMode.PARTIAL, False, None, TOTAL.id)
     below = pair(SCAN)
     assert subplans(Aggregate((), (call,), (STATE,), (STATE,), below), anywhere) is None

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from volley.plan import own_ids
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
-from volley.plan.types import BOOLEAN, NULL, is_carried, parse_type
+from volley.plan.types import BOOLEAN, NULL, is_shared, parse_type
 
 # What rows without columns carry between the engines, so that their number does: a constant.
 ROW = Attribute(own_ids.CROSSING_ROW, "row", BOOLEAN, nullable=False)
@@ -29,7 +29,7 @@ def stands_for_a_query(spark: SparkSession, physical: Java) -> bool:
     if any(_id(attribute) not in have for attribute in attributes):
         return False
     types = [parse_type(_type(attribute)) for attribute in attributes]
-    return all(is_carried(kind) and kind != NULL for kind in types)
+    return all(is_shared(kind) and kind != NULL for kind in types)
 
 
 def logical_of(physical: Java) -> Java:

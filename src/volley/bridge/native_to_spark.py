@@ -29,7 +29,7 @@ from volley.lower.scope import distinct
 from volley.plan.capture import Origins
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
-from volley.plan.types import is_carried, to_arrow
+from volley.plan.types import is_shared, to_arrow
 from volley.support.reasons import Unsupported
 from volley.support.split import subplans
 
@@ -181,7 +181,7 @@ def spark_part(
     found = subplans(plan, lambda node: _can_stand(spark, origins.of(node)))
     if found is None or isinstance(found, Unsupported):
         return found
-    if not all(is_carried(attribute_of(attribute).type) for attribute in items(logical.output())):
+    if not all(is_shared(attribute_of(attribute).type) for attribute in items(logical.output())):
         return None
     # Who depends on how rows are spread over Spark's tasks, or on their order, would see another spread.
     if not logical.deterministic():

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from volley.batches import conform, table_without_columns
 from volley.plan.expressions import Attribute
-from volley.plan.types import to_arrow
+from volley.plan.types import to_arrow, to_result
 
 
 class NativeResult:
@@ -18,8 +18,9 @@ class NativeResult:
 
     def __init__(self, batches: Iterator[pa.RecordBatch], output: tuple[Attribute, ...]) -> None:
         self.schema = pa.schema(
-            [pa.field(column.name, to_arrow(column.type), column.nullable) for column in output]
+            [pa.field(column.name, to_result(column.type), column.nullable) for column in output]
         )
+        self._types = [to_arrow(column.type) for column in output]
         self.rows = 0
         self._batches = batches
 
@@ -57,7 +58,7 @@ class NativeResult:
             # They may carry a column that only keeps their number.
             return table_without_columns(sum(batch.num_rows for batch in batches))
         columns = [
-            pa.chunked_array([batch.column(index) for batch in batches], self.schema.field(index).type)
+            pa.chunked_array([batch.column(index) for batch in batches], self._types[index])
             for index in range(len(schema))
         ]
         # By position, since names may repeat.

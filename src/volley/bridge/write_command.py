@@ -22,7 +22,7 @@ from volley.formats import WRITABLE
 from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequest
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
-from volley.plan.types import NULL, ArrayType, DataType, StructType, is_carried, parse_type
+from volley.plan.types import NULL, ArrayType, DataType, StructType, is_shared, parse_type
 from volley.support.reasons import Reason, Unsupported
 from volley.worker.files import folder
 
@@ -131,7 +131,7 @@ class _Reader:
         command = self._command
         columns, schema = self._columns()
         for column in columns:
-            if not is_carried(column.type) or _holds(column.type, NULL):
+            if not is_shared(column.type) or _holds(column.type, NULL):
                 return Unsupported(Reason.DATA_TYPE, column.name, str(column.type))
         positions, names = self._partitions()
         files = self._file_plan(columns, schema, positions)

@@ -25,6 +25,7 @@ from volley.plan.types import (
     BINARY,
     BYTE,
     DATE,
+    DAY_TIME_INTERVALS,
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -36,6 +37,7 @@ from volley.plan.types import (
     ArrayType,
     DataType,
     DecimalType,
+    MapType,
     StructField,
     StructType,
     contains_any,
@@ -212,6 +214,8 @@ _READABLE: dict[DataType, frozenset[pa.DataType]] = {
     BINARY: frozenset({pa.binary(), pa.large_binary(), pa.binary_view()}),
     DATE: frozenset({pa.date32()}),
     TIMESTAMP_NTZ: frozenset({pa.timestamp("us"), pa.timestamp("ms"), pa.date32()}),
+    # Arrow's writers keep durations as numbers, and say so in metadata that Spark does not read.
+    **dict.fromkeys(DAY_TIME_INTERVALS, frozenset({pa.int64(), pa.duration("us")})),
 }
 
 
@@ -234,6 +238,12 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
             return pa.types.is_struct(found) and _has_fields(found, fields)
         case ArrayType(element, _):
             return pa.types.is_list(found) and _readable(found.value_type, element, False)
+        case MapType(key, value, _):
+            return (
+                pa.types.is_map(found)
+                and _readable(found.key_type, key, False)
+                and _readable(found.item_type, value, False)
+            )
         case DecimalType(precision, scale) if pa.types.is_decimal(found):
             return bool(found.scale <= scale and found.precision - found.scale <= precision - scale)
         case DecimalType(precision, scale):

@@ -32,9 +32,13 @@ import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.CreateNamedStruct;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Generator;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.JsonTuple;
 import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.MutableProjection;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
@@ -44,16 +48,22 @@ import org.apache.spark.sql.catalyst.expressions.SpecificInternalRow;
 import org.apache.spark.sql.catalyst.expressions.Unevaluable;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DayTimeIntervalType;
 import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.YearMonthIntervalType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.Utils;
 
 /**
@@ -115,26 +125,31 @@ public final class ExpressionServer {
         }
 
         /**
-         * Prepares the first of `parts` as the program `number`; the others are its arguments, in the order of the
-         * columns of its batches. Returns null, the number of an equal program as text, or why this one is refused.
+         * Prepares the first `roots` of `parts` as the program `number`; the others are its arguments, in the order of
+         * the columns of its batches. Several roots are the fields f0, f1, ... of a struct. Returns null, the number of
+         * an equal program as text, or why this one is refused.
          */
-        public String prepare(int number, List parts) {
-            Expression root = (Expression) parts.get(0);
+        public String prepare(int number, int roots, List parts) {
             StructType input = new StructType();
             Map ordinals = new IdentityHashMap();
             Map columns = new ConcurrentHashMap();
-            for (int i = 1; i < parts.size(); i++) {
-                Expression argument = (Expression) parts.get(i);
+            for (int i = 0; i + roots < parts.size(); i++) {
+                Expression argument = (Expression) parts.get(i + roots);
                 boolean isColumn = argument instanceof AttributeReference;
                 boolean nullable = !isColumn || argument.nullable();
-                Object bound = new BoundReference(i - 1, argument.dataType(), nullable);
+                Object bound = new BoundReference(i, argument.dataType(), nullable);
                 ordinals.put(argument, bound);
                 if (isColumn) {
                     columns.put(Long.valueOf(((AttributeReference) argument).exprId().id()), bound);
                 }
-                input = input.add("c" + (i - 1), argument.dataType(), true);
+                input = input.add("c" + i, argument.dataType(), true);
             }
-            Expression whole = (Expression) root.transformDown(new Bind(ordinals, columns));
+            List fields = new ArrayList();
+            for (int i = 0; i < roots; i++) {
+                fields.add(new Literal(UTF8String.fromString("f" + i), DataTypes.StringType));
+                fields.add(((Expression) parts.get(i)).transformDown(new Bind(ordinals, columns)));
+            }
+            Expression whole = roots == 1 ? (Expression) fields.get(1) : new CreateNamedStruct(sequence(fields));
             String refusal = refusal(whole);
             if (refusal != null) {
                 return refusal;
@@ -180,8 +195,9 @@ public final class ExpressionServer {
                         && !variables.contains(((NamedLambdaVariable) part).exprId())) {
                     return "it reads the variable of a lambda around it";
                 }
+                boolean generates = part instanceof Generator && (part != whole || !isPlain((Generator) part));
                 if (part instanceof Nondeterministic || part instanceof PlanExpression || part instanceof Unevaluable
-                        || part instanceof AggregateFunction || part instanceof Generator) {
+                        || part instanceof AggregateFunction || generates) {
                     return part.prettyName() + " needs a task of Spark";
                 }
                 scala.collection.Iterator children = part.children().iterator();
@@ -191,6 +207,15 @@ public final class ExpressionServer {
             }
             return null;
         }
+    }
+
+    private static scala.collection.immutable.Seq sequence(List list) {
+        return scala.jdk.javaapi.CollectionConverters.asScala(list).toList();
+    }
+
+    /** Whether a generator makes rows of each row alone. Others may have more when all rows are through. */
+    private static boolean isPlain(Generator generator) {
+        return generator instanceof JsonTuple;
     }
 
     /** Puts columns of the input in the place of arguments. */
@@ -286,21 +311,59 @@ public final class ExpressionServer {
         private final Schema inputSchema;
         private final Schema outputSchema;
         private final MutableProjection projection;
+        private final Generator generator;
         private final UnsafeProjection toRow;
 
         Evaluator(Program program) {
             // Expressions may have state. A task of Spark has copies of its own, too.
             Expression whole = (Expression) Utils.deserialize(program.bytes, program.classes);
-            inputSchema = arrow(program.input);
-            outputSchema = arrow(new StructType().add("c0", whole.dataType(), true));
-            ArrayList one = new ArrayList();
-            one.add(whole);
-            projection = MutableProjection.create(sequence(one));
-            projection.initialize(0);
-            ArrayList types = new ArrayList();
-            types.add(whole.dataType());
-            projection.target(new SpecificInternalRow(sequence(types)));
-            toRow = hasNested(program.input) ? UnsafeProjection.create(program.input) : null;
+            StructType input = (StructType) carrier(program.input);
+            DataType result = carrier(whole.dataType());
+            inputSchema = arrow(input);
+            outputSchema = arrow(new StructType().add("c0", result, true));
+            generator = whole instanceof Generator ? (Generator) whole : null;
+            if (generator == null) {
+                ArrayList one = new ArrayList();
+                one.add(whole);
+                projection = MutableProjection.create(sequence(one));
+                projection.initialize(0);
+                ArrayList types = new ArrayList();
+                types.add(result);
+                projection.target(new SpecificInternalRow(sequence(types)));
+            } else {
+                projection = null;
+            }
+            toRow = hasNested(input) ? UnsafeProjection.create(input) : null;
+        }
+
+        /** The type with a plain number for intervals and times, which rows of Spark hold as such numbers. */
+        private static DataType carrier(DataType type) {
+            if (type instanceof YearMonthIntervalType) {
+                return DataTypes.IntegerType;
+            }
+            // There is no such class before Spark 4.1.
+            if (type instanceof DayTimeIntervalType || type.typeName().startsWith("time(")) {
+                return DataTypes.LongType;
+            }
+            if (type instanceof ArrayType) {
+                ArrayType array = (ArrayType) type;
+                return new ArrayType(carrier(array.elementType()), array.containsNull());
+            }
+            if (type instanceof MapType) {
+                MapType map = (MapType) type;
+                return new MapType(carrier(map.keyType()), carrier(map.valueType()), map.valueContainsNull());
+            }
+            if (type instanceof StructType) {
+                StructField[] fields = ((StructType) type).fields();
+                StructField[] carried = new StructField[fields.length];
+                for (int i = 0; i < fields.length; i++) {
+                    StructField field = fields[i];
+                    DataType carrier = carrier(field.dataType());
+                    carried[i] = new StructField(field.name(), carrier, field.nullable(), field.metadata());
+                }
+                return new StructType(carried);
+            }
+            return type;
         }
 
         /** Expressions are not made for arrays over Arrow's memory, so those are copied into rows of Spark first. */
@@ -320,10 +383,6 @@ public final class ExpressionServer {
             Schema schema = root.getSchema();
             root.close();
             return schema;
-        }
-
-        private static scala.collection.immutable.Seq sequence(List list) {
-            return scala.jdk.javaapi.CollectionConverters.asScala(list).toList();
         }
 
         void run(ArrowBuf message, WritableByteChannel out) throws IOException {
@@ -349,7 +408,7 @@ public final class ExpressionServer {
                     if (toRow != null) {
                         values = (InternalRow) toRow.apply(values);
                     }
-                    writer.write((InternalRow) projection.apply(values));
+                    writer.write(generator == null ? (InternalRow) projection.apply(values) : generate(values));
                 }
                 writer.finish();
                 ArrowRecordBatch result = new VectorUnloader(output).getRecordBatch();
@@ -362,6 +421,16 @@ public final class ExpressionServer {
                 input.close();
                 output.close();
             }
+        }
+
+        /** The rows that the generator makes of a row, as one array of structs. */
+        private InternalRow generate(InternalRow values) {
+            ArrayList made = new ArrayList();
+            scala.collection.Iterator each = ((scala.collection.IterableOnce) generator.eval(values)).iterator();
+            while (each.hasNext()) {
+                made.add(((InternalRow) each.next()).copy());
+            }
+            return new GenericInternalRow(new Object[] {new GenericArrayData(made.toArray())});
         }
 
         /** A record batch over the memory of its message, without a copy. */

@@ -27,7 +27,7 @@ from volley.plan.capture import Origins
 from volley.plan.expressions import Call, Expression
 from volley.plan.jvm import Java
 from volley.plan.reader import describe_error
-from volley.plan.types import STRING, DataType, contains_any, to_arrow
+from volley.plan.types import STRING, DataType, StructField, StructType, contains_any, to_arrow
 
 _numbers = itertools.count(1)
 
@@ -50,15 +50,17 @@ class Programs:
 
         Equal expressions have one number.
         """
-        parts = self._origins.expressions((call, *read))
+        return self.prepare_together((call,), read)
+
+    def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> int | str:
+        """The number of a program that computes a struct with a field, `f0`, `f1`, ..., for each of several calls."""
+        parts = self._origins.expressions((*calls, *read))
         if parts is None:
             return "it is not an expression of Spark's plan"
         number = next(_numbers)
-        answer = self._compile(number, parts)
-        if isinstance(answer, int):
-            if answer == number:
-                self._add(_Program(number, self._server, [part.type for part in read], call.type))
-            return answer
+        answer = self._compile(number, len(calls), parts)
+        if answer == number:
+            self._add(_Program(number, self._server, [part.type for part in read], result_of(calls)))
         return answer
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
@@ -75,7 +77,7 @@ class Programs:
         number = next(_numbers)
 
         def server() -> ExpressionServer:
-            answer = self._compile(number, parts)
+            answer = self._compile(number, 1, parts)
             if answer != number:
                 raise EvaluationError(str(answer))
             return self._server()
@@ -91,7 +93,7 @@ class Programs:
     def _add(self, program: _Program) -> None:
         self._prepared[program.number] = _programs[program.number] = program
 
-    def _compile(self, number: int, parts: Java) -> int | str:
+    def _compile(self, number: int, roots: int, parts: Java) -> int | str:
         """Let the JVM prepare a program: its number, that of an equal one, or a refusal."""
         try:
             with self._lock:
@@ -99,7 +101,7 @@ class Programs:
                     # The jars that the session has added are found through this loader.
                     classes = self._spark._jsparkSession.sharedState().jarClassLoader()
                     self._java = self._server().java.programs(self._settings(), classes)
-                answer = self._java.prepare(number, parts)
+                answer = self._java.prepare(number, roots, parts)
         except (Py4JError, ServerUnavailable) as error:
             return describe_error(error)
         if answer is None:
@@ -124,6 +126,13 @@ class Programs:
     def seconds(self) -> float:
         """How long threads have waited for the JVM, all together."""
         return sum(program.seconds for program in self._prepared.values())
+
+
+def result_of(calls: Sequence[Call]) -> DataType:
+    """What a program for these calls computes."""
+    if len(calls) == 1:
+        return calls[0].type
+    return StructType(tuple(StructField(f"f{place}", call.type, True) for place, call in enumerate(calls)))
 
 
 class _Program:

@@ -16,6 +16,7 @@ from volley.lower.functions import (  # noqa: F401  (each registers its translat
     decimals,
     digests,
     jvm,
+    maps,
     strings,
     structs,
 )

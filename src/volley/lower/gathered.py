@@ -19,15 +19,22 @@ from datafusion import Expr
 
 from volley.lower.accumulators import Accumulator, Total
 from volley.lower.gathered_sets import approximate_count, collect_set, mode
-from volley.lower.gathered_statistics import MOMENTS, moments, percentiles
-from volley.lower.gathered_values import collect_list, extreme_by, extreme_struct, first_or_last, join_texts
+from volley.lower.gathered_statistics import MOMENTS, approximate_percentiles, moments, percentiles
+from volley.lower.gathered_values import (
+    collect_list,
+    extreme_by,
+    extreme_struct,
+    first_or_last,
+    join_texts,
+    pivot,
+)
 from volley.lower.segments import Finish, segments_of
 from volley.lower.semantics import Kernel, kernel
 from volley.plan.expressions import AggregateCall, Call, Expression, SortKey
 from volley.plan.types import BOOLEAN, LONG, StructType, to_arrow
 
 # The arguments that are gathered, if not all of them; the others are constants.
-_WIDTHS = {"Percentile": 1, "PercentileDisc": 1, "ListAgg": 1}
+_WIDTHS = {"Percentile": 1, "PercentileDisc": 1, "ListAgg": 1, "ApproximatePercentile": 1}
 
 
 def is_gathered(call: AggregateCall) -> bool:
@@ -96,8 +103,10 @@ _FINISHERS: dict[str, Callable[[AggregateCall], Finish]] = {
     "Max": lambda call: extreme_struct(call, largest=True),
     "Percentile": percentiles,
     "PercentileDisc": percentiles,
+    "ApproximatePercentile": approximate_percentiles,
     "Mode": mode,
     "CollectList": lambda call: collect_list(call, _order(call)),
+    "PivotFirst": pivot,
     "ListAgg": lambda call: join_texts(call, _order(call)),
     "HyperLogLogPlusPlus": approximate_count,
     **dict.fromkeys(MOMENTS, moments),

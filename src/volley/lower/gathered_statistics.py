@@ -136,6 +136,57 @@ def percentiles(call: AggregateCall) -> Finish:
     return finish
 
 
+def approximate_percentiles(call: AggregateCall) -> Finish:
+    """percentile_approx of groups so small that Spark's summary keeps every value: it gives one of them then.
+
+    Spark merges values that are closer than `rows / accuracy`, in an order that depends on its partitions.
+    """
+    wanted, accuracy = map(constant_value, call.function.arguments[1:])
+    shares = wanted if isinstance(wanted, list) else [wanted]
+    error = 1.0 / accuracy
+
+    def finish(segments: Segments) -> pa.Array:
+        present = drop_nulls(segments)
+        (values,) = present.columns
+        _refuse_inexact(values)
+        counts = present.counts
+        if len(counts) and 2 * counts.max() >= accuracy:
+            raise ExactnessError("more values than percentile_approx keeps")
+        order = np.lexsort((order_codes(values), present.groups))
+        absent = ~present.present
+        found = []
+        for share in shares:
+            rank = np.ceil(counts * share).astype(np.int64) - 1
+            place = np.zeros_like(rank) if share <= error else counts - 1 if share >= 1 - error else rank
+            row = order[np.clip(present.starts + place, 0, len(order) - 1)] if len(order) else counts
+            found.append(values.take(pa.array(np.where(absent, 0, row), mask=absent)))
+        if not isinstance(call.type, ArrayType):
+            return found[0]
+        size, width = present.size, len(shares)
+        places = np.arange(size * width).reshape(width, size).T.ravel()
+        flat = pa.concat_arrays(found).take(pa.array(places))
+        offsets = np.arange(0, size * width + 1, width, dtype=np.int32)
+        mask = pa.array(absent) if absent.any() else None
+        return pa.ListArray.from_arrays(pa.array(offsets), flat, type=to_arrow(call.type), mask=mask)
+
+    return finish
+
+
+# Spark's summaries hold doubles.
+_LARGEST_EXACT = 2**53
+
+
+def _refuse_inexact(values: pa.Array) -> None:
+    if pa.types.is_floating(values.type):
+        _refuse_negative_zero(values)
+        if np.isnan(floats(values)).any():
+            raise ExactnessError("NaN, which summaries keep anywhere")
+    elif values.type.bit_width == 64:
+        numbers = values.view(pa.int64()).to_numpy(zero_copy_only=False)
+        if len(numbers) and max(abs(int(numbers.min())), abs(int(numbers.max()))) > _LARGEST_EXACT:
+            raise ExactnessError("numbers that doubles do not hold")
+
+
 def _percentile(
     present: Segments, values: pa.Array, codes: Any, order: Any, share: float, discrete: bool
 ) -> Any:

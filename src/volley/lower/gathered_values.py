@@ -14,6 +14,7 @@ from volley.lower.segments import Finish, Segments, drop_nulls, order_codes, sor
 from volley.lower.semantics import ExactnessError
 from volley.plan.expressions import AggregateCall, Literal, SortKey
 from volley.plan.types import to_arrow
+from volley.support.aggregates import pivot_values
 
 
 def extreme_by(call: AggregateCall, largest: bool) -> Finish:
@@ -48,6 +49,32 @@ def extreme_struct(call: AggregateCall, largest: bool) -> Finish:
         order = np.lexsort((order_codes(values, not largest), present.groups))
         first = order[np.minimum(present.starts, max(len(order) - 1, 0))] if len(order) else present.starts
         return values.take(pa.array(first, mask=~present.present))
+
+    return finish
+
+
+def pivot(call: AggregateCall) -> Finish:
+    """For each value of PIVOT, the second argument of the row that has it as its first: there is one at most."""
+    function = call.function
+    kind = function.arguments[0].type
+    constants = [pa.scalar(value, to_arrow(kind)) for value in pivot_values(function) or ()]
+    wanted = to_arrow(call.type)
+
+    def finish(segments: Segments) -> pa.Array:
+        by, values = segments.columns
+        places = np.full(len(by), -1)
+        for place, constant in enumerate(constants):
+            same = pc.equal(by, constant) if constant.is_valid else by.is_null()
+            places[same.fill_null(False).to_numpy(zero_copy_only=False)] = place
+        rows = np.flatnonzero((places >= 0) & valid(values))
+        cells = segments.groups[rows] * len(constants) + places[rows]
+        if len(np.unique(cells)) < len(cells):
+            raise ExactnessError("several rows for one cell of a PIVOT")
+        found = np.full(segments.size * len(constants), -1)
+        found[cells] = rows
+        offsets = np.arange(0, len(found) + 1, len(constants), dtype=np.int32)
+        taken = values.take(pa.array(np.maximum(found, 0), mask=found < 0))
+        return pa.ListArray.from_arrays(pa.array(offsets), taken, type=wanted)
 
     return finish
 

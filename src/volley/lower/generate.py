@@ -32,6 +32,8 @@ from volley.plan.types import (
     BOOLEAN,
     NULL,
     ArrayType,
+    MapType,
+    StructField,
     StructType,
     to_arrow,
 )
@@ -98,14 +100,34 @@ _POSITION, _ELEMENT = "position", "element"
 
 
 def _explode(node: Generate) -> tuple[_Lists, _Columns]:
+    if isinstance(node.arguments[0].type, MapType):
+        return _entries(node, node.generated)
     lists, columns = _elements(node)
     return lists, columns | {node.generated[0].id: col(_ELEMENT)}
 
 
 def _pos_explode(node: Generate) -> tuple[_Lists, _Columns]:
-    place, element = node.generated
-    lists, columns = _elements(replace(node, position=node.position or place))
+    place, *made = node.generated
+    node = replace(node, position=node.position or place)
+    if isinstance(node.arguments[0].type, MapType):
+        lists, columns = _entries(node, tuple(made))
+        return lists, columns | {place.id: col(_POSITION)}
+    (element,) = made
+    lists, columns = _elements(node)
     return lists, columns | {place.id: col(_POSITION), element.id: col(_ELEMENT)}
+
+
+def _entries(node: Generate, made: tuple[Attribute, ...]) -> tuple[_Lists, _Columns]:
+    """The keys and the values of a map, as the fields of its entries."""
+    (entries,) = node.arguments
+    assert isinstance(entries.type, MapType)
+    fields = (
+        StructField("key", entries.type.key, False),
+        StructField("value", entries.type.value, entries.type.value_contains_null),
+    )
+    kind = ArrayType(StructType(fields), False)
+    listed = Call("MapEntries", (entries,), kind)
+    return _inline(replace(node, arguments=(listed,), generated=made))
 
 
 def _inline(node: Generate) -> tuple[_Lists, _Columns]:

@@ -16,7 +16,7 @@ from volley.lower.expressions import column_name, lower_expression
 from volley.lower.generate import lower_generate, without_implied_checks
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
-from volley.lower.order_keys import is_computed, order_operand
+from volley.lower.order_keys import is_computed, order_operand, split_structs
 from volley.lower.recent_frames import keep_frame, recent_frame
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, Streamed, arrow_schema, column, distinct, read_schema
@@ -173,6 +173,7 @@ def _sort(
 
     Computed keys become columns first: DataFusion cannot track an order by a Python function through its plans.
     """
+    keys = tuple(split_structs(keys))
     names = [f"order{place}" for place in range(len(keys))]
     kept = [column(attribute) for attribute in distinct(node.output)]
     operands = {name: order_operand(key, node) for name, key in zip(names, keys, strict=True)}

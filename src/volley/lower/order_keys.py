@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pyarrow as pa
@@ -10,9 +11,9 @@ from datafusion import Expr, ScalarUDF, udf
 
 from volley.lower.expressions import lower_expression
 from volley.lower.semantics import sort_operand
-from volley.plan.expressions import Alias, Attribute, Expression, Literal, SortKey, attribute_of
+from volley.plan.expressions import Alias, Attribute, Call, Expression, Literal, SortKey, attribute_of
 from volley.plan.nodes import FileScan, Node, Project, TopN, Union
-from volley.plan.types import to_arrow
+from volley.plan.types import BOOLEAN, StructType, to_arrow
 
 
 def order_operand(key: SortKey, node: Node) -> Expr:
@@ -25,6 +26,26 @@ def order_operand(key: SortKey, node: Node) -> Expr:
     if isinstance(key.child, Attribute) and _is_constant_in_a_branch(node, key.child.id):
         return _opaque(to_arrow(key.type))(operand)
     return operand
+
+
+def split_structs(keys: Iterable[SortKey]) -> Iterator[SortKey]:
+    """The keys, with the fields of a struct in its place, behind a key that puts NULL structs first or last.
+
+    Spark compares structs field by field, with NULL as the smallest value of a field.
+    """
+    for key in keys:
+        if not isinstance(key.type, StructType):
+            yield key
+            continue
+        yield SortKey(Call("IsNotNull", (key.child,), BOOLEAN), key.nulls_first, key.nulls_first)
+        yield from split_structs(
+            SortKey(
+                Call("GetStructField", (key.child,), field.type, options=(("ordinal", ordinal),)),
+                ascending=key.ascending,
+                nulls_first=key.ascending,
+            )
+            for ordinal, field in enumerate(key.type.fields)
+        )
 
 
 def is_computed(key: SortKey, node: Node) -> bool:

@@ -30,8 +30,8 @@ class ExactnessError(ValueError):
 
 def constant(value: Any, arrow_type: pa.DataType) -> Expr:
     """A literal of exactly this type: DataFusion would give an untyped one a wider type than Spark."""
-    if value is None and pa.types.is_list(arrow_type):
-        # DataFusion cannot build a literal of a NULL list.
+    if value is None and (pa.types.is_list(arrow_type) or pa.types.is_map(arrow_type)):
+        # DataFusion cannot build a literal of a NULL list or map.
         return df_literal(pa.scalar(None, pa.null())).cast(arrow_type)
     return df_literal(pa.scalar(value, type=arrow_type))
 

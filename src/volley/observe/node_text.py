@@ -58,7 +58,7 @@ def describe_jvm_expressions(verdict: NodeVerdict) -> list[str]:
 def delegated_names(verdict: NodeVerdict) -> list[str]:
     """The Catalyst classes of what the JVM evaluates for an operator."""
     calls = [call for expression in traits_of(verdict.node).evaluates for call in delegated(expression)]
-    return list(dict.fromkeys(str(call.option("name")) for call in calls))
+    return list(dict.fromkeys(name for call in calls for name in str(call.option("name")).split(", ")))
 
 
 def outline_node(node: Node) -> str:

@@ -29,6 +29,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
+import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
@@ -57,6 +58,7 @@ import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.UserDefinedType;
@@ -550,8 +552,22 @@ public final class PlanReader {
             if (part instanceof HyperLogLogPlusPlus) {
                 corrections(((HyperLogLogPlusPlus) part).relativeSD());
             }
+            if (part instanceof PivotFirst) {
+                entries.key("values").string(pivotValues((PivotFirst) part));
+            }
             entries.close('}');
             return ended(size, depth + 1);
+        }
+
+        /** The values that become columns, as a list. */
+        private static String pivotValues(PivotFirst pivot) {
+            Text values = new Text();
+            values.open('[');
+            scala.collection.Iterator each = pivot.pivotColumnValues().iterator();
+            while (each.hasNext()) {
+                value(each.next(), pivot.pivotColumn().dataType(), values.next());
+            }
+            return values.close(']').toString();
         }
 
         /** The tables by which Spark corrects the estimates of a sketch of this precision. */
@@ -658,6 +674,12 @@ public final class PlanReader {
                 ArrayType array = (ArrayType) type;
                 out.open('{').key("type").string("array").key("elementType");
                 return json(array.elementType(), out).key("containsNull").bool(array.containsNull()).close('}');
+            }
+            if (type instanceof MapType) {
+                MapType map = (MapType) type;
+                json(map.keyType(), out.open('{').key("type").string("map").key("keyType"));
+                json(map.valueType(), out.key("valueType"));
+                return out.key("valueContainsNull").bool(map.valueContainsNull()).close('}');
             }
             // Users name their own types as they like.
             return out.string(type instanceof UserDefinedType ? "udt" : type.typeName());

@@ -40,6 +40,7 @@ from volley.plan.types import (
     INTEGER,
     INTEGRAL,
     NULL,
+    NUMBERED,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -111,7 +112,7 @@ def scalar(text: str | bool | None, data_type: DataType) -> Scalar:
         return bytes.fromhex(text)
     if data_type == BOOLEAN:
         return text == "true"
-    if data_type in INTEGRAL or data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+    if data_type in INTEGRAL or data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ) or data_type in NUMBERED:
         return int(text)
     if data_type in FRACTIONAL:
         return _SPECIAL_FLOATS[text] if text in _SPECIAL_FLOATS else float(text)
@@ -139,7 +140,7 @@ def _literal(entry: Entry, built: list[Any], types: list[DataType]) -> Expressio
     try:
         return _constant(text, data_type)
     except CaptureError:
-        # Maps, intervals: kept as a call that is in no support table, so explain can name it.
+        # Maps, variants: kept as a call that is in no support table, so Spark's code makes it.
         return Call("Literal", (), data_type)
 
 

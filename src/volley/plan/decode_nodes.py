@@ -147,14 +147,21 @@ def _expand(operator: Operator) -> Node:
     return Expand(operator.all("projections"), operator.all("output"), operator.children[0])
 
 
+# Generators whose rows Spark's code can give as an array. Catalyst says that this is what they are.
+_OF_ONE_ROW = frozenset({"JsonTuple"})
+
+
 @decodes("GenerateExec")
 def _generate(operator: Operator) -> Node:
     generator = operator.one("generator")
     if not isinstance(generator, Call):
         return unknown(operator)
+    function, arguments = generator.function, generator.arguments
+    if function in _OF_ONE_ROW:
+        function, arguments = "Inline", (generator,)
     return Generate(
-        generator.function,
-        generator.arguments,
+        function,
+        arguments,
         operator.all("requiredChildOutput"),
         operator.value("outer"),
         operator.all("generatorOutput"),

@@ -30,7 +30,7 @@ from volley.plan.jvm import Java
 from volley.plan.local_rows import holds_unexpected_nulls, to_ipc
 from volley.plan.nodes import LocalRows, Node, OneRow
 from volley.plan.reader import describe_error, instantiate
-from volley.plan.types import is_carried
+from volley.plan.types import is_readable
 
 # More than this crosses between the JVM and Python more slowly than Spark's tasks would read it.
 MAX_ROWS_BYTES = 64 << 20
@@ -105,7 +105,7 @@ def read_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
         is_one_row = str(scan.name()) == _ONE_ROW
         return OneRow() if is_one_row else unknown(operator, "The rows come from an RDD.")
     output: tuple[Attribute, ...] = operator.all("output")
-    if not all(is_carried(attribute.type) for attribute in output):
+    if not all(is_readable(attribute.type) for attribute in output):
         return unknown(operator, "rows of a type that Volley does not carry")
     found = _cache.get(mark)
     if found is None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from volley.batches import conform, make_batch
 from volley.plan.expressions import Attribute
-from volley.plan.types import ArrayType, DataType, StructType, to_arrow
+from volley.plan.types import ArrayType, DataType, MapType, StructType, to_arrow
 
 
 def to_ipc(batches: Iterable[pa.RecordBatch], output: tuple[Attribute, ...]) -> bytes:
@@ -41,5 +41,11 @@ def holds_unexpected_nulls(array: pa.Array, data_type: DataType, nullable: bool)
             )
         case ArrayType(element, contains_null):
             return holds_unexpected_nulls(array.flatten(), element, contains_null)
+        case MapType(key, value, contains_null):
+            start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+            keys, values = (part.slice(start, end - start) for part in (array.keys, array.items))
+            return holds_unexpected_nulls(keys, key, False) or holds_unexpected_nulls(
+                values, value, contains_null
+            )
         case _:
             return False

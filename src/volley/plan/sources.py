@@ -15,14 +15,14 @@ from volley.plan.jvm import Java, singleton
 from volley.plan.local_data import read_rows
 from volley.plan.local_rows import to_ipc
 from volley.plan.nodes import LocalRows, Node
-from volley.plan.types import is_carried
+from volley.plan.types import is_readable
 
 _ROWS_A_BATCH = 65_536
 
 
 def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
     output: tuple[Attribute, ...] = operator.all("output")
-    if not all(is_carried(attribute.type) for attribute in output):
+    if not all(is_readable(attribute.type) for attribute in output):
         return unknown(operator, "rows of an unsupported type")
     converters = singleton(gateway, "org.apache.spark.sql.execution.arrow.ArrowConverters")
     found = converters.toBatchWithSchemaIterator(

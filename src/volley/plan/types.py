@@ -8,6 +8,7 @@ printed; the support table turns it into a reason.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +59,18 @@ class ArrayType:
 
 
 @dataclass(frozen=True)
-class OtherType:
-    """A Spark type without a native form (maps, intervals, variants, user-defined types, collated strings)."""
+class MapType:
+    key: DataType
+    value: DataType
+    value_contains_null: bool
+
+    def __str__(self) -> str:
+        return f"map<{self.key},{self.value}>"
+
+
+@dataclass(frozen=True)
+class OpaqueType:
+    """A type whose values native operators pass on, but neither compare nor compute with: `variant`, `interval`."""
 
     name: str
 
@@ -67,7 +78,17 @@ class OtherType:
         return self.name
 
 
-DataType = SimpleType | DecimalType | StructType | ArrayType | OtherType
+@dataclass(frozen=True)
+class OtherType:
+    """A Spark type without a native form (user-defined types, collated strings)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DataType = SimpleType | DecimalType | StructType | ArrayType | MapType | OpaqueType | OtherType
 
 BOOLEAN = SimpleType("boolean")
 BYTE = SimpleType("byte")
@@ -82,6 +103,26 @@ DATE = SimpleType("date")
 TIMESTAMP = SimpleType("timestamp")
 TIMESTAMP_NTZ = SimpleType("timestamp_ntz")
 NULL = SimpleType("void")
+
+VARIANT = OpaqueType("variant")
+CALENDAR_INTERVAL = OpaqueType("interval")
+
+YEAR_MONTH_INTERVALS = frozenset(
+    SimpleType(f"interval {fields}") for fields in ("year", "month", "year to month")
+)
+"""In months, as in Catalyst."""
+_UNITS = ("day", "hour", "minute", "second")
+DAY_TIME_INTERVALS = frozenset(
+    SimpleType(f"interval {first}" + (f" to {last}" if last != first else ""))
+    for place, first in enumerate(_UNITS)
+    for last in _UNITS[place:]
+)
+"""In microseconds, as in Catalyst."""
+TIMES = frozenset(SimpleType(f"time({digits})") for digits in range(10))
+"""In nanoseconds since midnight, as in Catalyst."""
+NUMBERED = YEAR_MONTH_INTERVALS | DAY_TIME_INTERVALS | TIMES
+"""Types whose values are Catalyst's numbers, which Arrow orders as Spark orders the values. Only expressions of Spark
+compute with them."""
 
 INTEGRAL = frozenset({BYTE, SHORT, INTEGER, LONG})
 FRACTIONAL = frozenset({FLOAT, DOUBLE})
@@ -100,6 +141,12 @@ _ARROW: dict[SimpleType, pa.DataType] = {
     TIMESTAMP: pa.timestamp("us", tz="UTC"),
     TIMESTAMP_NTZ: pa.timestamp("us"),
     NULL: pa.null(),
+    **dict.fromkeys(YEAR_MONTH_INTERVALS, pa.int32()),
+    **dict.fromkeys(DAY_TIME_INTERVALS | TIMES, pa.int64()),
+}
+_OPAQUE = {
+    VARIANT: pa.struct([pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False)]),
+    CALENDAR_INTERVAL: pa.month_day_nano_interval(),
 }
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
@@ -114,7 +161,9 @@ def parse_type(value: Any) -> DataType:
             return DecimalType(10, 0)
         if match := _DECIMAL.fullmatch(value):
             return DecimalType(int(match[1]), int(match[2]))
-        simple = SimpleType(value)
+        simple, opaque = SimpleType(value), OpaqueType(value)
+        if opaque in _OPAQUE:
+            return opaque
         return simple if simple in _ARROW else OtherType(value)
     if value.get("type") == "struct":
         # Only this metadata marks a collated string, whose comparisons are not bytewise.
@@ -125,6 +174,10 @@ def parse_type(value: Any) -> DataType:
         )
     if value.get("type") == "array":
         return ArrayType(parse_type(value["elementType"]), value["containsNull"])
+    if value.get("type") == "map":
+        return MapType(
+            parse_type(value["keyType"]), parse_type(value["valueType"]), value["valueContainsNull"]
+        )
     return OtherType(str(value.get("type", value)))
 
 
@@ -144,19 +197,82 @@ def is_carried(data_type: DataType) -> bool:
         case ArrayType(element, contains_null):
             # `array()` has elements of no type that are never NULL, which Arrow refuses.
             return is_carried(element) and (contains_null or element != NULL)
-        case SimpleType():
+        case MapType(key, value, contains_null):
+            # `map()` has keys and values of no type.
+            return NULL not in (key, value) and is_carried(key) and is_carried(value)
+        case SimpleType() | OpaqueType():
             return True
+
+
+def is_shared(data_type: DataType) -> bool:
+    """Whether values of this type look alike in Spark's Arrow data and in ours, so that other processes get them."""
+    return is_carried(data_type) and not _holds(data_type, _is_of_our_own)
+
+
+def is_stored(data_type: DataType) -> bool:
+    """Whether Parquet files of Spark hold values of this type as we do: intervals are numbers there, too."""
+    return is_carried(data_type) and not _holds(
+        data_type, lambda part: isinstance(part, OpaqueType) or part in TIMES
+    )
+
+
+def is_readable(data_type: DataType) -> bool:
+    """Whether Arrow data of Spark can become ours: pyarrow does not read its intervals of months."""
+    return is_carried(data_type) and not contains_any(data_type, YEAR_MONTH_INTERVALS)
+
+
+def is_collected(data_type: DataType) -> bool:
+    """Whether Python programs can get values of this type."""
+    return not contains_any(data_type, _NOT_COLLECTED)
+
+
+_NOT_COLLECTED: frozenset[DataType] = YEAR_MONTH_INTERVALS | {CALENDAR_INTERVAL}
+
+
+def _is_of_our_own(data_type: DataType) -> bool:
+    return isinstance(data_type, MapType | OpaqueType) or data_type in NUMBERED
+
+
+def is_comparable(data_type: DataType) -> bool:
+    """Whether the native engine can tell equal values of this type, or inside of it, from others."""
+    return not _holds(data_type, lambda part: isinstance(part, MapType | OpaqueType | OtherType))
+
+
+def _holds(data_type: DataType, test: Callable[[DataType], bool]) -> bool:
+    """Whether the type, or one inside it, passes a test."""
+    if test(data_type):
+        return True
+    match data_type:
+        case StructType(fields):
+            return any(_holds(field.type, test) for field in fields)
+        case ArrayType(element, _):
+            return _holds(element, test)
+        case MapType(key, value, _):
+            return _holds(key, test) or _holds(value, test)
+        case _:
+            return False
 
 
 def contains_any(data_type: DataType, wanted: frozenset[DataType]) -> bool:
     """Whether the type, or one inside it, is among `wanted`."""
+    return _holds(data_type, lambda part: part in wanted)
+
+
+def to_result(data_type: DataType) -> pa.DataType:
+    """The Arrow type of this type in results, which is Spark's."""
     match data_type:
         case StructType(fields):
-            return any(contains_any(field.type, wanted) for field in fields)
-        case ArrayType(element, _):
-            return contains_any(element, wanted)
+            return pa.struct([pa.field(f.name, to_result(f.type), f.nullable) for f in fields])
+        case ArrayType(element, contains_null):
+            return pa.list_(pa.field("element", to_result(element), contains_null))
+        case MapType(key, value, contains_null):
+            return pa.map_(to_result(key), pa.field("value", to_result(value), contains_null))
+        case _ if data_type in DAY_TIME_INTERVALS:
+            return pa.duration("us")
+        case _ if data_type in TIMES:
+            return pa.time64("ns")
         case _:
-            return data_type in wanted
+            return to_arrow(data_type)
 
 
 def to_arrow(data_type: DataType) -> pa.DataType:
@@ -169,5 +285,9 @@ def to_arrow(data_type: DataType) -> pa.DataType:
             return pa.struct([pa.field(f.name, to_arrow(f.type), f.nullable) for f in fields])
         case ArrayType(element, contains_null):
             return pa.list_(pa.field("element", to_arrow(element), contains_null))
+        case MapType(key, value, contains_null):
+            return pa.map_(to_arrow(key), pa.field("value", to_arrow(value), contains_null))
+        case OpaqueType():
+            return _OPAQUE[data_type]
         case OtherType(name):
             raise TypeError(f"{name} has no Arrow type in Volley; the support table must refuse it first")

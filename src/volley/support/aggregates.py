@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pyarrow as pa
 
+from volley.errors import CaptureError
+from volley.plan.decode_expressions import scalar
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -14,6 +17,7 @@ from volley.plan.expressions import (
     Call,
     Expression,
     Literal,
+    Scalar,
     SortKey,
     attribute_of,
 )
@@ -40,6 +44,7 @@ from volley.plan.types import (
     BINARY,
     BOOLEAN,
     DATE,
+    DAY_TIME_INTERVALS,
     FRACTIONAL,
     INTEGRAL,
     LONG,
@@ -47,6 +52,7 @@ from volley.plan.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    YEAR_MONTH_INTERVALS,
     DataType,
     DecimalType,
     SimpleType,
@@ -86,6 +92,8 @@ def _check_order(node: Aggregate, position: int) -> Iterator[Unsupported]:
         case "ListAgg" if call.mode.reads_rows and len(call.function.arguments) < _WITH_ORDER:
             if call.distinct or not _has_few_groups(node):
                 yield Unsupported(Reason.NONDETERMINISTIC, name, "its order depends on Spark's partitions")
+        case "ApproximatePercentile" if call.mode.reads_rows and not _reads_little(node):
+            yield Unsupported(Reason.NONDETERMINISTIC, name, "estimates depend on Spark's partitions")
         case "Mode" if call.mode.reads_rows and call.function.option("reverseOpt") is None:
             if not _reads_little(node):
                 yield Unsupported(Reason.NONDETERMINISTIC, name, "among equally frequent values")
@@ -173,6 +181,8 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
             allowed = _is_comparable(call.arguments[0].type) and is_ordered(call.arguments[1].type)
         case "Percentile" | "PercentileDisc":
             allowed = is_number(call.arguments[0].type) and _has_constant_percentages(call)
+        case "ApproximatePercentile":
+            allowed = call.arguments[0].type in _SUMMARIZED and _has_constant_accuracy(call)
         case "Mode":
             allowed = is_ordered(call.arguments[0].type) and call.arguments[0].type not in FRACTIONAL
         case "CollectSet":
@@ -182,6 +192,8 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
             allowed = not check_expression(hashed) and call.option("biases") is not None
         case "ListAgg":
             allowed = _joins_texts(call)
+        case "PivotFirst":
+            allowed = call.arguments[0].type in _HASHED and pivot_values(call) is not None
         case _:
             allowed = True
     if not allowed:
@@ -200,6 +212,27 @@ _BY_ORDER = frozenset({"MinBy", "MaxBy", "Mode", "CollectSet", "ListAgg"})
 _MOMENTS = frozenset({"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
 # Types whose hash in Java is known, and with it the order of a set.
 _HASHED = frozenset({BOOLEAN, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, *INTEGRAL})
+
+
+_SUMMARIZED = (
+    INTEGRAL | FRACTIONAL | {DATE, TIMESTAMP, TIMESTAMP_NTZ} | YEAR_MONTH_INTERVALS | DAY_TIME_INTERVALS
+)
+
+
+def _has_constant_accuracy(call: Call) -> bool:
+    match call.arguments[2]:
+        case Literal(value, kind) if isinstance(value, int) and kind in INTEGRAL:
+            return value > 0 and _has_constant_percentages(call)
+        case _:
+            return False
+
+
+def pivot_values(call: Call) -> list[Scalar] | None:
+    """The values of PIVOT that become columns; None if one of them is unknown."""
+    try:
+        return [scalar(text, call.arguments[0].type) for text in json.loads(str(call.option("values")))]
+    except (CaptureError, ValueError):
+        return None
 
 
 def _is_comparable(data_type: DataType) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from volley.formats import STREAMED, can_read
@@ -43,10 +43,13 @@ from volley.plan.types import (
     NULL,
     ArrayType,
     DataType,
-    OtherType,
+    StructField,
     StructType,
     contains_any,
     is_carried,
+    is_comparable,
+    is_shared,
+    is_stored,
 )
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
@@ -122,22 +125,24 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
     match node:
         case FileScan():
             yield from _check_scan(node)
-            yield from _check_types(node.output)
+            yield from _check_shared(node.output, is_stored if node.format == "parquet" else is_shared)
         case SourceScan():
             if node.unsupported is not None:
                 yield Unsupported(Reason.DATA_SOURCE, node.name, node.unsupported)
-            yield from _check_types(node.output)
-        case LocalRows() | CachedRows() | Range() | StageInput():
+            yield from _check_shared(node.output)
+        case CachedRows():
+            yield from _check_shared(node.output)
+        case LocalRows() | Range() | StageInput():
             yield from _check_types(node.output)
         case PythonEval():
-            yield from _check_types(node.results)
+            yield from _check_shared((*node.program.columns, *node.results))
         case PythonMap():
-            yield from _check_types(node.output)
+            yield from _check_shared((*node.program.columns, *node.output))
         case PythonGroupMap() | PythonCoGroupMap() | PythonAggregate():
-            yield from _check_types(node.output)
+            yield from _check_shared((*node.program.columns, *node.output))
             yield from _check_groups(node)
         case PythonWindow():
-            yield from _check_types(node.results)
+            yield from _check_shared((*node.program.columns, *node.results))
             yield from _check_groups(node)
             yield from _check_keys("Window", node.order)
         case Aggregate():
@@ -155,10 +160,10 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             # Below a join or an aggregate: they need only equal keys side by side, and sort as they like themselves.
             yield from _check_keys("Sort", keys)
         case Sort(keys, _, _) | TopN(_, _, keys, _, _):
-            yield from _check_sort_keys(type(node).__name__, keys)
+            yield from _check_order_keys(type(node).__name__, keys)
         case Exchange(_, _, keys, order, _):
             yield from _check_keys("Exchange", keys)
-            yield from _check_sort_keys("Exchange", order)
+            yield from _check_order_keys("Exchange", order)
         case Join():
             yield from _check_join(node)
         case Union():
@@ -177,10 +182,33 @@ def _check_types(output: tuple[Attribute, ...]) -> Iterator[Unsupported]:
             yield Unsupported(Reason.DATA_TYPE, attribute.name, str(attribute.type))
 
 
+def _check_shared(
+    columns: Iterable[Attribute | StructField], accepts: Callable[[DataType], bool] = is_shared
+) -> Iterator[Unsupported]:
+    """Columns that others write or read: files, Python."""
+    for column in columns:
+        if not accepts(column.type):
+            yield Unsupported(Reason.DATA_TYPE, column.name, str(column.type))
+
+
+def _check_order_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
+    """A struct is ordered by its fields, one after the other."""
+    for key in keys:
+        if not _is_sorted_alike(key.type):
+            yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
+
+
+def _is_sorted_alike(data_type: DataType) -> bool:
+    if not isinstance(data_type, StructType):
+        return not isinstance(data_type, ArrayType) and is_comparable(data_type)
+    names = {field.name for field in data_type.fields}
+    return len(names) == len(data_type.fields) and all(_is_sorted_alike(f.type) for f in data_type.fields)
+
+
 def _check_sort_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
     """DataFusion does not order nested values as Spark does."""
     for key in keys:
-        if isinstance(key.type, StructType | ArrayType | OtherType):
+        if isinstance(key.type, StructType | ArrayType) or not is_comparable(key.type):
             yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
 
 
@@ -188,7 +216,7 @@ def _check_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsuppo
     """Keys are only compared for equality, which is Spark's unless floats are inside a nested value."""
     for key in keys:
         is_nested = isinstance(key.type, StructType | ArrayType)
-        if isinstance(key.type, OtherType) or (is_nested and contains_any(key.type, _NOT_IN_KEYS)):
+        if not is_comparable(key.type) or (is_nested and contains_any(key.type, _NOT_IN_KEYS)):
             yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
 
 

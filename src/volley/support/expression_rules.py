@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from volley.plan.expressions import JVM_EXPRESSION, Call
+from volley.plan.expressions import JVM_EXPRESSION, JVM_FIELD, Call
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
@@ -19,6 +19,7 @@ from volley.plan.types import (
     ArrayType,
     DataType,
     DecimalType,
+    MapType,
     StructType,
     is_carried,
 )
@@ -38,6 +39,7 @@ from volley.support.signatures import (
     fractional,
     integral,
     literal_value,
+    map_,
     number,
     one_of,
     option_in,
@@ -57,6 +59,7 @@ _STRING = "Strings"
 _DATE = "Dates and times"
 _STRUCT = "Structs"
 _ARRAY = "Arrays"
+_MAP = "Maps"
 _DIGEST = "Digests and encodings"
 _JVM = "Spark's own expressions"
 
@@ -309,6 +312,39 @@ def _flatten(call: Call) -> Unsupported | None:
     return None
 
 
+def _element_at(call: Call) -> Unsupported | None:
+    return _map_value(call) if map_(call.arguments[0].type) else _array_item(call)
+
+
+def _map_value(call: Call) -> Unsupported | None:
+    source, key = call.arguments[0].type, call.arguments[1]
+    if not isinstance(source, MapType) or source.value != call.type or source.key != key.type:
+        return refuse(call, ", ".join(str(argument.type) for argument in call.arguments))
+    if literal_value(key) is None or not (integral(key.type) or key.type == STRING):
+        return refuse(call, "a key that is not a constant integer or text", Reason.ARGUMENT_VALUE)
+    return None
+
+
+def _listed(part: str) -> Check:
+    """The keys or values of a map, as an array of them."""
+
+    def check(call: Call) -> Unsupported | None:
+        source = call.arguments[0].type
+        if not isinstance(source, MapType) or not isinstance(call.type, ArrayType):
+            return refuse(call, str(source))
+        return None if call.type.element == getattr(source, part) else refuse(call, str(call.type))
+
+    return check
+
+
+def _map_entries(call: Call) -> Unsupported | None:
+    source, made = call.arguments[0].type, call.type
+    if not isinstance(source, MapType) or not isinstance(made, ArrayType):
+        return refuse(call, str(source))
+    fields = made.element.fields if isinstance(made.element, StructType) else ()
+    return None if [f.type for f in fields] == [source.key, source.value] else refuse(call, str(made))
+
+
 def _rules(family: str, rows: dict[str, tuple[Check, str]]) -> dict[str, ExpressionRule]:
     return {name: ExpressionRule(family, note, check) for name, (check, note) in rows.items()}
 
@@ -325,7 +361,11 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             JVM_EXPRESSION: (
                 same(any_type, alike=False),
                 "Any other deterministic expression, evaluated by Spark's own code in the driver's JVM.",
-            )
+            ),
+            JVM_FIELD: (
+                arguments(lambda t: isinstance(t, StructType)),
+                "One of several such expressions of an operator, which are evaluated together.",
+            ),
         },
     ),
     **_rules(
@@ -545,12 +585,24 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
         {
             "CreateArray": (_create_array, "Elements of one type."),
             "GetArrayItem": (_array_item, ""),
-            "ElementAt": (_array_item, "Arrays."),
-            "Size": (all_of(arguments(array), option_in("legacySizeOfNull", True, False)), "Arrays."),
+            "ElementAt": (_element_at, "Arrays; maps with a constant key that is an integer or text."),
+            "Size": (
+                all_of(arguments(lambda t: array(t) or map_(t)), option_in("legacySizeOfNull", True, False)),
+                "Arrays and maps.",
+            ),
             "Slice": (arguments(array, _int, _int), ""),
             "ArrayContains": (_array_search, "Any element type but structs and arrays."),
             "ArrayPosition": (_array_search, "Any element type but structs and arrays."),
             "Flatten": (_flatten, ""),
+        },
+    ),
+    **_rules(
+        _MAP,
+        {
+            "MapKeys": (_listed("key"), ""),
+            "MapValues": (_listed("value"), ""),
+            "MapEntries": (_map_entries, ""),
+            "GetMapValue": (_map_value, "A constant key that is an integer or text."),
         },
     ),
 }

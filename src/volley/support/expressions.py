@@ -13,10 +13,11 @@ from volley.plan.expressions import (
     AggregateCall,
     Call,
     Expression,
+    ScalarSubquery,
     WindowCall,
     children,
 )
-from volley.plan.types import is_carried
+from volley.plan.types import is_carried, is_comparable
 from volley.support.expression_rules import EXPRESSIONS
 from volley.support.reasons import Reason, Unsupported
 from volley.support.signatures import ExpressionRule
@@ -57,6 +58,9 @@ def check_itself(expression: Expression) -> Unsupported | None:
     if not is_carried(expression.type):
         name = expression.function if isinstance(expression, Call) else getattr(expression, "name", "")
         return Unsupported(Reason.DATA_TYPE, str(name) or type(expression).__name__, str(expression.type))
+    if isinstance(expression, ScalarSubquery) and not is_comparable(expression.type):
+        # Its result becomes a constant of the plan, and there are none of maps.
+        return Unsupported(Reason.DATA_TYPE, "ScalarSubquery", str(expression.type))
     if not isinstance(expression, Call):
         return None
     rule = EXPRESSIONS.get(expression.function)

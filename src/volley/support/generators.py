@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from volley.plan.expressions import Literal
 from volley.plan.nodes import Generate
-from volley.plan.types import LONG, NULL, ArrayType, StructType
+from volley.plan.types import LONG, NULL, ArrayType, MapType, StructType
 from volley.support.operators import GENERATORS
 from volley.support.reasons import Reason, Unsupported
 
@@ -30,6 +30,10 @@ def _fits(node: Generate) -> bool:
             return made == [element]
         case "PosExplode", [ArrayType(element, _)]:
             return made[1:] == [element]
+        case "Explode", [MapType(key, value, _)]:
+            return made == [key, value]
+        case "PosExplode", [MapType(key, value, _)]:
+            return made[1:] == [key, value]
         case "Inline", [ArrayType(StructType(fields), _)]:
             names = {field.name for field in fields}
             return made == [field.type for field in fields] and len(names) == len(fields)

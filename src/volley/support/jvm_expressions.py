@@ -8,6 +8,10 @@ below it goes along, so that Spark's code decides which branches it evaluates, a
     size(map_keys(map(a, b)))                 ->   size(JvmExpression[map_keys](a, b))
     date_format(t, 'E') || date_format(u, 'E')     both in one crossing
 
+Several of them in one projection are one program, so that its rows cross once:
+
+    date_format(t, 'E'), soundex(s)           ->   f0 and f1 of JvmExpression[date_format, soundex](t, s)
+
 Text is cast natively where it has a plain form, and by Spark's code elsewhere, row by row.
 
 Where a branch must not be evaluated, native CASE, AND and OR guard such a part like any other that may fail.
@@ -16,11 +20,12 @@ Where a branch must not be evaluated, native CASE, AND and OR guard such a part 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from volley.plan.expressions import (
     JVM_EXPRESSION,
+    JVM_FIELD,
     AggregateCall,
     Attribute,
     Call,
@@ -35,9 +40,9 @@ from volley.plan.expressions import (
     walk,
     with_children,
 )
-from volley.plan.nodes import FileScan, Node, SourceScan, Unknown, map_expressions
+from volley.plan.nodes import FileScan, Node, Project, SourceScan, Unknown, map_expressions
 from volley.plan.nodes import with_children as with_inputs
-from volley.plan.types import BINARY, BOOLEAN, STRING
+from volley.plan.types import BINARY, BOOLEAN, STRING, StructField, StructType
 from volley.support.expressions import check_expression, check_itself
 
 
@@ -46,6 +51,9 @@ class Preparation(Protocol):
 
     def prepare(self, call: Call, read: Sequence[Expression]) -> int | str:
         """The number of a program, or why there is none. Equal expressions have one number."""
+
+    def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> int | str:
+        """The same for several expressions, whose values are the fields of a struct."""
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
         """The number of a program that will rarely run; None if there can be none. Equal keys have one number."""
@@ -77,6 +85,8 @@ class _Delegation:
         # Parts of a plan often stand in several places. Keyed by identity, so references to them are held.
         self._rewritten: dict[tuple[int, bool], tuple[Expression, Expression, bool]] = {}
         self._subqueries: dict[int, tuple[Node, Node]] = {}
+        # What each delegated call was made of. Calls over different columns may have one program.
+        self._sources: dict[Call, _Source] = {}
 
     def node(self, old: Node) -> Node:
         below = tuple(self.node(child) for child in old.children)
@@ -88,9 +98,43 @@ class _Delegation:
             new = map_expressions(new, lambda expression: transform(expression, self._rewrite_subquery))
         else:
             new = map_expressions(new, lambda expression: self._rewrite(expression)[0])
+        if isinstance(new, Project):
+            new = self._join_crossings(new)
         if new is not old:
             self._replaced(old, new)
         return new
+
+    def _join_crossings(self, node: Project) -> Node:
+        """One call for all that the JVM evaluates for every row."""
+        calls = list(dict.fromkeys(call for part in node.expressions for call in _always_evaluated(part)))
+        if not 1 < len(calls) <= _MOST_TOGETHER:
+            return node
+        sources = [self._sources[call] for call in calls]
+        found: dict[tuple[type, int], tuple[Expression, Expression]] = {}
+        for source in sources:
+            for leaf, argument in zip(source.read, source.arguments, strict=True):
+                if found.setdefault((type(leaf), leaf.id), (leaf, argument))[0].type != leaf.type:
+                    return node
+        number = self._programs.prepare_together(
+            [source.call for source in sources], [leaf for leaf, _ in found.values()]
+        )
+        if isinstance(number, str):
+            return node
+        fields = [StructField(f"f{place}", call.type, True) for place, call in enumerate(calls)]
+        whole = Call(
+            JVM_EXPRESSION,
+            tuple(argument for _, argument in found.values()) or (_ANY_COLUMN,),
+            StructType(tuple(fields)),
+            None,
+            (("program", number), ("name", ", ".join(source.call.function for source in sources))),
+        )
+        parts: dict[Expression, Expression] = {
+            call: Call(JVM_FIELD, (whole,), call.type, options=(("ordinal", place),))
+            for place, call in enumerate(calls)
+        }
+        return map_expressions(
+            node, lambda expression: transform(expression, lambda part: parts.get(part, part))
+        )
 
     def _rewrite(self, old: Expression, *, evaluated: bool = True) -> tuple[Expression, bool]:
         """The expression, and whether all of it has a native form now.
@@ -148,7 +192,7 @@ class _Delegation:
     def _delegate(self, call: Call) -> Call | None:
         if check_itself(Call(JVM_EXPRESSION, (_ANY_COLUMN,), call.type)) is not None:
             return None
-        found: dict[tuple[type, int], Expression] = {}
+        found: dict[tuple[type, int], Attribute | ScalarSubquery | InSubquery] = {}
         for leaf in _leaves(call):
             key = (type(leaf), leaf.id)
             if found.setdefault(key, leaf).type != leaf.type:
@@ -160,14 +204,34 @@ class _Delegation:
         number = self._programs.prepare(call, read)
         if isinstance(number, str):
             return None
+        found_natively = tuple(part for part, _ in arguments)
         options = (("program", number), ("name", call.function))
-        return Call(
-            JVM_EXPRESSION,
-            tuple(part for part, _ in arguments) or (_ANY_COLUMN,),
-            call.type,
-            None,
-            options,
-        )
+        made = Call(JVM_EXPRESSION, found_natively or (_ANY_COLUMN,), call.type, None, options)
+        self._sources[made] = _Source(call, read, found_natively)
+        return made
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A call of the captured plan, the columns and subqueries that it reads, and what those are natively."""
+
+    call: Call
+    read: tuple[Attribute | ScalarSubquery | InSubquery, ...]
+    arguments: tuple[Expression, ...]
+
+
+# Generated code has limits, too.
+_MOST_TOGETHER = 50
+_LAZY = frozenset({"CaseWhen", "If", "Coalesce", "And", "Or"})
+
+
+def _always_evaluated(expression: Expression) -> Iterator[Call]:
+    """What the JVM evaluates of an expression for every row: no branch guards it."""
+    if isinstance(expression, Call) and expression.function == JVM_EXPRESSION:
+        yield expression
+    elif not isinstance(expression, Call) or expression.function not in _LAZY:
+        for child in children(expression):
+            yield from _always_evaluated(child)
 
 
 def _crosses_often(call: Expression) -> bool:

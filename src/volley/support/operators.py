@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from volley.plan.expressions import AggregateCall, Call, Expression, Literal
 from volley.plan.nodes import JoinKind
-from volley.plan.types import StructType
+from volley.plan.types import INTEGRAL, StructType
 from volley.support.reasons import Reason
 
 
@@ -43,7 +43,7 @@ OPERATORS: dict[str, Rule] = {
     ),
     "SortAggregateExec": Rule("Runs as a hash aggregate."),
     "ObjectHashAggregateExec": Rule("Runs as a hash aggregate."),
-    "SortExec": Rule("ORDER BY and SORT BY on any orderable type except structs and arrays."),
+    "SortExec": Rule("ORDER BY and SORT BY on any orderable type except arrays."),
     "LocalLimitExec": Rule("A limit per task."),
     "GlobalLimitExec": Rule("LIMIT, with or without OFFSET."),
     "CollectLimitExec": Rule("LIMIT, with or without OFFSET."),
@@ -102,12 +102,11 @@ JOINS: dict[JoinKind, Rule] = {
 }
 
 GENERATORS: dict[str, Rule] = {
-    "Explode": Rule("Arrays, also LATERAL VIEW and OUTER."),
-    "PosExplode": Rule("Arrays, also LATERAL VIEW and OUTER."),
+    "Explode": Rule("Arrays and maps, also LATERAL VIEW and OUTER."),
+    "PosExplode": Rule("Arrays and maps, also LATERAL VIEW and OUTER."),
     "Inline": Rule("Arrays of structs, also LATERAL VIEW and OUTER."),
     "Stack": Rule("Any carried type."),
     "ReplicateRows": Rule("INTERSECT ALL and EXCEPT ALL."),
-    "JsonTuple": Rule("json_tuple has no native form.", Reason.OPERATOR),
 }
 
 AGGREGATES: dict[str, Rule] = {
@@ -148,9 +147,13 @@ AGGREGATES: dict[str, Rule] = {
         "Where its order is not shown (size, sort_array, array_contains); or where that of rows is known, as for first,"
         " and there are no groups or at most 128 rows."
     ),
+    "PivotFirst": Rule("PIVOT by integers, texts, dates, timestamps and booleans."),
     "ListAgg": Rule("With ORDER BY; without, as collect_list."),
+    "HistogramNumeric": Rule(
+        "Bins of one value from several of Spark's partitions stay apart.", Reason.NONDETERMINISTIC
+    ),
     "ApproximatePercentile": Rule(
-        "percentile_approx: no native sketch gives Spark's result.", Reason.AGGREGATE
+        "Small inputs. Not of decimals. If a group has half as many values as the accuracy (10000), Spark runs it."
     ),
 }
 
@@ -159,8 +162,8 @@ UNSPLITTABLE = frozenset(
     {"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
     | {"Corr", "CovPopulation", "CovSample", "Skewness", "Kurtosis"}
     | {"RegrSlope", "RegrIntercept", "RegrR2", "RegrSXY", "RegrReplacement"}
-    | {"MinBy", "MaxBy", "Percentile", "PercentileDisc", "Mode"}
-    | {"CollectSet", "CollectList", "ListAgg", "HyperLogLogPlusPlus"}
+    | {"MinBy", "MaxBy", "Percentile", "PercentileDisc", "ApproximatePercentile", "Mode"}
+    | {"CollectSet", "CollectList", "ListAgg", "HyperLogLogPlusPlus", "PivotFirst"}
 )
 
 
@@ -200,9 +203,12 @@ WINDOWS: dict[str, Rule] = {
 def constant_of(expression: Expression) -> int:
     """The constant integer of an offset or a count in a window."""
     match expression:
-        case Literal(value, _) if isinstance(value, int):
+        # An interval is a number, too, but not one of rows or days.
+        case Literal(value, kind) if isinstance(value, int) and kind in INTEGRAL:
             return value
-        case Call("UnaryMinus", (Literal(value, _),), _, _, _) if isinstance(value, int):
+        case Call("UnaryMinus", (Literal(value, kind),), _, _, _) if (
+            isinstance(value, int) and kind in INTEGRAL
+        ):
             return -value
         case _:
             raise ValueError(f"{expression} is not a constant integer")

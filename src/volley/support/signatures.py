@@ -15,12 +15,14 @@ from volley.plan.types import (
     FLOAT,
     FRACTIONAL,
     INTEGRAL,
+    NUMBERED,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     ArrayType,
     DataType,
     DecimalType,
+    MapType,
 )
 from volley.support.reasons import Reason, Unsupported
 
@@ -28,7 +30,7 @@ Check = Callable[[Call], Unsupported | None]
 TypeTest = Callable[[DataType], bool]
 
 ORDERED: frozenset[DataType] = frozenset(
-    {BOOLEAN, DOUBLE, FLOAT, STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, *INTEGRAL}
+    {BOOLEAN, DOUBLE, FLOAT, STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, *INTEGRAL, *NUMBERED}
 )
 
 
@@ -74,6 +76,10 @@ def ordered(data_type: DataType) -> bool:
 
 def array(data_type: DataType) -> bool:
     return isinstance(data_type, ArrayType)
+
+
+def map_(data_type: DataType) -> bool:
+    return isinstance(data_type, MapType)
 
 
 def one_of(*types: DataType) -> TypeTest:

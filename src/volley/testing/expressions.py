@@ -197,7 +197,7 @@ def _plain_values(column: pa.Array) -> list[Any]:
         return list(canonical.view(bits).to_pylist())
     if pa.types.is_date(column.type):
         column = column.view(pa.int32())
-    elif pa.types.is_timestamp(column.type):
+    elif pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
         column = column.view(pa.int64())
     elif pa.types.is_nested(column.type):
         # As texts, in which NaN is itself and zeros have signs.

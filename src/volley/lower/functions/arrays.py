@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from datafusion import Expr
 
 from volley.lower.functions.constants import constant_value, is_constant
+from volley.lower.functions.maps import get_map_value, keys_of
 from volley.lower.registry import always, translates
 from volley.lower.semantics import ExactnessError, Kernel, constant, kernel
 from volley.plan.expressions import Call
-from volley.plan.types import to_arrow
+from volley.plan.types import MapType, to_arrow
 
 _LARGEST = 2**31 - 1
 
@@ -62,7 +63,7 @@ def size(call: Call, arguments: list[Expr]) -> Expr:
 @cache
 def _size(of_null: int | None) -> Kernel:
     def run(arrays: pa.Array) -> pa.Array:
-        found = pc.list_value_length(arrays)
+        found = pc.list_value_length(keys_of(arrays) if pa.types.is_map(arrays.type) else arrays)
         return found if of_null is None else found.fill_null(of_null)
 
     return run
@@ -103,6 +104,8 @@ def _elements(arrays: pa.Array, index: pa.Array, *, strict: bool) -> pa.Array:
 @translates("ElementAt", fails=always)
 def element_at(call: Call, arguments: list[Expr]) -> Expr:
     """Positions count from 1, negative ones from the end."""
+    if isinstance(call.arguments[0].type, MapType):
+        return get_map_value(call, arguments)
     strict = _fails_on_bad_index(call)
     return _kernel(call, _at_strict if strict else _at, arguments, strict)
 

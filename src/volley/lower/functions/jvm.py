@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import pyarrow as pa
 from datafusion import Expr, ScalarUDF, udf
 
 from volley.lower.registry import always, translates
-from volley.lower.semantics import ExactnessError
-from volley.plan.expressions import JVM_EXPRESSION, Call
+from volley.lower.semantics import ExactnessError, Kernel, kernel
+from volley.plan.expressions import JVM_EXPRESSION, JVM_FIELD, Call
 from volley.plan.types import to_arrow
 
 
@@ -20,6 +20,24 @@ def jvm_expression(call: Call, arguments: list[Expr]) -> Expr:
     number = call.option("program")
     assert isinstance(number, int)
     return run_program(number, call, arguments)
+
+
+@translates(JVM_FIELD)
+def jvm_field(call: Call, arguments: list[Expr]) -> Expr:
+    # Not DataFusion's get_field, which it moves next to the function that makes the struct: then that would run again
+    # for each field.
+    ordinal, struct = call.option("ordinal"), to_arrow(call.arguments[0].type)
+    assert isinstance(ordinal, int)
+    return kernel(f"jvm_field_{ordinal}_{struct}", _field(ordinal), to_arrow(call.type), struct)(arguments[0])
+
+
+@cache
+def _field(ordinal: int) -> Kernel:
+    def run(structs: pa.StructArray) -> pa.Array:
+        # The struct itself is never NULL.
+        return structs.field(ordinal)
+
+    return run
 
 
 def run_program(number: int, call: Call, arguments: list[Expr]) -> Expr:

@@ -14,14 +14,17 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import SparkSession
 
 from volley.testing.fuzz.choices import Choices
-from volley.testing.fuzz.findings import draw_case, shrink_case
+from volley.testing.fuzz.findings import Case, draw_case, shrink_case
 from volley.testing.fuzz.oracle import compare
+from volley.testing.fuzz.programs import Program
 from volley.testing.fuzz.rows import compare_rows, draw_expressions
 from volley.testing.fuzz.session import local_session
-from volley.testing.fuzz.tables import LEAVES, Table, draw_tables, register
+from volley.testing.fuzz.tables import FILES, LEAVES, Table, draw_tables, register
 
 PROGRAMS_PER_TABLES = 100
 """Creating tables takes as long as running several programs."""
+PROGRAMS_PER_CHANGE = 12
+"""Native programs that run again after the files have changed."""
 
 
 class Report:
@@ -64,14 +67,22 @@ def fuzz(
     world = seed
     while report.seconds < seconds and len(report.findings) < most:
         with TemporaryDirectory() as directory:
-            tables = _tables(spark, world, leaves, Path(directory))
-            _try_expressions(spark, tables, world, rare_percent, report, Path(directory) / "rows")
+            place = Path(directory)
+            tables = _tables(spark, world, leaves, place)
+            _try_expressions(spark, tables, world, rare_percent, report, place / "rows")
+            ran: list[Program] = []
             for number in range(PROGRAMS_PER_TABLES):
                 if report.seconds > seconds or len(report.findings) >= most:
                     break
-                if _try_one(spark, tables, f"{world}-{number}", output, rare_percent, report):
+                found = _try_one(spark, tables, f"{world}-{number}", output, rare_percent, report, ran)
+                if found:
                     # Rows were removed while shrinking.
-                    tables = _tables(spark, world, leaves, Path(directory) / f"again{number}")
+                    place = Path(directory) / f"again{number}"
+                    tables = _tables(spark, world, leaves, place)
+                if len(ran) >= PROGRAMS_PER_CHANGE:
+                    tables = _change_files(spark, tables, place)
+                    _try_again(spark, tables, f"{world}-{number}", output, ran, report)
+                    ran.clear()
         spark.catalog.clearCache()
         world += 1
     return report
@@ -82,6 +93,28 @@ def _tables(spark: SparkSession, seed: int, leaves: Sequence[str], directory: Pa
     for table in tables:
         register(spark, table, directory)
     return tables
+
+
+def _change_files(spark: SparkSession, tables: list[Table], directory: Path) -> list[Table]:
+    """Write other rows to the files of tables, under the names of the old files."""
+    changed = []
+    for table in tables:
+        if table.leaf in FILES:
+            table = table.rotated()
+            register(spark, table, directory)
+        changed.append(table)
+    return changed
+
+
+def _try_again(
+    spark: SparkSession, tables: list[Table], seed: str, output: Path, programs: list[Program], report: Report
+) -> None:
+    """Nothing that is kept of a query may outlive the files that it has read."""
+    for program in programs:
+        outcome = compare(spark, program)
+        report.engines["after a change"] += 1
+        if outcome.finding is not None:
+            _write(Case(tuple(tables), program, outcome.finding), f"{seed} after a change", output, report)
 
 
 def _try_expressions(
@@ -101,9 +134,15 @@ def _try_expressions(
 
 
 def _try_one(
-    spark: SparkSession, tables: list[Table], seed: str, output: Path, rare_percent: int, report: Report
+    spark: SparkSession,
+    tables: list[Table],
+    seed: str,
+    output: Path,
+    rare_percent: int,
+    report: Report,
+    ran: list[Program],
 ) -> bool:
-    """Whether the program was a finding."""
+    """Whether the program was a finding. Those that ran natively are added to `ran`."""
     choices = Choices(seed)
     program = draw_case(choices, tables, rare_percent)
     outcome = compare(spark, program)
@@ -115,15 +154,21 @@ def _try_one(
     for reason in set(outcome.reasons):
         report.reasons[reason.partition(": ")[0]] += 1
     if outcome.finding is None:
+        if outcome.engine == "native":
+            ran.append(program)
         return False
     case = shrink_case(spark, tables, choices.made, outcome.finding, rare_percent)
+    _write(case, seed, output, report)
+    return True
+
+
+def _write(case: Case, seed: str, output: Path, report: Report) -> None:
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"test_{case.name}.py"
     path.write_text(case.test(), encoding="utf-8")
     line = f"{seed} {case.finding.kind}: {case.finding.message.splitlines()[0][:200]} -> {path}"
     report.findings.append(line)
     print(f"{report.seconds:.0f} s: {line}\n{case.finding.message[:600]}\n{case.program.text}\n", flush=True)
-    return True
 
 
 def main() -> int:
@@ -132,7 +177,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("fuzz-findings"), help="where tests are written")
     parser.add_argument(
-        "--rare", type=int, default=2, help="percentage of expressions that few types support"
+        "--rare", type=int, default=6, help="percentage of expressions that few types support"
     )
     parser.add_argument("--leaves", default=",".join(LEAVES), help="how tables may be stored")
     parser.add_argument("--most", type=int, default=20, help="stop after so many findings")

@@ -17,10 +17,13 @@ _PAIRS = (
     "regr_r2",
     "regr_sxy",
 )
+_SQUARES = ("regr_avgx", "regr_avgy", "regr_sxx", "regr_syy")
 _RANKED = (
     "percentile({}, 0.3)",
     "median({})",
     "percentile_approx({}, 0.5)",
+    "percentile_approx({}, 0.25, 100)",
+    "cast(approx_percentile({}, array(0.1, 0.99, 0.0)) as string)",
     "percentile_cont(0.5) within group (order by {})",
     "percentile_disc(0.4) within group (order by {} desc)",
 )
@@ -38,6 +41,7 @@ _NEVER_DISTINCT = (
     "mode",
     "_by",
     "sort",
+    "struct",
     "agg",
 )
 
@@ -68,6 +72,11 @@ def draw_call(choices: Choices, draw: Expressions, *, window: bool = False) -> t
             (2, (f"mode({value}, true)", TYPE_OF[any_kind])),
             (2, (f"{choices.pick(['min', 'max'])}_by({value}, {value})", TYPE_OF[any_kind])),
             (2, (f"cast(sort_array(collect_{choices.pick(['list', 'set'])}({value})) as string)", "string")),
+            (1, (f"{choices.pick(_SQUARES)}({draw.leaf('int')}, {draw.leaf('int')})", "double")),
+            (2, (f"{choices.pick(['min', 'max'])}(struct({value}, {summed}))", "other")),
+            (1, (f"max({draw.leaf('struct')}).a", "int")),
+            (2, (f"count({value}, {summed})", "int")),
+            (1, (f"size(collect_set({value}))", "int")),
             (1, (f"listagg({draw.leaf('str')}, '-') within group (order by {draw.leaf('str')})", "string")),
         )
     )  # fmt: skip

@@ -48,7 +48,7 @@ class Case:
             f"PROGRAM = {_literal(self.program.text)}\n\n\n"
             f"def test_{self.name}(spark: SparkSession, tmp_path: Path) -> None:\n"
             f'    r"""{self.finding.kind}:\n\n{message}\n    """\n'
-            f"    program = Program(PROGRAM, {self.program.ordered}, SETTINGS)\n"
+            f"    program = Program(PROGRAM, {self.program.ordered}, SETTINGS, {self.program.repeated})\n"
             "    assert_same_outcome(spark, TABLES, program, tmp_path)\n"
         )
 

@@ -13,18 +13,23 @@ from collections.abc import Sequence
 from volley.testing.fuzz.choices import Choices
 from volley.testing.fuzz.tables import Column, literals
 
-ORDERABLE = ("int", "str", "dec", "float", "bool", "date", "ts", "ntz", "bin")
+ORDERABLE = ("int", "str", "dec", "float", "bool", "date", "ts", "ntz", "bin", "span")
+NESTED_KEYS = ("arr", "struct")
+"""Kinds that groups and joins compare, but few queries sort by."""
 NUMBERS = ("int", "dec", "float")
 TYPE_OF = {
     "bool": "boolean", "int": "int", "dec": "decimal", "float": "double", "str": "string", "bin": "binary",
     "date": "date", "ts": "timestamp", "ntz": "timestamp_ntz", "arr": "array<int>",
-    "struct": "struct<a:int,b:string>",
+    "struct": "struct<a:int,b:string>", "map": "map<string,int>", "span": "interval day to second",
 }  # fmt: skip
 """A type of each kind, for columns that a query computes."""
 
 _COMPARED = ("int", "str", "dec", "float", "date", "ts", "ntz", "bool", "bin")
 COMMON: dict[str, tuple[str, ...]] = {
     "bool": (
+        "({span} < {span})", "({span} = {span})", "map_contains_key({map}, 'a')", "({map} is null)",
+        "isnull({arr})", "isnotnull({struct})", "({arr} is null)", "({struct}.a = {int})",
+        "(cast({ts} as date) = {date})", "({str} between 'a' and 'c')",
         *(f"({{{kind}}} {sign} {{{kind}}})" for kind in _COMPARED for sign in ("=", "<", "<=>")),
         *(f"({{{kind}}} {sign} {{{kind}}})" for kind in ("int", "str", "date", "dec") for sign in (">=", "<>")),
         *(f"({{{kind}}} is {word})" for kind in ("int", "str", "float", "date") for word in ("null", "not null")),
@@ -36,6 +41,10 @@ COMMON: dict[str, tuple[str, ...]] = {
         "({str} like '%\\\\_%')", "({str} like '_')", "isnan({float})", "({str} rlike '^[a-z]+$')",
     ),
     "int": (
+        "size({map})", "element_at({map}, 'a')", "{map}['b']", "extract(hour from {span})",
+        "mod({int}, 7)", "nvl2({str}, {int}, 0)", "zeroifnull({int})", "nullifzero({int})", "shiftright({int}, 2)",
+        "date_diff({date}, {date})", "char_length({str})", "nvl({int}, -1)", "unix_millis({ts})",
+        "cast({date} < {date} as int)", "extract(year from {ts})",
         "({int} + {int})", "({int} - {int})", "({int} * 2)", "({int} % 3)", "(-{int})", "abs({int})",
         "try_add({int}, {int})", "try_multiply({int}, {int})", "pmod({int}, 5)", "({int} div 2)",
         "length({str})", "year({date})", "month({date})", "day({date})", "dayofweek({date})", "quarter({date})",
@@ -57,6 +66,7 @@ COMMON: dict[str, tuple[str, ...]] = {
         "({dec} div 3)", "try_cast({dec} as decimal(4,2))",
     ),
     "float": (
+        "radians({float})", "negative({float})", "cast({float} as double)",
         "({float} + {float})", "({float} - 1)", "({float} * {float})", "({float} / {float})", "(-{float})",
         "abs({float})", "cast({int} as double)", "cast({dec} as double)", "cast({float} as float)",
         "round({float}, 1)",
@@ -66,6 +76,7 @@ COMMON: dict[str, tuple[str, ...]] = {
         "degrees({float})", "try_cast({str} as float)",
     ),
     "str": (
+        "ucase({str})", "lcase({str})", "rtrim({str})", "chr({int})", "nvl2({int}, {str}, {str})", "sha({bin})",
         "concat({str}, {str})", "upper({str})", "lower({str})", "trim({str})", "ltrim({str})",
         "substring({str}, 1, 2)",
         "substring({str}, {int}, 2)", "cast({int} as string)", "cast({date} as string)", "cast({dec} as string)",
@@ -79,6 +90,7 @@ COMMON: dict[str, tuple[str, ...]] = {
     ),
     "bin": ("cast({str} as binary)", "unhex({str})"),
     "date": (
+        "dateadd({date}, -3)", "trunc({date}, 'quarter')",
         "date_add({date}, 1)", "date_sub({date}, 400)", "last_day({date})", "trunc({date}, 'month')",
         "trunc({date}, 'week')", "trunc({date}, 'year')", "add_months({date}, 7)", "cast({ts} as date)",
         "try_cast({str} as date)", "next_day({date}, 'MO')", "coalesce({date}, date'2020-01-01')",
@@ -86,23 +98,37 @@ COMMON: dict[str, tuple[str, ...]] = {
         "date_from_unix_date(cast({int} % 9999 as int))",
     ),
     "ts": (
+        "timestamp_millis({int} % 1000000007)", "date_trunc('day', {ts})", "date_trunc('year', {ts})",
+        "coalesce({ts}, timestamp'2021-03-28 01:30:00')",
         "cast({date} as timestamp)", "date_trunc('hour', {ts})", "date_trunc('month', {ts})",
         "date_trunc('week', {ts})",
         "timestamp_micros({int} % 1000000007)", "cast({ntz} as timestamp)", "date_trunc('quarter', {ts})",
         "timestamp_seconds({int} % 100000)",
     ),
     "ntz": ("cast({ts} as timestamp_ntz)", "cast({date} as timestamp_ntz)"),
-    "arr": ("array({int}, {int})", "array({int})", "slice({arr}, 1, 2)", "reverse({arr})", "concat({arr}, {arr})"),
+    "arr": (
+        "array({int}, {int})", "array({int})", "slice({arr}, 1, 2)", "reverse({arr})", "concat({arr}, {arr})",
+        "map_values({map})",
+    ),
+    "map": ("map(coalesce({str}, ''), {int})",),
+    "span": ("({ts} - {ts})", "make_dt_interval(0, {int} % 1000)", "({span} * 2)", "(-{span})", "({span} + {span})"),
     "struct": ("named_struct('a', {int}, 'b', {str})", "struct({int} as a, {str} as b)"),
 }  # fmt: skip
 
 RARE: dict[str, tuple[str, ...]] = {
     "bool": (
+        "map_contains_key(map({int}, {str}), 1)", "forall({arr}, x -> x > 0)", "arrays_overlap({arr}, {arr})",
+        "regexp_like({str}, 'a.')", "({ts} - {ts} > interval 1 day)", "({date} + interval 1 month < {date})",
+        "({str} collate UTF8_LCASE = {str})",
         "({str} like {str})", "({str} ilike 'A%')", "exists({arr}, x -> x is null)", "array_contains({arr}, {int})",
         "({arr} = {arr})", "({struct} <=> {struct})", "luhn_check({str})", "equal_null({int}, {int})",
         "({str} rlike {str})",
     ),
     "int": (
+        "size(map_keys(map({str}, {int})))", "aggregate({arr}, 0, (a, x) -> a + coalesce(x, 0))", "array_max({arr})",
+        "array_min({arr})", "extract(day from ({ts} - {ts}))", "json_array_length({str})",
+        "width_bucket({float}, 0, 10, 3)", "to_unix_timestamp({ts})", "extract(hour from ({ts} - {ts}))",
+        "element_at(map({str}, {int}), 'a')", "cast({ntz} < {ts} as int)", "bit_get({int}, 2)",
         "hash({int}, {str})", "xxhash64({str})", "levenshtein({str}, {str})", "cast({str} as int)",
         "cast({float} as int)",
         "({int} * {int})", "datediff(day, {ts}, {ts})", "extract(week from {date})", "positive({int})",
@@ -112,8 +138,11 @@ RARE: dict[str, tuple[str, ...]] = {
         "shiftrightunsigned({int}, 1)", "try_mod({int}, {int})", "to_number({str}, '999')",
         "regexp_count({str}, 'a')",
     ),
-    "dec": ("bround({dec}, 1)", "round({dec}, -1)", "cast({float} as decimal(20,4))", "ceil({dec}, 1)"),
+    "dec": (
+        "cast({str} as decimal(12,3))", "bround({dec}, 1)", "round({dec}, -1)", "cast({float} as decimal(20,4))",
+        "ceil({dec}, 1)"),
     "float": (
+        "log(2, {float})", "log1p({float})", "cosh({float})", "cot({float})", "asin({float})", "expm1({float})",
         "exp({float})", "ln({float})", "pow({float}, 2)", "sin({float})", "atan2({float}, {float})",
         "cbrt({float})",
         "log10({float})", "tanh({float})", "pmod({float}, 3)", "months_between({date}, {date})",
@@ -121,6 +150,12 @@ RARE: dict[str, tuple[str, ...]] = {
         "least({float}, {float})", "log2({float})", "hypot({float}, 1)", "cast({str} as double)",
     ),
     "str": (
+        "cast({ts} - {ts} as string)", "from_unixtime({int} % 100000)", "cast(map({str}, {int}) as string)",
+        "to_csv({struct})", "get_json_object(to_json({struct}), '$.b')", "mask({str})", "url_encode({str})",
+        "array_join(transform({arr}, x -> cast(x as string)), '-', 'n')", "quote({str})",
+        "cast(date_trunc('hour', {ntz}) as string)", "cast(make_dt_interval(0, {int} % 50) as string)",
+        "regexp_substr({str}, '[a-z]+')", "cast({ntz} as string)", "date_format({date}, 'E, d MMM')",
+        "to_varchar({dec}, '999.9')", "cast({arr} as string)", "from_json(to_json({struct}), 'a int, b string').b",
         "initcap({str})", "regexp_replace({str}, 'a+', 'b')", "regexp_extract({str}, '(a)', 1)",
         "split({str}, 'a')[0]",
         "date_format({ts}, 'yyyy-MM-dd')", "cast({float} as string)", "cast({ts} as string)",
@@ -132,13 +167,22 @@ RARE: dict[str, tuple[str, ...]] = {
         "to_char({dec}, '999.99')", "elt(2, {str}, {str})", "encode({str}, 'utf-8')", "cast({bin} as string)",
     ),
     "bin": ("encode({str}, 'utf-8')", "to_binary({str}, 'utf-8')"),
-    "date": ("make_date({int}, 1, 1)", "to_date({str})", "cast({str} as date)", "to_date({str}, 'yyyy-MM-dd')"),
+    "date": (
+        "cast({date} + interval 1 month as date)", "try_to_date({str})", "({date} - interval 3 days)",
+        "cast(convert_timezone('UTC', 'Asia/Tokyo', {ntz}) as date)", "make_date({int}, 1, 1)", "to_date({str})",
+        "cast({str} as date)", "to_date({str}, 'yyyy-MM-dd')"),
     "ts": (
+        "to_utc_timestamp({ts}, 'Europe/Berlin')", "({ts} + make_dt_interval(1, {int} % 30))",
+        "({ts} + interval 1 month)", "try_to_timestamp({str})", "cast({str} as timestamp)",
+        "date_trunc('minute', {ntz})", "time_bucket(interval 1 hour, {ts})",
         "to_timestamp({str})", "from_utc_timestamp({ts}, 'America/New_York')", "({ts} + interval 1 day)",
         "timestampadd(month, 1, {ts})", "make_timestamp(2020, 1, 1, 0, 0, 0)", "({ts} - interval 90 minutes)",
     ),
     "ntz": ("date_trunc('day', {ntz})", "try_cast({str} as timestamp_ntz)"),
     "arr": (
+        "array_intersect({arr}, {arr})", "array_remove({arr}, {int})", "array_append({arr}, {int})",
+        "map_values(map({str}, {int}))", "zip_with({arr}, {arr}, (x, y) -> x + y)", "array_sort({arr})",
+        "array_insert({arr}, 1, {int})",
         "sort_array({arr})", "array_distinct({arr})", "transform({arr}, x -> x)",
         "filter({arr}, x -> x is not null)",
         "array_union({arr}, {arr})", "sequence(1, 3)", "array_repeat({int}, 2)", "array_compact({arr})",
@@ -167,6 +211,8 @@ _LITERAL_TYPES = {
     "ntz": ("timestamp_ntz",),
     "arr": ("array<int>",),
     "struct": ("struct<a:int,b:string>",),
+    "map": ("map<string,int>",),
+    "span": ("interval day to second",),
     "other": ("array<string>", "map<string,int>"),
 }
 
@@ -220,5 +266,5 @@ class Expressions:
         if kinds and not self._choices.percent(30):
             return self._choices.pick(kinds)
         return self._choices.pick(
-            ("int", "str", "dec", "float", "bool", "date", "ts", "arr", "struct", "bin", "ntz")
+            ("int", "str", "dec", "float", "bool", "date", "ts", "arr", "struct", "bin", "ntz", "map", "span")
         )

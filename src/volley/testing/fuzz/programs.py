@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from volley.testing.fuzz.choices import Choices
 from volley.testing.fuzz.grammar import NUMBERS, ORDERABLE, TYPE_OF, Expressions
-from volley.testing.fuzz.queries import Queries, Query
+from volley.testing.fuzz.queries import Queries
+from volley.testing.fuzz.relations import Query
 from volley.testing.fuzz.tables import Column, Table
 from volley.testing.limits import DISTRIBUTED_SETTINGS, UNMERGED_SETTINGS
 
@@ -25,6 +26,8 @@ class Program:
     text: str
     ordered: bool
     settings: dict[str, str] = field(default_factory=dict)
+    repeated: bool = False
+    """Whether it runs natively twice: what is kept of the first run must not change the second."""
 
     def frame(self, spark: SparkSession) -> DataFrame:
         scope: dict[str, Any] = {"spark": spark, "F": F}
@@ -39,10 +42,14 @@ def draw_settings(choices: Choices) -> dict[str, str]:
         "spark.volley.local.workers": choices.pick(["1", "3"]),
         "spark.sql.adaptive.enabled": choices.pick(["true", "false"]),
         "spark.sql.shuffle.partitions": choices.pick(["4", "1", "7"]),
-        "spark.sql.session.timeZone": choices.weighted(
-            ((12, "UTC"), (1, "America/New_York"), (1, "Asia/Kolkata"))
-        ),
+        "spark.sql.session.timeZone": choices.weighted(((12, "UTC"), *((1, zone) for zone in _ZONES))),
     }
+    for key, value in _MEANINGS:
+        if choices.percent(4):
+            settings[key] = value
+    if choices.percent(10):
+        # Otherwise Spark plans runtime filters for large tables only.
+        settings["spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold"] = "0"
     if choices.percent(25):
         settings["spark.sql.autoBroadcastJoinThreshold"] = "-1"
     if choices.percent(15):
@@ -50,6 +57,28 @@ def draw_settings(choices: Choices) -> dict[str, str]:
     settings |= choices.weighted(((2, {}), (2, DISTRIBUTED_SETTINGS), (1, UNMERGED_SETTINGS)))
     return settings
 
+
+_ZONES = (
+    "America/New_York",
+    "Asia/Kolkata",
+    "Europe/Berlin",
+    "America/Sao_Paulo",
+    "Australia/Lord_Howe",
+    "Africa/Monrovia",
+    "-08:30",
+)
+# Settings that change what a query means.
+_MEANINGS = (
+    ("spark.sql.caseSensitive", "true"),
+    ("spark.sql.decimalOperations.allowPrecisionLoss", "false"),
+    ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+    ("spark.sql.legacy.sizeOfNull", "true"),
+    ("spark.sql.groupByOrdinal", "false"),
+    ("spark.sql.crossJoin.enabled", "false"),
+    ("spark.sql.legacy.timeParserPolicy", "LEGACY"),
+)
+MEANING = frozenset({key for key, _ in _MEANINGS} | {"spark.sql.ansi.enabled", "spark.sql.session.timeZone"})
+"""Settings that apply to both engines."""
 
 _RULES = [
     f"org.apache.spark.sql.catalyst.optimizer.{name}"
@@ -70,7 +99,7 @@ def draw_program(choices: Choices, tables: Sequence[Table], rare_percent: int) -
         for _ in range(1 + choices.below(3)):
             text, query = _step(choices, text, query, tables, rare_percent)
         ordered = query.ordered
-    return Program(text, ordered)
+    return Program(text, ordered, repeated=choices.percent(15))
 
 
 def _step(

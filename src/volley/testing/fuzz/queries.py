@@ -7,42 +7,13 @@ Columns get new names at every step, so that no reference is ambiguous.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from volley.testing.fuzz.aggregates import draw_call
-from volley.testing.fuzz.choices import Choices
-from volley.testing.fuzz.grammar import NUMBERS, ORDERABLE, TYPE_OF, Expressions
-from volley.testing.fuzz.tables import Column, Table
-
-_JOINS = ("join", "left join", "right join", "full join", "left semi join", "left anti join", "cross join")
+from volley.testing.fuzz.clauses import Clauses
+from volley.testing.fuzz.grammar import NESTED_KEYS, ORDERABLE, TYPE_OF
+from volley.testing.fuzz.relations import JOINS, Query, Relation
+from volley.testing.fuzz.tables import Column
 
 
-@dataclass(frozen=True)
-class Relation:
-    """What may stand in a FROM, and its columns."""
-
-    text: str
-    columns: tuple[Column, ...]
-
-    def of(self, *kinds: str) -> list[Column]:
-        return [column for column in self.columns if column.kind in kinds]
-
-
-@dataclass(frozen=True)
-class Query:
-    text: str
-    columns: tuple[Column, ...]
-    ordered: bool = False
-
-
-class Queries:
-    def __init__(self, choices: Choices, tables: Sequence[Table], rare_percent: int = 4) -> None:
-        self._choices = choices
-        self._tables = tables
-        self._rare_percent = rare_percent
-        self._names = 0
-
+class Queries(Clauses):
     def draw(self) -> Query:
         """A whole query, sometimes with an ORDER BY on top."""
         choices = self._choices
@@ -51,8 +22,10 @@ class Queries:
             relation, prefix = self._cte(relation)
         else:
             prefix = ""
-        select = ", ".join(column.name for column in relation.columns)
-        text = f"{prefix}select {select} from {relation.text}"
+        names = [column.name for column in relation.columns]
+        if choices.percent(6):
+            names.append(choices.pick(names))
+        text = f"{prefix}select {', '.join(names)} from {relation.text}"
         if choices.percent(25) and (order := self._order(relation.columns, total=False)):
             return Query(f"{text} order by {order}", relation.columns, ordered=True)
         return Query(text, relation.columns)
@@ -78,6 +51,16 @@ class Queries:
                 (1, self._self_join),
                 (1, self._constants),
                 (2, self._explode),
+                (2, self._group_by_expressions),
+                (1, self._window_over_groups),
+                (1, self._pivot),
+                (1, self._unpivot),
+                (2, self._row_in_subquery),
+                (1, self._recursive),
+                (1, self._rename),
+                (2, self._nested),
+                (1, self._generate),
+                (1, self._sums_of_groups),
             )
         )
         return step(depth - 1)
@@ -123,7 +106,7 @@ class Queries:
 
     def _join(self, depth: int) -> Relation:
         left, right = self.relation(depth), self.relation(min(depth, 1))
-        kind = self._choices.pick(_JOINS)
+        kind = self._choices.pick(JOINS)
         if kind == "cross join":
             return self._joined(left, right, f"{left.text} cross join {right.text}")
         hint = self._choices.weighted(
@@ -138,22 +121,6 @@ class Queries:
             return self._pass(left, text)
         alias = right.text.rpartition(" ")[2]
         return self._joined(left, right, text, f"/*+ {hint}({alias}) */ " if hint else "")
-
-    def _join_condition(self, left: Relation, right: Relation) -> str:
-        pairs = [
-            (one, other)
-            for one in left.columns
-            for other in right.columns
-            if one.kind == other.kind and one.kind in ORDERABLE
-        ]
-        mixed = [(one, other) for one in left.of(*NUMBERS) for other in right.of(*NUMBERS)]
-        if self._choices.percent(10) and mixed:
-            pairs = mixed
-        if not pairs or self._choices.percent(6):
-            return self._choices.pick(["true", "1 = 1", "false"])
-        signs = ["="] if not self._choices.percent(25) else ["=", "<=>", "<", ">="]
-        chosen = self._choices.some(pairs, 1, 2)
-        return " and ".join(f"{a.name} {self._choices.pick(signs)} {b.name}" for a, b in chosen)
 
     def _using(self, depth: int) -> Relation:
         """Keys of the same name, with and without the column that USING makes of both."""
@@ -172,7 +139,7 @@ class Queries:
         for side, key in ((left, one), (right, other)):
             kept = ", ".join(c.name if c != key else f"{c.name} {name}" for c in side.columns)
             sides.append(f"(select {kept} from {side.text}) {self._name('r')}")
-        kind = self._choices.pick(_JOINS[:4])
+        kind = self._choices.pick(JOINS[:4])
         rest = [c for c in (*left.columns, *right.columns) if c not in (one, other)]
         columns = [Column(name, one.type), *rest]
         select = ", ".join(c.name for c in columns)
@@ -192,14 +159,15 @@ class Queries:
             f"{side}.{old.name} {new.name}"
             for side, old, new in zip(sides, child.columns, columns, strict=True)
         )
-        kind = self._choices.pick(_JOINS[:4])
+        kind = self._choices.pick(JOINS[:4])
         return self._select(
             select, f"{body} {one} {kind} {body} {other} on {one}.{key} = {other}.{key}", columns
         )
 
     def _aggregate(self, depth: int) -> Relation:
         child = self.relation(depth)
-        keys = self._choices.some(child.of(*ORDERABLE), 0, 3)
+        kinds = (*ORDERABLE, *NESTED_KEYS) if self._choices.percent(20) else ORDERABLE
+        keys = self._choices.some(child.of(*kinds), 0, 3)
         shapes = ["{}", "rollup({})", "cube({})", "grouping sets (({}), ())"] if keys else [""]
         shape = shapes[0] if not self._choices.percent(25) else self._choices.pick(shapes)
         columns = [Column(self._name("g"), key.type) for key in keys]
@@ -213,9 +181,6 @@ class Queries:
         if self._choices.percent(12):
             text += f" having {self._choices.pick(['count(*) > 1', 'max(1) = 1', 'count(*) is not null'])}"
         return self._select(", ".join(items), text, columns)
-
-    def _call(self, child: Relation, window: bool = False) -> tuple[str, str]:
-        return draw_call(self._choices, self._expressions(child), window=window)
 
     def _explode(self, depth: int) -> Relation:
         child = self.relation(depth)
@@ -294,9 +259,11 @@ class Queries:
             case "rows":
                 return f"{call} over ({partition}order by {total} rows {frame})", type
             case "range":
-                key = choices.pick(child.of("int", "date", "dec") or [None])
+                key = choices.pick(child.of("int", "date", "dec", "float", "ts") or [None])
                 if key is None:
                     return f"{call} over ({partition}order by {total})", type
+                if key.kind == "ts":
+                    frame = frame.replace("1 ", "interval 1 day ").replace("2 ", "interval 2 hour ")
                 way = choices.pick(["", " desc", " nulls last", " desc nulls first"])
                 return f"{call} over ({partition}order by {key.name}{way} range {frame})", type
             case "whole":
@@ -310,7 +277,7 @@ class Queries:
         taken: set[Column] = set()
         for one in left.columns:
             other = next((c for c in right.columns if c.kind == one.kind and c not in taken), None)
-            if other is not None and one.kind != "other":
+            if other is not None and one.kind not in ("other", "map"):
                 taken.add(other)
                 pairs.append((one, other))
         if not pairs:
@@ -384,6 +351,9 @@ class Queries:
         child = self.relation(depth)
         keys = child.of("int", "str", "date")
         hints = ["coalesce(1)", "repartition(3)"]
+        if keys and self._choices.percent(20):
+            clause = self._choices.pick(["sort by", "distribute by", "cluster by"])
+            return self._pass(child, f"{child.text} {clause} {self._choices.pick(keys).name}")
         if keys:
             key = self._choices.pick(keys).name
             hints += [f"repartition(3, {key})", f"repartition_by_range(2, {key})", f"rebalance({key})"]
@@ -414,7 +384,7 @@ class Queries:
                     f"{side}.{old.name} {new.name}"
                     for side, old, new in zip(sides, relation.columns, columns, strict=True)
                 )
-                kind = self._choices.pick(_JOINS[:4])
+                kind = self._choices.pick(JOINS[:4])
                 text = (
                     f"select {select} from {name} {one} {kind} {name} {other} on {one}.{key} = {other}.{key}"
                 )
@@ -423,45 +393,3 @@ class Queries:
                 select = ", ".join(f"{old.name} {new.name}" for old, new in names)
                 text = f"select {select} from {name} union all select * from {name}"
         return Relation(f"({text}) {self._name('r')}", columns), body
-
-    # ---------------------------------------------------------------------------------------- helpers
-
-    def _pair(self, left: Relation, right: Relation) -> tuple[Column, Column] | None:
-        pairs = [
-            (one, other)
-            for one in left.columns
-            for other in right.columns
-            if one.kind == other.kind and one.kind in ORDERABLE
-        ]
-        return self._choices.pick(pairs) if pairs else None
-
-    def _order(self, columns: Sequence[Column], *, total: bool) -> str:
-        """Sort keys; `total`: all columns, so that equal rows are the same row. Empty if that cannot be."""
-        usable = [c for c in columns if c.kind in ORDERABLE]
-        if (total and len(usable) < len(columns)) or not usable:
-            return ""
-        chosen = self._choices.some(usable, len(usable) if total else 1, len(usable) if total else 2)
-        ways = ("", " desc", " desc nulls first", " asc nulls last")
-        return ", ".join(f"{c.name}{self._choices.pick(ways)}" for c in chosen)
-
-    def _kept(self, child: Relation, most: int, least: int = 0) -> tuple[list[str], list[Column]]:
-        kept = self._choices.some(child.columns, least, most)
-        return [column.name for column in kept], kept
-
-    def _joined(self, left: Relation, right: Relation, text: str, hint: str = "") -> Relation:
-        columns = (*left.columns, *right.columns)
-        kept = self._choices.some(columns, 1, 8)
-        return self._select(hint + ", ".join(column.name for column in kept), text, kept)
-
-    def _select(self, items: str, source: str, columns: Sequence[Column]) -> Relation:
-        return Relation(f"(select {items} from {source}) {self._name('r')}", tuple(columns))
-
-    def _pass(self, child: Relation, source: str) -> Relation:
-        return self._select(", ".join(column.name for column in child.columns), source, child.columns)
-
-    def _expressions(self, relation: Relation) -> Expressions:
-        return Expressions(self._choices, relation.columns, self._rare_percent)
-
-    def _name(self, prefix: str) -> str:
-        self._names += 1
-        return f"{prefix}{self._names}"

@@ -7,7 +7,7 @@ Rows are kept as SQL literals, so that the rows of a failing case can be printed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -30,10 +30,16 @@ LEAVES = (
     "udf",
     "cte",
     "source",
+    "csv",
+    "json",
+    "orc",
+    "table",
 )
 """How a table is stored: VALUES, Parquet in two files, Parquet in folders, `createDataFrame` of Rows, of Arrow and of
 pandas, joined to `spark.range`, cached by Spark, computed by a Python function, a view over another query, joined to a
-Python data source."""
+Python data source, other file formats, a table of the catalog with CHAR and VARCHAR."""
+FILES = ("parquet", "partitioned", "csv", "json", "orc")
+"""Leaves whose files can be written anew."""
 
 # What Spark has to read keeps most of a plan from running natively, and Python functions are slow.
 _WEIGHTS = {"parquet": 10, "partitioned": 6, "cached": 1, "udf": 1}
@@ -68,6 +74,12 @@ class Table:
         lines = ",\n  ".join("(" + ", ".join(row) + ")" for row in self.rows)
         return f"select {casts} from values\n  {lines}\n  as v({names})"
 
+    def rotated(self) -> Table:
+        """The same values in other rows: each id gets those of the next one."""
+        others = self.rows[1:] + self.rows[:1]
+        rows = tuple((mine[0], *other[1:]) for mine, other in zip(self.rows, others, strict=True))
+        return replace(self, rows=rows)
+
 
 KINDS = {
     "boolean": "bool",
@@ -79,15 +91,24 @@ KINDS = {
     "float": "float",
     "double": "float",
     "string": "str",
+    "char": "str",
+    "varchar": "str",
     "binary": "bin",
     "date": "date",
     "timestamp": "ts",
     "timestamp_ntz": "ntz",
     "array<int>": "arr",
     "struct<a:int,b:string>": "struct",
+    "map<string,int>": "map",
+    "interval day to second": "span",
 }
 
 _DECIMALS = (
+    "decimal(18,0)",
+    "decimal(19,9)",
+    "decimal(38,18)",
+    "decimal(38,38)",
+    "decimal(5,5)",
     "decimal(7,2)",
     "decimal(15,2)",
     "decimal(10,0)",
@@ -120,6 +141,8 @@ _TYPES = (
     (1, "timestamp_ntz"),
     (1, "binary"),
     (2, "nested"),
+    (1, "interval day to second"),
+    (1, "map<string,int>"),
 )
 
 # Values that are common in real data first, those at the limits of a type after them.
@@ -139,17 +162,24 @@ _VALUES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "string": (
         ("'a'", "'b'", "''", "'ab'", "'é'", "'zz'", "'1'"),
-        ("' a '", "'a '", "'日本'", "'ß'", "'A'", "'😀x'", "'%_'", "'12.5'", "'2020-01-01'", "'\\\\n'", "'NaN'"),
+        ("' a '", "'a '", "'日本'", "'ß'", "'A'", "'😀x'", "'%_'", "'12.5'", "'2020-01-01'", "'\\\\n'", "'NaN'",
+         "'İ'", "'ŉ'", "'\\t'", "'more than twelve bytes 1'", "'more than twelve bytes 2'", "'2021-03-28 02:30:00'",
+         "'e\u0301'", "' 1'", "'1e3'", "'true'"),
     ),
     "binary": (("X'61'", "X''", "X'6162'"), ("X'FF00'", "X'C3'")),
     "date": (
         ("date'2020-01-01'", "date'2020-02-29'", "date'1999-12-31'", "date'2020-01-02'"),
-        ("date'1582-10-04'", "date'1582-10-15'", "date'0001-01-01'", "date'9999-12-31'", "date'1969-12-31'"),
+        ("date'1582-10-04'", "date'1582-10-15'", "date'0001-01-01'", "date'9999-12-31'", "date'1969-12-31'",
+         "date'2018-11-04'", "date'1500-02-28'", "date'2021-03-28'"),
     ),
     "timestamp": (
         ("timestamp'2020-01-01 00:00:00'", "timestamp'2020-01-01 12:34:56.789012'", "timestamp'2019-12-31 23:59:59'"),
         ("timestamp'1969-12-31 23:59:59.999999'", "timestamp'0001-01-01 00:00:00'",
-         "timestamp'9999-12-31 23:59:59.999999'", "timestamp'1582-10-10 00:00:00'"),
+         "timestamp'9999-12-31 23:59:59.999999'", "timestamp'1582-10-10 00:00:00'",
+         # Where clocks change: of Berlin, New York, Sao Paulo and Lord Howe, and those before standard time.
+         "timestamp'2021-03-28 02:30:00'", "timestamp'2021-03-28 01:30:00'", "timestamp'2021-10-31 02:30:00'",
+         "timestamp'2021-10-31 00:30:00'", "timestamp'2021-03-14 02:30:00'", "timestamp'2021-11-07 05:30:00'",
+         "timestamp'2018-11-04 00:00:00'", "timestamp'2021-04-03 15:15:00'", "timestamp'1883-11-18 12:00:00'"),
     ),
     "array<int>": (("array(1, 2)", "array()", "array(null, 3)"), ("array(2147483647)",)),
     "array<string>": (("array('a', 'b')", "array()", "array(null)"), ("array('', 'é')",)),
@@ -158,7 +188,11 @@ _VALUES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "array<array<int>>": (("array(array(1), array())", "array()"), ("array(null, array(2))",)),
     "array<struct<a:int,b:date>>": (("array(struct(1, date'2020-01-01'))", "array()"), ("array(null)",)),
     "struct<x:decimal(10,2),y:array<string>>": (("struct(1.25, array('a'))", "struct(null, null)"), ()),
-    "map<string,int>": (("map('a', 1)", "map()"), ("map('a', null)",)),
+    "map<string,int>": (("map('a', 1)", "map('b', 2, 'a', 3)"), ("map('a', null)", "map('', 1, 'é', 2)")),
+    "interval day to second": (
+        ("interval '1' day", "interval '0' second", "interval '-1 02:03:04.5' day to second"),
+        ("interval '100000' day", "interval '-1' second"),
+    ),
 }  # fmt: skip
 
 
@@ -167,7 +201,11 @@ def literals(type: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if type.startswith("decimal"):
         precision, scale = (int(n) for n in type[8:-1].split(","))
         top = "9" * (precision - scale) + ("." + "9" * scale if scale else "")
+        if precision == scale:
+            return ("0", "0.1", "0.25", "-0.5"), (f"0{top}", f"-0{top}")
         return ("0", "1", "1.5" if scale else "15", "-2", "12.34" if scale > 1 else "12"), (top, f"-{top}")
+    if type.startswith(("char", "varchar")):
+        return _VALUES["string"][0], ("'a '", "'日本'", "'A'")
     if type == "timestamp_ntz":
         common, wild = _VALUES["timestamp"]
         return tuple(v.replace("timestamp'", "timestamp_ntz'") for v in common), tuple(
@@ -189,18 +227,38 @@ def draw_tables(choices: Choices, leaves: Sequence[str] = LEAVES) -> list[Table]
     for number in range(3 + choices.below(3)):
         leaf = choices.weighted([(_WEIGHTS.get(leaf, 4), leaf) for leaf in leaves])
         columns = [Column("id", "bigint"), Column("k", "int"), Column("s", "string")]
-        columns += [Column(f"c{n}", draw_type(choices)) for n in range(2 + choices.below(6))]
+        columns += [
+            Column(choices.weighted(_NAMES).format(n), draw_type(choices))
+            for n in range(2 + choices.below(6))
+        ]
+        if leaf == "table":
+            columns = [_as_padded(choices, column) for column in columns]
         wild = [choices.percent(20) for _ in columns]
+        absent = [choices.percent(4) for _ in columns]
         count = choices.pick([7, 3, 12, 25, 0, 1])
         rows = [
             tuple(
-                str(row) if c.name == "id" else _draw_value(choices, c.type, wild[position])
+                str(row)
+                if c.name == "id"
+                else "null"
+                if absent[position]
+                else _draw_value(choices, c.type, wild[position])
                 for position, c in enumerate(columns)
             )
             for row in range(count)
         ]
         tables.append(Table(f"t{number}", leaf, tuple(columns), tuple(rows)))
     return tables
+
+
+# The last ones are references of Spark to columns with ids, and need quotes.
+_NAMES = ((12, "c{}"), (1, "C{}"), (1, "`c {}`"), (1, "`ü{}`"), (1, "`c#{}`"))
+
+
+def _as_padded(choices: Choices, column: Column) -> Column:
+    if column.type != "string":
+        return column
+    return Column(column.name, choices.pick(["string", "char(9)", "varchar(24)"]))
 
 
 def _draw_value(choices: Choices, type: str, wild: bool) -> str:
@@ -222,14 +280,14 @@ def register(spark: SparkSession, table: Table, directory: Path) -> None:
 def _stored(spark: SparkSession, table: Table, frame: DataFrame, directory: Path) -> DataFrame:
     match table.leaf:
         case "parquet":
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, exist_ok=True)
             rows = frame.toArrow()
             half = rows.num_rows // 3
             pq.write_table(rows.slice(0, half), directory / "first part.parquet")
             pq.write_table(rows.slice(half), directory / "100%.parquet", row_group_size=5)
             return spark.read.schema(frame.schema).parquet(str(directory))
         case "partitioned":
-            frame.coalesce(1).write.partitionBy("s", "k").parquet(str(directory))
+            frame.coalesce(1).write.mode("overwrite").partitionBy("s", "k").parquet(str(directory))
             return spark.read.schema(frame.schema).parquet(str(directory)).select(*frame.columns)
         case "rows":
             return spark.createDataFrame(frame.collect(), frame.schema)
@@ -253,5 +311,20 @@ def _stored(spark: SparkSession, table: Table, frame: DataFrame, directory: Path
             spark.dataSource.register(Numbers)
             ids = spark.read.format("numbers").options(splits="2", rows=str(len(table.rows))).load()
             return ids.select("id").join(frame, "id", "left").select(*frame.columns)
+        case "csv" | "json" | "orc" as name:
+            # CSV has no nested values. The header is part of every file.
+            plain = [c for c in table.columns if c.kind in ("other", "arr", "struct", "bin", "map")]
+            kept = frame.drop(*(c.name.strip("`") for c in plain)) if name == "csv" else frame
+            options = {"header": "true"} if name == "csv" else {}
+            kept.coalesce(1).write.mode("overwrite").format(name).options(**options).save(str(directory))
+            stored = spark.read.schema(kept.schema).format(name).options(**options).load(str(directory))
+            empty = [f"cast(null as {c.type}) {c.name}" for c in plain] if name == "csv" else []
+            return stored.selectExpr(*(f"`{column}`" for column in kept.columns), *empty)
+        case "table":
+            columns = ", ".join(f"{c.name} {c.type}" for c in table.columns)
+            spark.sql(f"drop table if exists {table.name}_stored")
+            spark.sql(f"create table {table.name}_stored ({columns}) using parquet location '{directory}'")
+            spark.sql(f"insert overwrite {table.name}_stored {table.values}")
+            return spark.table(f"{table.name}_stored")
         case _:
             return frame
