@@ -47,7 +47,7 @@ from volley.plan.nodes import (
 from volley.plan.order import is_ordered, order_of
 from volley.plan.subqueries import plans_in
 from volley.plan.traits import traits_of
-from volley.plan.types import LONG, is_carried
+from volley.plan.types import LONG, is_shared
 from volley.support.check import check
 
 MAX_SPARK_BYTES = 256 << 20
@@ -194,9 +194,9 @@ class FrameScans:
         output = tuple(map(attribute_of, items(relation.output())))
         if not self._through_spark:
             return _leave(node, "only Spark can compute the frame, and spark.volley.mixed is false")
-        if not all(is_carried(attribute.type) for attribute in output):
+        if not all(is_shared(attribute.type) for attribute in output):
             return _leave(
-                node, "only Spark can compute the frame, and it has a type that Volley does not carry"
+                node, "only Spark can compute the frame, and it has a type that the engines hold differently"
             )
         if frame.spark_bytes is not None and frame.spark_bytes > MAX_SPARK_BYTES:
             return _leave(node, too_large(frame.spark_bytes))
