@@ -100,7 +100,8 @@ def test_intervals(table: SparkSession) -> None:
         assert_same_rows(table, query, native="range between" not in query)
 
 
-def test_time(table: SparkSession) -> None:
+@pytest.mark.since("4.3")
+def test_time(table: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     with conf(table, {"spark.sql.timeType.enabled": "true"}):
         for query in (
             "select id, c, hour(c), cast(c as string) from (select id, cast(t as time) c from t)",
@@ -111,7 +112,11 @@ def test_time(table: SparkSession) -> None:
         query = "select cast(t as time) c from t where id < 9 order by id"
         with conf(table, {"spark.volley.enabled": "false"}):
             expected = table.sql(query).collect()
+            table.sql(query).show()
+        shown = capsys.readouterr().out
         assert table.sql(query).collect() == expected
+        table.sql(query).show()
+        assert capsys.readouterr().out == shown
 
 
 def test_variants(table: SparkSession) -> None:
@@ -123,6 +128,18 @@ def test_variants(table: SparkSession) -> None:
         " on a.id = b.k",
     ):
         assert_same_rows(table, query)
+
+
+def test_variants_are_collected_and_shown(table: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "select id, parse_json(concat('[', id, ', \"a\"]')) v from t order by id limit 3"
+    found = []
+    for enabled in ("false", "true"):
+        with conf(table, {"spark.volley.enabled": enabled}):
+            rows = [(row.id, row.v.toJson()) for row in table.sql(query).collect()]
+            arrow = table.sql(query).toArrow()
+            table.sql(query).show()
+            found.append((rows, arrow.to_pylist(), arrow.schema, capsys.readouterr().out))
+    assert found[0] == found[1]
 
 
 def test_json_tuple(table: SparkSession) -> None:
@@ -141,7 +158,7 @@ def test_order_by_structs(table: SparkSession) -> None:
 
 def test_shown_and_collected(table: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Python has no values of some types, but Spark shows them."""
-    made = "make_ym_interval(1, cast(k as int)) y, make_interval(0, 0, 0, 3) i"
+    made = "make_ym_interval(1, cast(k as int)) y, make_interval(0, 0, 0, 3) i, make_dt_interval(1) d"
     query = f"select id, {made}, m from t order by id limit 3"
     with conf(table, {"spark.volley.enabled": "false"}):
         table.sql(query).show()
@@ -163,3 +180,14 @@ def test_what_spark_runs(table: SparkSession) -> None:
     for query in ("select id from t order by array(id)", "select count(distinct array(double(id))) from t"):
         reasons = {reason.reason for reason in volley.explain(table.sql(query)).reasons}
         assert Reason.ARGUMENT_TYPES in reasons, query
+
+
+def test_cached_frames(table: SparkSession) -> None:
+    """A frame with a map: columns of other types are read natively, the map is Spark's."""
+    frame = table.sql("select id, s, m from t").cache()
+    try:
+        frame.createOrReplaceTempView("kept")
+        assert_same_rows(table, "select s, sum(id) from kept group by s", native=False)
+        assert_same_rows(table, "select id, m['x'] from kept", native=False)
+    finally:
+        frame.unpersist()

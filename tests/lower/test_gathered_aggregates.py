@@ -75,7 +75,17 @@ def test_queries(tables: SparkSession, query: str) -> None:
     assert_same_rows(tables, query)
 
 
+@pytest.mark.since("4.3")
+def test_several_extremes(tables: SparkSession) -> None:
+    assert_same_rows(
+        tables, "select k, max_by(s, id, 3), min_by(id, id, 2), max_by(struct(s, f), id, 1) from t group by k"
+    )
+    # Of equal ranks Spark keeps those that come first.
+    assert_same_rows(tables, "select max_by(id, k, 4) from t", native=False)
+
+
 @pytest.mark.usefixtures("distributed")
+@pytest.mark.slow
 def test_across_tasks(tables: SparkSession) -> None:
     tables.conf.set("spark.volley.local.workers", "3")
     for query in QUERIES:

@@ -48,6 +48,8 @@ EXPRESSIONS = (
     "stddev(l) over (i), var_pop(m) over (partition by k)",
     "bool_or(b) over (i), bool_and(b) over (i rows between 1 preceding and current row)",
     "sum(l) over (order by f, id), lag(f) over (order by f, id)",
+    "count(*) over (order by cast(s as binary)), sum(l) over (partition by k order by cast(s as binary) desc, id)",
+    "count(*) over (order by b), sum(l) over (order by b desc, dt)",
     "sum(case when b then 1 else 0 end) over (partition by upper(s) order by abs(id - 30), id) + 1",
     "row_number() over (partition by f order by id), row_number() over (partition by g, b order by dt, id)",
 )

@@ -24,6 +24,7 @@ from volley.lower.gathered_values import (
     collect_list,
     extreme_by,
     extreme_struct,
+    extremes_by,
     first_or_last,
     join_texts,
     pivot,
@@ -34,7 +35,7 @@ from volley.plan.expressions import AggregateCall, Call, Expression, SortKey
 from volley.plan.types import BOOLEAN, LONG, StructType, to_arrow
 
 # The arguments that are gathered, if not all of them; the others are constants.
-_WIDTHS = {"Percentile": 1, "PercentileDisc": 1, "ListAgg": 1, "ApproximatePercentile": 1}
+_WIDTHS = {"Percentile": 1, "PercentileDisc": 1, "ListAgg": 1, "ApproximatePercentile": 1, "MaxMinByK": 2}
 
 
 def is_gathered(call: AggregateCall) -> bool:
@@ -99,6 +100,7 @@ def _finish(call: AggregateCall, is_unordered: bool, result: pa.DataType) -> Ker
 _FINISHERS: dict[str, Callable[[AggregateCall], Finish]] = {
     "MinBy": lambda call: extreme_by(call, largest=False),
     "MaxBy": lambda call: extreme_by(call, largest=True),
+    "MaxMinByK": extremes_by,
     "Min": lambda call: extreme_struct(call, largest=False),
     "Max": lambda call: extreme_struct(call, largest=True),
     "Percentile": percentiles,

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from volley.lower.functions.constants import constant_value
 from volley.lower.segments import Finish, Segments, drop_nulls, order_codes, sort, valid
 from volley.lower.semantics import ExactnessError
 from volley.plan.expressions import AggregateCall, Literal, SortKey
@@ -36,6 +37,32 @@ def extreme_by(call: AggregateCall, largest: bool) -> Finish:
         if np.any(same[winners] != same[chosen[present.groups[winners]]]):
             raise ExactnessError("several rows with the extreme, whose values differ")
         return values.take(pa.array(np.maximum(chosen, 0), mask=chosen < 0))
+
+    return finish
+
+
+def extremes_by(call: AggregateCall) -> Finish:
+    """The values of the rows with the largest or smallest second arguments, best first, as many as the third says.
+
+    Among rows with the same second argument the order of rows decides, in which Spark keeps them.
+    """
+    count = constant_value(call.function.arguments[2])
+    largest = call.function.option("reverse") is False
+    wanted = to_arrow(call.type)
+
+    def finish(segments: Segments) -> pa.Array:
+        present = drop_nulls(segments, [1])
+        if not present.present.all():
+            raise ExactnessError("a group without values")
+        values, by = present.columns
+        codes = order_codes(by, not largest)
+        order = np.lexsort((codes, present.groups))
+        kept = np.arange(len(order)) - present.starts[present.groups[order]] < count
+        same = _identities(values)[order]
+        tied = (np.diff(codes[order]) == 0) & (np.diff(present.groups[order]) == 0) & kept[:-1]
+        if np.any(tied & (np.diff(same) != 0)):
+            raise ExactnessError("several rows with the same rank, whose values differ")
+        return present.take(order[kept]).lists(wanted)
 
     return finish
 

@@ -33,7 +33,7 @@ from volley.plan.expressions import (
     transform,
 )
 from volley.plan.nodes import Node, Window
-from volley.plan.types import DATE, LONG, to_arrow
+from volley.plan.types import BINARY, DATE, LONG, to_arrow
 from volley.support.operators import constant_of
 
 _RANKING = {
@@ -189,6 +189,9 @@ def _bound(offset: int) -> str:
 def _order_operand(key: SortKey, child: Node, frame: Frame) -> Expr:
     """The order as a column. A range frame adds offsets to it, which must not overflow silently."""
     value = order_operand(key, child)
+    if key.type == BINARY and not frame.rows:
+        # DataFusion has no range frames over binary. Digits of bytes are ordered like the bytes.
+        return f.encode(value, "hex")
     bounds = [] if frame.rows else [constant_of(bound) for bound in (frame.lower, frame.upper) if bound]
     offsets = [offset if key.ascending else -offset for offset in bounds if offset]
     if not offsets:

@@ -179,6 +179,11 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
             allowed = _is_comparable(call.arguments[0].type)
         case "MinBy" | "MaxBy":
             allowed = _is_comparable(call.arguments[0].type) and is_ordered(call.arguments[1].type)
+        case "MaxMinByK":
+            is_counted = isinstance(call.arguments[2], Literal) and call.option("reverse") in (True, False)
+            allowed = (
+                is_counted and _is_comparable(call.arguments[0].type) and is_ordered(call.arguments[1].type)
+            )
         case "Percentile" | "PercentileDisc":
             allowed = is_number(call.arguments[0].type) and _has_constant_percentages(call)
         case "ApproximatePercentile":
@@ -208,7 +213,7 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
             yield Unsupported(Reason.AGGREGATE, call.function, "spark.sql.legacy.statisticalAggregate")
 
 
-_BY_ORDER = frozenset({"MinBy", "MaxBy", "Mode", "CollectSet", "ListAgg"})
+_BY_ORDER = frozenset({"MinBy", "MaxBy", "MaxMinByK", "Mode", "CollectSet", "ListAgg"})
 _MOMENTS = frozenset({"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"})
 # Types whose hash in Java is known, and with it the order of a set.
 _HASHED = frozenset({BOOLEAN, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, *INTEGRAL})

@@ -134,6 +134,7 @@ AGGREGATES: dict[str, Rule] = {
     ),
     "MinBy": Rule("If rows with the same extreme differ, Spark runs the query."),
     "MaxBy": Rule("If rows with the same extreme differ, Spark runs the query."),
+    "MaxMinByK": Rule("A constant number of values. If rows of the same rank differ, Spark runs the query."),
     "Percentile": Rule("percentile, percentile_cont and median of numbers, with constant percentages."),
     "PercentileDisc": Rule("Numbers, with constant percentages."),
     "Mode": Rule(
@@ -162,7 +163,7 @@ UNSPLITTABLE = frozenset(
     {"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
     | {"Corr", "CovPopulation", "CovSample", "Skewness", "Kurtosis"}
     | {"RegrSlope", "RegrIntercept", "RegrR2", "RegrSXY", "RegrReplacement"}
-    | {"MinBy", "MaxBy", "Percentile", "PercentileDisc", "ApproximatePercentile", "Mode"}
+    | {"MinBy", "MaxBy", "MaxMinByK", "Percentile", "PercentileDisc", "ApproximatePercentile", "Mode"}
     | {"CollectSet", "CollectList", "ListAgg", "HyperLogLogPlusPlus", "PivotFirst"}
 )
 
