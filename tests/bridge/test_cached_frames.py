@@ -192,6 +192,12 @@ class TestNondeterminism:
         assert cached.orderBy("id").toArrow() == expected
         assert natively(spark, cached.orderBy("id")) == expected
 
+    def test_a_type_that_does_not_cross(self, spark: SparkSession) -> None:
+        cached = spark.range(5).selectExpr("id", "rand() r", "map('a', id) m").cache()
+        first = {row.id: row.r for row in cached.collect()}
+        assert {row.id: row.r for row in cached.select("id", "r").collect()} == first
+        assert engine(spark) == "spark"
+
 
 class TestEnd:
     def test_unpersist_frees_the_memory(self, spark: SparkSession) -> None:

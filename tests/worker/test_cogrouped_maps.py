@@ -12,6 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import volley
+from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows
 
 LEFT = """
@@ -113,3 +115,12 @@ def test_a_group_map_of_one_column(spark: SparkSession) -> None:
             session.range(10).selectExpr("id % 3 as struct").groupBy("struct").applyInPandas(total, "n long")
         ),
     )
+
+
+def test_types_that_functions_do_not_get(spark: SparkSession) -> None:
+    def sizes(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"n": [len(left)], "m": [len(right)]})
+
+    right = spark.range(5).selectExpr("id", "map('a', id) as m").groupBy("id")
+    frame = spark.range(9).groupBy("id").cogroup(right).applyInPandas(sizes, "n long, m long")
+    assert Reason.DATA_TYPE in {reason.reason for reason in volley.explain(frame).reasons}

@@ -196,7 +196,7 @@ class FrameScans:
             return _leave(node, "only Spark can compute the frame, and spark.volley.mixed is false")
         if not all(is_shared(attribute.type) for attribute in output):
             return _leave(
-                node, "only Spark can compute the frame, and it has a type that Volley does not carry"
+                node, "only Spark can compute the frame, and it has a type that the engines hold differently"
             )
         if frame.spark_bytes is not None and frame.spark_bytes > MAX_SPARK_BYTES:
             return _leave(node, too_large(frame.spark_bytes))

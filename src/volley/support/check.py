@@ -138,7 +138,10 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_shared((*node.program.columns, *node.results))
         case PythonMap():
             yield from _check_shared((*node.program.columns, *node.output))
-        case PythonGroupMap() | PythonCoGroupMap() | PythonAggregate():
+        case PythonCoGroupMap():
+            yield from _check_shared((*node.program.columns, *node.right_columns, *node.output))
+            yield from _check_groups(node)
+        case PythonGroupMap() | PythonAggregate():
             yield from _check_shared((*node.program.columns, *node.output))
             if isinstance(node, PythonCoGroupMap):
                 yield from _check_shared(node.right_columns)
