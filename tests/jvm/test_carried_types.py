@@ -176,6 +176,20 @@ def test_shown_and_collected(table: SparkSession, capsys: pytest.CaptureFixture[
     )
 
 
+def test_null_structs_are_shown(table: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """Inside of arrays and maps, with fields that are never NULL."""
+    query = (
+        "select array(struct(1 a, 'x' b), null) s, map(1, if(id > 1, null, struct(id))) m, map_entries(map()) e,"
+        " map_keys(map()) k, map() n from t order by id limit 3"
+    )
+    shown = []
+    for enabled in ("false", "true"):
+        with conf(table, {"spark.volley.enabled": enabled}):
+            table.sql(query).show()
+            shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
 def test_what_spark_runs(table: SparkSession) -> None:
     for query in ("select id from t order by array(id)", "select count(distinct array(double(id))) from t"):
         reasons = {reason.reason for reason in volley.explain(table.sql(query)).reasons}
