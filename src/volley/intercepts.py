@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -157,7 +158,12 @@ def _repr_html(original: Original, frame: DataFrame) -> str:
 
 
 def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -> str:
-    if not frame.columns and not current().keeps_rows_without_columns:
+    try:
+        columns = frame.columns
+    except PySparkException:
+        # Python does not know one of the types, such as timestamps of nanoseconds. Spark shows it.
+        return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
+    if not columns and not current().keeps_rows_without_columns:
         return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
 
     shown = _with_texts(frame)
