@@ -5,6 +5,7 @@ READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 SCALE ?= 1
 SECONDS ?= 60
+MINUTES ?= 5
 SEED ?= 0
 # Test processes. Each may have a Spark session and a cluster of its own.
 JOBS ?= 2
@@ -18,7 +19,7 @@ SUITES ?=
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz docstrings lint bench docs docs-functions java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos docstrings lint bench docs docs-functions docs-site java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -30,10 +31,12 @@ help:
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
 	@echo "make test-versions  the suites with every tested release of Spark                 (VERSIONS=4.0 SUITES=tpch)"
 	@echo "make fuzz         random programs against Spark; differences become tests        (SECONDS=60 SEED=0)"
+	@echo "make chaos        queries and writes under faults, compared with Spark              (MINUTES=5 SEED=0)"
 	@echo "make docstrings   PySpark's docstring examples: which run natively, and what blocks others"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
 	@echo "make docs         write the generated pages of docs/ anew"
+	@echo "make docs-site    the documentation site, in build/site"
 	@echo "make docs-functions  docs/functions.md: where each function of Spark runs"
 	@echo "make clean        remove the environment and everything that tools left"
 
@@ -80,6 +83,9 @@ test-versions: $(READY) java
 fuzz: $(READY) java
 	@$(BIN)/python -m volley.testing.fuzz --seconds $(SECONDS) --seed $(SEED)
 
+chaos: $(READY) java
+	@$(BIN)/python -m volley.testing.chaos --minutes $(MINUTES) --seed $(SEED)
+
 docstrings: $(READY) java
 	@$(BIN)/python -m volley.testing.docstrings
 
@@ -92,6 +98,10 @@ bench: $(READY) java
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+# Offline, and strict: a link or anchor that leads nowhere is an error.
+docs-site: $(READY) docs
+	$(BIN)/mkdocs build --quiet --strict
 
 docs-functions: $(READY)
 	$(BIN)/python docs/functions.py

@@ -20,6 +20,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import click
+
+from volley.cli.main import cli
+from volley.codes import CODES
 from volley.config import OPTIONS
 from volley.plan.read_rules import READ_RULES, ReadRules
 from volley.plan.read_rules import Rule as ReadRule
@@ -202,8 +206,66 @@ def _expression(name: str) -> str:
 def _reasons() -> str:
     rows = [(f"`{reason}`", meaning) for reason, meaning in MEANINGS.items()]
     return (
-        "## Reasons\n\nThe codes that `volley.explain(df)` and `volley.last_query(spark).reasons` give.\n\n"
+        "## Reasons\n\nThe codes that `volley.explain(df)` and `volley.last_query(spark).reasons` give.\n"
+        "[Error and reason codes](codes.md) says what to do about each.\n\n"
         + _table(("code", "meaning"), rows)
+    )
+
+
+def codes() -> str:
+    """An entry for each code, with an anchor of its name."""
+    parts = [
+        HEADER.format(source="src/volley/codes.py"),
+        "# Error and reason codes\n\n"
+        "Codes are stable: programs may rely on them. `volley help CODE` prints an entry.\n\n"
+        "- **Errors** are raised: `error.code` of a `volley.VolleyError`.\n"
+        "- **Refusals** are answers of other processes. They are in logs, in failed attempts, and in errors if no\n"
+        "  other attempt succeeds.\n"
+        "- **Reasons** say why Spark runs something: in `volley.explain(df)`, `volley.last_query(spark).reasons` and\n"
+        "  the history.\n",
+    ]
+    for kind, title in (("error", "Errors"), ("refusal", "Refusals"), ("reason", "Reasons")):
+        parts.append(f"\n## {title}\n")
+        for code in CODES:
+            if code.kind == kind:
+                parts.append(
+                    f"\n### {code.name}\n\n{_fill(code.meaning)}\n\n{_fill(f'What to do: {code.remedy}')}\n"
+                )
+    return "".join(parts)
+
+
+def commands() -> str:
+    """What each command says to --help."""
+    parts = [
+        HEADER.format(source="src/volley/cli/"),
+        "# Commands\n\n`volley COMMAND --help` prints the same.\n",
+    ]
+    for path, command in _commands(cli, ()):
+        with click.Context(command, info_name=" ".join(("volley", *path)), terminal_width=100) as context:
+            help = re.sub(r"[ \t]+\n", "\n", command.get_help(context).replace("\b\n", ""))
+        parts.append(f"\n## volley {' '.join(path)}\n\n```\n{help}\n```\n")
+    return "".join(parts)
+
+
+def _commands(group: click.Group, path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], click.Command]]:
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                yield from _commands(command, (*path, name))
+            else:
+                yield (*path, name), command
+
+
+def decisions() -> str:
+    """The list of decisions, by number."""
+    pages = sorted((HERE / "decisions").glob("0*.md"))
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for page in pages]
+    return (
+        HEADER.format(source="the pages beside it")
+        + "# Decisions\n\nWhy things are as they are. Numbers are never reused; some were not needed.\n\n"
+        + "".join(f"- [{title}]({page.name})\n" for title, page in zip(titles, pages, strict=True))
     )
 
 
@@ -273,6 +335,9 @@ PAGES = {
     HERE / "supported.md": supported,
     HERE / "versions.md": versions,
     HERE / "formats.md": formats,
+    HERE / "codes.md": codes,
+    HERE / "cli.md": commands,
+    HERE / "decisions" / "README.md": decisions,
     README: readme,
 }
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-# By default the allocator of Arrow and DataFusion returns freed memory to the system at once. Getting it back, page by
-# page and zeroed, took a fifth of a query's CPU time. The allocator reads this variable when it is loaded, below.
-os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")  # milliseconds
+from volley.allocator import keep_freed_memory
+
+# The allocators of Arrow and DataFusion read it from the environment when they are loaded, below.
+keep_freed_memory()
 # Streams of fed scans hold threads of DataFusion while they wait (worker/engine_threads.py), so there must be more than
 # one a core. Idle ones sleep: plain DataFusion took no more CPU time for TPC-H with 32 threads than with 2 (two cores).
 os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(32, 8 * (os.cpu_count() or 1))))

@@ -19,10 +19,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from volley.bridge.commit import Staging
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.result import NativeResult
-from volley.bridge.write import commit, files_of, write_plan
+from volley.bridge.write import commit, files_of, open_staging, write_plan
 from volley.bridge.write_command import analyzed, tell_spark
 from volley.coordinator.result import ResultStream
 from volley.decide import Decision
@@ -164,7 +163,7 @@ def _write_files(query: Query, decision: Decision) -> int:
     assert plan is not None
     assert not isinstance(plan, SparkPart)
     # What attempts wrote goes with the staging directory, however this ends.
-    with Staging(write.directory, write.replaces_all) as staging:
+    with open_staging(write) as staging:
         node = write_plan(plan, write, staging)
         with query.start(decision, node) as batches:
             files = list(files_of(batches))

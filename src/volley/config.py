@@ -185,6 +185,14 @@ OPTIONS: tuple[Option, ...] = (
         _at_least(0),
     ),
     Option(
+        "memory",
+        "size",
+        "0",
+        "Transport local: memory of native queries in this process, beside what the program itself holds. What does "
+        "not fit is spilled to the temporary directory. 0: half of the memory of this machine or container.",
+        _bytes_or_zero,
+    ),
+    Option(
         "shuffle.store",
         "store",
         "memory",
@@ -450,6 +458,7 @@ class Config:
     tls_key_file: str
     local_workers: int
     local_cores: int
+    memory: int
     shuffle_store: str
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int

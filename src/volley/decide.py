@@ -243,7 +243,7 @@ class Decider:
             capture,
             through_spark=self._mixed,
             keeps=self._keeps_frames,
-            max_bytes=MAX_SENT_BYTES if self._deployment.is_remote else None,
+            max_bytes=None if self._deployment.takes_frames else MAX_SENT_BYTES,
         )
         return scans
 

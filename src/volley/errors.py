@@ -10,6 +10,7 @@ VolleyError                      code, what happened, what to do next
 +-- CaptureError                 Spark's plan could not be read exactly
 +-- QueryError                   a native query failed
     +-- TaskError                a task failed; names its attempt
+    |   +-- OperatorMemoryExhausted  its operators need more memory than they may have
     +-- EngineError              the native engine failed, not because of the data: a bug
     +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
     +-- NoWorkers                none of the worker daemons can be used
@@ -51,6 +52,8 @@ class VolleyError(Exception):
         self.message = _end_once(message)
         self.hint = hint
         super().__init__(f"[{self.code}] {self.message}" + (f" {hint}" if hint else ""))
+        # Below the traceback; a message may be part of a longer sentence.
+        self.add_note(f"`volley help {self.code}` says more.")
 
 
 def _end_once(message: str) -> str:
@@ -92,6 +95,12 @@ class TaskError(QueryError):
     def __init__(self, attempt: AttemptId, message: str, *, hint: str = "") -> None:
         self.attempt = attempt
         super().__init__(f"{attempt}: {message}", hint=hint)
+
+
+class OperatorMemoryExhausted(TaskError):
+    """The query may succeed in more and smaller tasks."""
+
+    code = "OPERATOR_MEMORY_EXHAUSTED"
 
 
 class EngineError(QueryError):

@@ -25,6 +25,11 @@ def available_memory_bytes() -> int:
     return total
 
 
+def query_memory_bytes(chosen_bytes: int) -> int:
+    """Memory of the queries that run in this process: `chosen_bytes`, or half of what is available if that is 0."""
+    return chosen_bytes or available_memory_bytes() // 2
+
+
 def state_directory() -> Path:
     """Where programs of this user keep what outlives them, by XDG's rules."""
     state = os.environ.get("XDG_STATE_HOME")

@@ -20,12 +20,13 @@ from volley.bridge.frame_fills import FrameLoader
 from volley.bridge.frame_scans import MAX_SENT_BYTES, CachedFrames
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.reading import Access
+from volley.bridge.sent_frames import SentFrames
 from volley.bridge.spark_to_native import SparkInput, SparkInputs
 from volley.bridge.write_command import run_over
 from volley.cancellation import CancellationToken
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.coordinator.options import NO_INPUTS, RunOptions
+from volley.coordinator.options import RunOptions
 from volley.coordinator.result import ResultStream
 from volley.coordinator.run import execute, materialize
 from volley.deployment.base import Deployment
@@ -39,13 +40,13 @@ from volley.observe.recorder import QueryRecorder
 from volley.observe.report import StageReport
 from volley.observe.stages import stage_reports
 from volley.plan.jvm import Java
-from volley.plan.nodes import FileScan, Node, walk
+from volley.plan.nodes import FileScan, Node, WriteFiles, walk
 from volley.recent import Recent
 from volley.rpc.messages import TaskDone
 from volley.session_state import Label, RunningQuery
 from volley.shuffle.session_options import options_to_send
 from volley.splits.measure import fits_one_task, measure
-from volley.stages.cut import make_stages, note_single_task, partition_result
+from volley.stages.cut import make_stages, note_division, note_single_task, partition_result
 from volley.stages.graph import StageGraph
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import read_bytes, scans_of
@@ -56,6 +57,9 @@ Running = TypeVar("Running")
 
 # Cached frames may take this part of the memory.
 _CACHE_SHARE = 4
+# A query that does not fit into memory is tried again in this many times as many tasks, and once more.
+_DIVIDED_BY = 8
+_MOST_DIVIDED = 64
 
 
 class NativeRun:
@@ -83,6 +87,7 @@ class NativeRun:
         self._spark = spark
         self._config = config
         self._limits = PlannerLimits.of(config)
+        self._division = 1
         self._deployment = deployment
         self._session = session
         self._query = query
@@ -95,13 +100,14 @@ class NativeRun:
         self._logs: list[EventLog] = []
         self._frames = frames or CachedFrames()
         self._fills: list[ResultStream] = []
+        self._sent = SentFrames(deployment.ingest, MAX_SENT_BYTES)
         self._loader = FrameLoader(
             spark,
             self._frames,
             self._fill_frame,
             budget_bytes=config.cache_memory or available_memory_bytes() // _CACHE_SHARE,
             directory=Path(tempfile.gettempdir()),
-            max_sent_bytes=MAX_SENT_BYTES if deployment.is_remote else None,
+            sent=self._sent if deployment.is_remote else None,
         )
 
     def start(
@@ -114,15 +120,14 @@ class NativeRun:
         if isinstance(plan, SparkPart):
             self._subplans.clear()
             return SparkRows(plan.batches(self.boundary))
-        outputs = NO_INPUTS
         if inputs:
             if self._inputs is None:
                 self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
-            plan, outputs = self._inputs.fill(plan), self._inputs.outputs
+            plan = self._inputs.fill(plan)
         plan = self._loader.load(plan)
         transport = self._deployment.open()
         graph = self._graph(plan, transport, is_kept)
-        self._top = self._begin(execute, graph, transport, outputs)
+        self._top = self._begin(execute, graph, transport)
         return self._top
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
@@ -150,9 +155,21 @@ class NativeRun:
         self._fills.append(stream)
         return stream
 
+    def divide(self) -> bool:
+        """Divide the next try into more tasks than there are workers, so that each needs less memory.
+
+        The rows between them go through exchanges, which spill: a join that does not fit becomes a grace hash join.
+        False: it was divided as far as that helps.
+        """
+        if self._division >= _MOST_DIVIDED:
+            return False
+        self._division *= _DIVIDED_BY
+        return True
+
     def close(self) -> None:
         """Free everything. May be called again."""
         self._frames.release()
+        self._sent.close()
         self.boundary.close()
         if self._inputs is not None:
             self._inputs.close()
@@ -169,8 +186,16 @@ class NativeRun:
         """Every attempt at a task, of all tries."""
         return sum(isinstance(event, TaskStarted) for log in self._logs for event in log.events)
 
+    def _outputs(self) -> Mapping[int, Sequence[TaskDone]]:
+        """What plans read that is in the stores already."""
+        of_spark = self._inputs.outputs if self._inputs is not None else {}
+        return {**of_spark, **self._sent.outputs}
+
     def _graph(self, plan: Node, transport: Transport, is_kept: bool = False) -> StageGraph:
         workers = len(transport.workers())
+        if self._division > 1:
+            tasks = workers * self._division
+            return note_division(make_stages(measure(plan), tasks, self._run_limits), tasks)
         if workers == 1:
             return _kept_graph(plan, self._limits) if is_kept else make_stages(plan, 1, self._limits)
         plan = measure(plan)
@@ -178,12 +203,15 @@ class NativeRun:
             return note_single_task(make_stages(plan, 1, self._limits))
         return make_stages(plan, workers, self._limits)
 
+    @property
+    def _run_limits(self) -> PlannerLimits:
+        return self._limits if self._division == 1 else self._limits.divide(self._division)
+
     def _begin(
         self,
         begin: Callable[[StageGraph, Transport, RunOptions], Running],
         graph: StageGraph,
         transport: Transport,
-        inputs: Mapping[int, Sequence[TaskDone]] = NO_INPUTS,
     ) -> Running:
         input_bytes = partial(_input_bytes, graph)
         recorders = [self._recorder.listen(input_bytes)] if self._recorder else []
@@ -201,11 +229,13 @@ class NativeRun:
                 timeout_seconds=self._config.timeout_seconds,
                 attempts=self._config.task_attempts,
                 events=events,
-                limits=self._limits,
+                limits=self._run_limits,
                 absence_seconds=self._deployment.absence_seconds,
-                materialized_inputs=inputs,
+                materialized_inputs=self._outputs(),
                 traceparent=self._tracer.traceparent if self._tracer else lambda stage: "",
                 settings=options_to_send(self._config),
+                # Sorting both sides costs more than dividing them, if the query is not divided yet.
+                sorts_joins=self._division > 1 or len(graph.stages) - len(graph.subqueries) > 1,
                 stores=shared_stores().settings(_stores_of(graph)),
             )
             return begin(graph, transport, options)
@@ -237,14 +267,15 @@ def _input_bytes(graph: StageGraph) -> int:
 
 
 def _stores_of(graph: StageGraph) -> frozenset[str]:
-    """The ids of the object stores that the stages of a query read."""
-    return frozenset(
-        store
-        for stage in graph.stages
-        for node in walk(stage.plan)
-        if isinstance(node, FileScan)
-        for store in node.stores
-    )
+    """The ids of the object stores that the stages of a query read, or write to."""
+    found: set[str] = set()
+    for stage in graph.stages:
+        for node in walk(stage.plan):
+            if isinstance(node, FileScan):
+                found |= node.stores
+            elif isinstance(node, WriteFiles) and node.upload is not None:
+                found.add(node.upload.store)
+    return frozenset(found)
 
 
 def _stop_jobs(context: SparkContext, tag: str) -> None:

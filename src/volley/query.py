@@ -29,6 +29,7 @@ from volley.errors import (
     DeadlineExceeded,
     FallbackError,
     NoWorkers,
+    OperatorMemoryExhausted,
     QueryCancelled,
     ResultInterrupted,
     SourceError,
@@ -195,6 +196,11 @@ class Query:
                 if not tries:
                     raise
                 warn_caller(f"A worker was lost and the query begins again: {error}")
+            except OperatorMemoryExhausted as error:
+                tries += 1
+                if not self._native_run.divide():
+                    self._leave_to_spark(error, self._config.fallback)
+                    return None
             except VolleyError as error:
                 self._leave_to_spark(error, self._config.fallback)
                 return None

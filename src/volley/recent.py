@@ -37,5 +37,9 @@ class Recent(Generic[Key, Value]):
             while len(self._values) > self._size:
                 self._values.popitem(last=False)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+
     def __len__(self) -> int:
         return len(self._values)

@@ -35,6 +35,9 @@ SERVICE = {"spark.volley.shuffle.store": "service", "spark.volley.shuffle.servic
         (FLIGHT | {"spark.volley.shuffle.memoryFraction": "0.5"}, {"shuffle.memoryFraction"}),
         (SPARK | {"spark.volley.shuffle.memoryFraction": "0.5"}, set()),
         (SPARK | {"spark.volley.local.cores": "2"}, {"local.cores"}),
+        (LOCAL | {"spark.volley.memory": "1g"}, set()),
+        (FLIGHT | {"spark.volley.memory": "1g"}, {"memory"}),
+        (LOCAL | {"spark.volley.local.workers": "2", "spark.volley.shuffle.memoryFraction": "0.5"}, set()),
     ],
 )
 def test_options_without_effect_are_found(settings: dict[str, str], ignored: set[str]) -> None:

@@ -371,7 +371,7 @@ def test_workers_keep_the_rows_until_spark_has_read_them(tpch: SparkSession, clu
         assert held_bytes(cluster) == 0
 
 
-@pytest.mark.parametrize("replayed", [True, False])
+@pytest.mark.parametrize("replayed", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_holder_that_dies_before_spark_has_read(
     tpch: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replayed: bool
 ) -> None:
@@ -443,6 +443,7 @@ def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, clust
         put(client, Push("", replace(attempt, attempt=1), 2), ROWS)
 
 
+@pytest.mark.slow
 def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
     tpch: SparkSession, cluster: LocalCluster
 ) -> None:

@@ -18,11 +18,14 @@ from pyspark.sql import functions as F
 import volley
 from helpers.waiting import eventually
 from volley.bench.compare import difference
+from volley.cluster import LocalCluster
 from volley.frame_cache.store import frame_cache
 from volley.observe.tasks import SparkTasks
 from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows, spark_rows
 from volley.testing.session import conf
+
+pytestmark = pytest.mark.embedded
 
 OFF = {"spark.volley.enabled": "false"}
 
@@ -364,3 +367,23 @@ def test_with_a_part_that_only_spark_runs(functions_on_spark: SparkSession) -> N
     called = spark.range(100).select(double("id").alias("v")).cache()
     assert sorted(row.v for row in called.collect()) == list(range(0, 200, 2))
     assert natively(spark, called.agg(F.sum("v"))).to_pylist() == [{"sum(v)": 9900}]
+
+
+@pytest.mark.slow
+def test_on_worker_daemons(distributed: SparkSession, cluster: LocalCluster) -> None:
+    """The rows stay in the driver, and go to the workers with the plan, or into their stores if there are many."""
+    spark = distributed
+    for key, value in cluster.settings.items():
+        spark.conf.set(key, value)
+    for rows in (1000, 2_000_000):
+        cached = spark.range(rows).selectExpr("id", "id % 10 k", "id * 2 v", "concat('text ', id) s").cache()
+        expected = [(k, 2 * sum(range(k, rows, 10)), rows // 10) for k in range(10)]
+        asked = cached.groupBy("k").agg(F.sum("v"), F.count("s")).orderBy("k")
+        for _ in range(2):
+            assert [tuple(row) for row in asked.collect()] == expected
+            report = volley.last_query(spark)
+            assert report is not None
+            assert (report.engine, report.spark_tasks) == ("native", 0)
+        assert natively(spark, cached.where("id = 7").select(F.lit(1))).num_rows == 1
+        cached.unpersist()
+    eventually(lambda: all(health is not None and not health.held_bytes for health in cluster.health()))

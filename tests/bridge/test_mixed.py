@@ -305,6 +305,7 @@ def elsewhere(tpch: SparkSession, cluster: LocalCluster) -> Iterator[SparkSessio
         yield tpch
 
 
+@pytest.mark.slow
 def test_workers_in_other_processes(elsewhere: SparkSession) -> None:
     for query in (udf_in_the_middle, lists_below_a_join, between):
         assert_mixed(elsewhere, query)

@@ -65,6 +65,7 @@ def test_a_writer_that_begins_is_left_alone_by_others(tmp_path: Path, kind: str)
     assert int(run.stdout) > 4, "every step was watched"
 
 
+@pytest.mark.slow
 def test_many_processes_write_to_one_table(tmp_path: Path) -> None:
     program = """
         import sys

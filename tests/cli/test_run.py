@@ -51,6 +51,55 @@ def test_a_program_is_run_and_reported(tmp_path: Path) -> None:
     assert "app.py:1" in run.stderr
 
 
+@pytest.mark.slow
+def test_spark_submit_runs_a_program_by_the_launcher(tmp_path: Path) -> None:
+    program = tmp_path / "app.py"
+    program.write_text(PROGRAM)
+    (tmp_path / "helper.py").write_text("WORD = 'beside'")
+    submit = Path(sys.executable).with_name("spark-submit")
+    run = subprocess.run(
+        [
+            *(str(submit), "--master", "local[1]", "--conf", "spark.test.word=given"),
+            *(volley.launcher.__file__, str(program), "--flag", "value"),
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "arguments ['--flag', 'value'] __main__ beside given" in run.stdout
+    assert "rows 7\ntasks 0" in run.stdout
+
+
+@pytest.mark.slow
+def test_the_shell_has_a_session_with_volley(tmp_path: Path) -> None:
+    typed = """
+print("rows", spark.range(100).groupBy((F.col("id") % 7).alias("k")).count().count())
+print("engine", volley.last_query(spark).engine, spark.conf.get("spark.test.word"))
+%volley
+exit
+"""
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "volley.cli.main", "shell", "--master", "local[1]"),
+            *("--conf", "spark.test.word=given", "--conf", "spark.ui.enabled=false"),
+        ],
+        input=typed,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "IPYTHONDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "rows 7" in run.stdout
+    assert "engine native given" in run.stdout
+    # The magics are there.
+    assert "count: native" in run.stdout
+
+
 def test_the_launcher_names_itself() -> None:
     said = subprocess.run(
         [sys.executable, "-m", "volley.launcher"],

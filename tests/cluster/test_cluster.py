@@ -89,7 +89,7 @@ class TestCommand:
         ready = json.loads(process.stdout.readline())
         return process, ready["pids"], Path(ready["settings"]["spark.volley.tokenFile"])
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
     def test_a_signal_takes_everything_down(self, number: signal.Signals) -> None:
         process, pids, token_file = self.start()
         # Also when one of them has gone before.
@@ -108,6 +108,7 @@ class TestCommand:
         eventually(lambda: not any(is_running(pid) for pid in pids))
         eventually(lambda: not token_file.parent.exists())
 
+    @pytest.mark.slow
     def test_it_ends_when_no_worker_is_left(self) -> None:
         process, pids, _ = self.start()
         for pid in pids:

@@ -94,6 +94,7 @@ def test_a_worker_that_hangs(tpch: SparkSession, cluster: LocalCluster) -> None:
         strike_during(tpch, cluster, "q03", seed=3, blow=signal.SIGSTOP)
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_takes_part_again(tpch: SparkSession, cluster: LocalCluster) -> None:
     victim = cluster.members[0]
     port = int(victim.address.rpartition(":")[2])

@@ -12,7 +12,7 @@ import pytest
 from datafusion import SessionContext
 
 from volley.coordinator.attempts import error_of
-from volley.errors import DataError, EngineError, SpillDiskFull, TaskError
+from volley.errors import DataError, EngineError, OperatorMemoryExhausted, SpillDiskFull, TaskError
 from volley.lower.engine_errors import Fault, fault_of
 from volley.lower.memory import OperatorMemory
 from volley.plan.expressions import Alias, Attribute, Call, Literal
@@ -95,7 +95,7 @@ def test_errors_of_others_are_not_the_engines() -> None:
     [
         (Exception("DataFusion error: Internal error: x"), Failure.INTERNAL, EngineError),
         (Exception("DataFusion error: Arrow error: Cast error: x"), Failure.DATA, DataError),
-        (Exception("DataFusion error: Resources exhausted: x"), Failure.MEMORY, TaskError),
+        (Exception("DataFusion error: Resources exhausted: x"), Failure.MEMORY, OperatorMemoryExhausted),
         (Exception("DataFusion error: IO error: x (os error 28)"), Failure.WORKER, TaskError),
         (SpillDiskFull(attempt_id(), (), 1), Failure.WORKER, TaskError),
         (KeyError("x"), Failure.INTERNAL, TaskError),

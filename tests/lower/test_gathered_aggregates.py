@@ -85,6 +85,7 @@ def test_several_extremes(tables: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("distributed")
+@pytest.mark.slow
 def test_across_tasks(tables: SparkSession) -> None:
     tables.conf.set("spark.volley.local.workers", "3")
     for query in QUERIES:

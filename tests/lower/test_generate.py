@@ -79,6 +79,7 @@ def test_order(nested: SparkSession, query: str) -> None:
 
 
 @pytest.mark.usefixtures("distributed")
+@pytest.mark.slow
 def test_across_tasks(nested: SparkSession) -> None:
     nested.conf.set("spark.volley.local.workers", "3")
     for query in QUERIES:

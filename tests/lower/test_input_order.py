@@ -105,7 +105,7 @@ def _of_t(order: str) -> str:
 
 @pytest.mark.parametrize(
     ("workers", "examples"),
-    [("1", 10), ("3", 15), *(pytest.param(n, 250, marks=pytest.mark.slow) for n in ("1", "3"))],
+    [("1", 6), ("3", 8), *(pytest.param(n, 250, marks=pytest.mark.slow) for n in ("1", "3"))],
 )
 def test_random_orders(tables: SparkSession, workers: str, examples: int) -> None:
     _spread(tables, workers)
@@ -113,7 +113,7 @@ def test_random_orders(tables: SparkSession, workers: str, examples: int) -> Non
     assert sum(native) >= 0.6 * len(native), f"{sum(native)} of {len(native)} ran natively"
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [6, pytest.param(250, marks=pytest.mark.slow)])
 def test_random_ties_in_files(tables: SparkSession, examples: int) -> None:
     native = list(_checked(tables, tied_queries(), examples))
     assert all(native)

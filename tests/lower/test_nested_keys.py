@@ -33,6 +33,7 @@ def test_queries(nested: SparkSession, query: str) -> None:
 
 
 @pytest.mark.usefixtures("distributed")
+@pytest.mark.slow
 def test_across_tasks(nested: SparkSession) -> None:
     """With joins by shuffle: below them Spark sorts by the keys."""
     nested.conf.set("spark.volley.local.workers", "3")

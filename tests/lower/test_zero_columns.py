@@ -114,7 +114,9 @@ def test_results_without_columns(leaves: SparkSession, leaf: str, workers: str) 
         assert report.engine == ("native" if name != "show" or is_shown_natively else "spark"), name
 
 
-@pytest.fixture(params=["local", "3 workers", pytest.param("daemons", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("3 workers", "daemons"))]
+)
 def engines(leaves: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     if request.param == "daemons":
         with LocalCluster(2, cores=1) as cluster, conf(leaves, cluster.settings):

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from volley.config import OPTIONS
 
 yaml: Any = pytest.importorskip("yaml")
 DEPLOY = Path(__file__).parents[2] / "deploy"
+YAML_RULES = "{extends: relaxed, rules: {line-length: {max: 130}, braces: disable}}"
 
 
 def known_options(command: str) -> set[str]:
@@ -89,3 +91,23 @@ def test_systemd(unit: Path) -> None:
         ).stderr
         # The program itself is not installed here.
         assert not [line for line in said.splitlines() if unit.name in line and "not executable" not in line]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["hadolint", "--no-color", "deploy/Dockerfile"],
+        ["kubernetes-validate", "--strict", "--quiet", "deploy/kubernetes.yaml"],
+        ["yamllint", "--strict", "-d", YAML_RULES, "deploy", "examples/dbt", "mkdocs.yml"],
+    ],
+    ids=lambda command: str(command[0]),
+)
+def test_linters_find_nothing(command: list[str]) -> None:
+    """Their own linters, which come with the extra dev."""
+    program = Path(sys.executable).with_name(command[0])
+    if not program.exists():
+        pytest.skip(f"{command[0]} is not installed")
+    said = subprocess.run(
+        [str(program), *command[1:]], cwd=DEPLOY.parent, capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout.strip()) == (0, ""), said.stderr

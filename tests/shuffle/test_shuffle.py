@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from volley.errors import BlockDamaged, SpillDiskFull
 from volley.ids import QueryId
 from volley.shuffle.base import ShuffleStore
+from volley.shuffle.budget import MemoryBudget
 from volley.shuffle.memory import MemoryStore
+from volley.testing.chaos.resources import held
 from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
 
 
@@ -45,3 +51,51 @@ class TestMemoryStore(ShuffleStoreContract):
         assert store.held_bytes == 8 * 50 * 8
         store.release(QueryId("q"))
         assert store.held_bytes == 0
+
+
+class TestMemoryStoreOnDisk(ShuffleStoreContract):
+    """Nothing is admitted to memory."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ShuffleStore:
+        return MemoryStore("here", MemoryBudget(0), (tmp_path,))
+
+    def test_what_memory_does_not_admit_goes_to_disk(self, tmp_path: Path) -> None:
+        budget = MemoryBudget(20)
+        store = MemoryStore("here", budget, (tmp_path,))
+        before = held().unnamed_files
+        sink = store.sink(attempt_id(), 1)
+        batches = [batch_of(1, 2), batch_of(3, 4), pa.record_batch({"n": pa.array([5], pa.int64())})]
+        for batch in batches:
+            sink.write(0, batch)
+        (block,) = sink.commit()
+        assert (block.rows, budget.held_bytes) == (5, 16)
+        assert block.spilled_bytes > 0
+        read = list(store.read(block))
+        assert read[0] is batches[0]
+        assert pa.Table.from_batches(read).column(0).to_pylist() == [1, 2, 3, 4, 5]
+        assert not list(tmp_path.iterdir()), "a spill file has a name"
+        reading = store.read(block)
+        store.release(QueryId("q"))
+        assert budget.held_bytes == store.held_bytes == 0
+        assert next(reading) is batches[0]
+        del reading
+        assert held().unnamed_files == before
+
+    def test_a_changed_byte_is_found(self, tmp_path: Path) -> None:
+        before = set(held().unnamed_files)
+        store = MemoryStore("here", MemoryBudget(0), (tmp_path,))
+        sink = store.sink(attempt_id(), 1)
+        sink.write(0, batch_of(*range(1000)))
+        (block,) = sink.commit()
+        for entry in Path("/proc/self/fd").iterdir():
+            if str(entry.readlink()) in set(held().unnamed_files) - before:
+                os.pwrite(int(entry.name), b"!", 500)
+                break
+        with pytest.raises(BlockDamaged, match="not what was written"):
+            list(store.read(block))
+
+    def test_without_a_directory_it_is_an_error_that_names_the_attempt(self) -> None:
+        sink = MemoryStore("here", MemoryBudget(0)).sink(attempt_id(), 1)
+        with pytest.raises(SpillDiskFull, match=str(attempt_id())):
+            sink.write(0, batch_of(1))

@@ -28,7 +28,8 @@ from volley.testing.session import conf
 ROWS = """SELECT id AS n, CAST(id % 100 AS TINYINT) AS b, CAST(id AS INT) AS i, id % 3 = 0 AS t, id / 7 AS d,
 CAST(id AS DECIMAL(20, 3)) AS x, CONCAT('é', id) AS s, IF(id % 5 = 0, NULL, CAST(id AS STRING)) AS maybe,
 DATE_ADD(DATE'1999-12-31', CAST(id AS INT)) AS day, TIMESTAMP_SECONDS(id * 1000003 - 2000000000) AS at,
-NAMED_STRUCT('a', id, 'b', CAST(id AS STRING)) AS st, ARRAY(id, id + 1) AS list, CAST(id % 4 AS INT) AS p
+NAMED_STRUCT('a', id, 'b', CAST(id AS STRING)) AS st, ARRAY(id, id + 1) AS list, MAP(CAST(id AS STRING), id) AS m,
+MAKE_DT_INTERVAL(0, 0, 0, id) AS span, CAST(id % 4 AS INT) AS p
 FROM range(20000)"""
 
 
@@ -180,15 +181,14 @@ def test_changed_objects(spark: SparkSession, s3a: S3a, bucket: Bucket, tmp_path
     bucket.upload(old, "changed/1.parquet")
     bucket.upload(new, "next/1.parquet")
     frame = spark.read.parquet(s3a.url("changed"))
+    files = bucket.file_system()
     replaced = threading.Event()
 
     def replace(request: Request) -> Fault | None:
         reads = [request for request in proxy.requests if request.reads_data]
         if len(reads) == 3 and not replaced.is_set():
             replaced.set()
-            bucket.file_system().copy_file(
-                f"{bucket.name}/next/1.parquet", f"{bucket.name}/changed/1.parquet"
-            )
+            files.copy_file(f"{bucket.name}/next/1.parquet", f"{bucket.name}/changed/1.parquet")
         return None
 
     with faulty_proxy(bucket.port, replace) as proxy:

@@ -125,6 +125,7 @@ def test_a_discovery_that_fails_fails_the_query_with_its_cause(
     assert isinstance(info.value.__cause__, OSError)
 
 
+@pytest.mark.slow
 def test_a_sidecar_is_killed_with_splits_in_its_hands(executors: SparkSession, tmp_path: Path) -> None:
     gate, calls = tmp_path / "gate", tmp_path / "calls"
     calls.mkdir()

@@ -408,6 +408,7 @@ class TestCommand:
             process.kill()
             process.communicate()
 
+    @pytest.mark.slow
     def test_a_second_signal_ends_it_at_once_and_killing_leaves_nothing(self, tmp_path: Path) -> None:
         spill, temporary = tmp_path / "spill", tmp_path / "temporary"
         spill.mkdir()

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from helpers.resources import held, is_unnamed
 from helpers.waiting import eventually
 from volley.bench.queries import query_text
 from volley.cluster import LocalCluster
@@ -28,6 +27,7 @@ from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, Tas
 from volley.shuffle.location import Location
 from volley.shuffle.worker_store import WorkerStore
 from volley.stages.graph import Output
+from volley.testing.chaos.resources import held, is_unnamed
 from volley.testing.contracts import NUMBER, attempt_id
 from volley.testing.holders import new_store, serve_store
 from volley.testing.limits import DISTRIBUTED_SETTINGS

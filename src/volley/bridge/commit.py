@@ -21,6 +21,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -63,7 +64,7 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
+        _remove(self._root)
         os.close(self._lock)
 
     def commit(
@@ -145,7 +146,7 @@ class Staging:
                 continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(found, ignore_errors=True)
+                _remove(found)
             except BlockingIOError:
                 pass
             finally:
@@ -164,6 +165,15 @@ def _locked_file(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _remove(staging: Path) -> None:
+    """Remove a staging directory, its lock last: without it, what is left would look like that of a new writer."""
+    with suppress(OSError):  # another writer may be removing it, too
+        for part in staging.iterdir():
+            if part.name != _LOCK:
+                shutil.rmtree(part, ignore_errors=True)
+    shutil.rmtree(staging, ignore_errors=True)
 
 
 def _age_seconds(directory: Path) -> float:

@@ -19,11 +19,12 @@ from volley.batches import make_batch
 from volley.bridge.boundary import EngineBoundary
 from volley.bridge.frame_scans import MAX_SPARK_BYTES, CachedFrames, FrameFill, too_large
 from volley.bridge.native_to_spark import SparkPart
-from volley.errors import CaptureError, CrossingError, QueryError
+from volley.bridge.sent_frames import SentFrames
+from volley.errors import CaptureError, CrossingError
 from volley.frame_cache.kept_rows import KeptRows
 from volley.frame_cache.store import FrameStorage, frame_cache
 from volley.plan.cached_frames import registered_frames
-from volley.plan.nodes import CachedRows, LocalRows, Node, transform
+from volley.plan.nodes import CachedRows, Node, transform
 from volley.plan.subqueries import with_subqueries
 from volley.plan.types import to_arrow
 
@@ -34,8 +35,8 @@ Run = Callable[[Node], AbstractContextManager[Iterator[pa.RecordBatch]]]
 class FrameLoader:
     """Sees to it that the rows of cached frames are there before a plan reads them.
 
-    Frames may take `budget_bytes` of memory, and files of `directory` beyond that. With `max_sent_bytes`, workers are
-    other processes, and rows up to that size are sent to them with the plan.
+    Frames may take `budget_bytes` of memory, and files of `directory` beyond that. Where workers are other processes,
+    rows are `sent` to them.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class FrameLoader:
         *,
         budget_bytes: int,
         directory: Path,
-        max_sent_bytes: int | None,
+        sent: SentFrames | None,
     ) -> None:
         self._spark = spark
         self._frames = frames
         self._run = run
         self._budget_bytes = budget_bytes
         self._directory = directory
-        self._max_sent_bytes = max_sent_bytes
+        self._sent = sent
 
     def load(self, plan: Node) -> Node:
         """The plan over rows that are kept. What is not kept yet is computed now."""
@@ -69,14 +70,9 @@ class FrameLoader:
         rows = self._frames.held.get(node.frame)
         if rows is None:
             rows = self._frames.held[node.frame] = self._fill(self._frames.fills[node.frame])
-        size_bytes = rows.column_bytes(node.columns)
-        if self._max_sent_bytes is None:
-            return replace(node, size_bytes=size_bytes)
-        if size_bytes > self._max_sent_bytes:
-            raise QueryError(
-                f"the {size_bytes >> 20} MiB of a cached frame are too many to send to the workers."
-            )
-        return _local_rows(node, rows)
+        if self._sent is not None:
+            return self._sent.send(node, rows)
+        return replace(node, size_bytes=rows.column_bytes(node.columns))
 
     def _fill(self, fill: FrameFill) -> KeptRows:
         schema = pa.schema(
@@ -121,16 +117,6 @@ def _start_nothing(plan: Node, resources: ExitStack) -> NoReturn:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _local_rows(node: CachedRows, rows: KeptRows) -> LocalRows:
-    schema = pa.schema([pa.field(f"c{n}", to_arrow(a.type)) for n, a in enumerate(node.output)])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in rows.batches:
-            columns = [batch.column(place) for place in node.columns]
-            writer.write_batch(make_batch(columns, schema, batch.num_rows))
-    return LocalRows(node.output, sink.getvalue().to_pybytes())
 
 
 def drop_uncached_frames(spark: SparkSession) -> None:

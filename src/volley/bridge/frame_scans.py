@@ -54,7 +54,9 @@ MAX_SPARK_BYTES = 256 << 20
 """Frames that only Spark can compute come through the driver's JVM. Larger ones are left to it."""
 
 MAX_SENT_BYTES = 32 << 20
-"""Of the columns that a query reads of a frame, where workers are other processes: they are sent with its plan."""
+"""What is sent with a plan of the columns that a query reads of a frame, where workers are other processes."""
+
+_TOO_MANY = "the rows would be in the driver's process, and too many to send with each plan"
 
 _SCAN = "InMemoryTableScanExec"
 
@@ -114,7 +116,7 @@ class FrameScans:
     """Answers the scans of cached frames of one query.
 
     `capture` reads the plan of a frame; None if that is impossible. With `through_spark`, Spark may fill frames.
-    `keeps`: whether frames are kept at all. `max_bytes` limits what a scan may read, where rows are sent.
+    `keeps`: whether frames are kept at all. `max_bytes` limits what a scan may read, where rows go with the plan.
     """
 
     def __init__(
@@ -161,9 +163,7 @@ class FrameScans:
         rows = cache.kept(node.frame)
         if rows is not None and (rows.has_places or not node.ordered):
             if self._max_bytes is not None and rows.column_bytes(node.columns) > self._max_bytes:
-                return _leave(
-                    node, "the rows are in the driver's process, and too many to send for each query"
-                )
+                return _leave(node, _TOO_MANY)
             self.frames.held[node.frame] = rows
             return _in_order(node, rows.has_places)
         fill = self.frames.fills.get(node.frame)
@@ -179,6 +179,8 @@ class FrameScans:
             frame = describe_frame(self._gateway, scan)
         except CaptureError as error:
             return _leave(node, error.message)
+        if self._max_bytes is not None and frame.estimated_bytes > self._max_bytes:
+            return _leave(node, _TOO_MANY)
         relation = scan.relation()
         captured = self._capture(relation.cachedPlan())
         places = node.ordered or captured is None or order_of(captured.plan).requested

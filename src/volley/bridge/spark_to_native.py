@@ -36,7 +36,7 @@ from volley.support.split import cut_off
 from volley.transport.base import IngestEndpoint
 
 # For a word with all workers, of which some may be gone.
-_RELEASE_SECONDS = 60.0
+RELEASE_SECONDS = 60.0
 
 
 class SparkInput:
@@ -145,7 +145,7 @@ class SparkInputs:
     def close(self) -> None:
         """Free what waits for the native side."""
         if self._ingest_target is not None and self._dropped.detach():
-            self._ingest_target.release().result(_RELEASE_SECONDS)
+            self._ingest_target.release().result(RELEASE_SECONDS)
 
 
 def _exactly(output: tuple[Attribute, ...], rows: Node) -> Node:

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from volley.bridge.commit import Staging
+from volley.bridge.upload_commit import UploadStaging
 from volley.bridge.write_command import WriteCommand
 from volley.errors import CaptureError
 from volley.formats import writer_of
 from volley.plan import own_ids
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Expression, Literal
-from volley.plan.nodes import Node, Project, WriteFiles
+from volley.plan.nodes import Node, Project, UploadTarget, WriteFiles
 from volley.plan.types import BOOLEAN, STRING
 from volley.worker.files import Written, file_schema
 
@@ -37,9 +40,20 @@ def laid_out(plan: Node, command: WriteCommand) -> Node:
     return Project((*kept, *texts), plan)
 
 
-def write_plan(rows: Node, command: WriteCommand, staging: Staging) -> WriteFiles:
+def open_staging(command: WriteCommand) -> Staging | UploadStaging:
+    """Where the files of a write are until its commit."""
+    if command.store:
+        return UploadStaging(command.store, command.url)
+    return Staging(command.directory, command.replaces_all)
+
+
+def write_plan(rows: Node, command: WriteCommand, staging: Staging | UploadStaging) -> WriteFiles:
+    upload = None
+    if isinstance(staging, UploadStaging):
+        upload = UploadTarget(staging.store, staging.job, command.files.suffix)
     return WriteFiles(
-        directory=str(staging.tasks),
+        directory=staging.url if isinstance(staging, UploadStaging) else str(staging.tasks),
+        upload=upload,
         columns=tuple(c for i, c in enumerate(command.columns) if i not in command.partition_positions),
         partition_names=command.partition_names,
         single=command.single,
@@ -51,11 +65,18 @@ def write_plan(rows: Node, command: WriteCommand, staging: Staging) -> WriteFile
     )
 
 
-def commit(written: list[Written], node: WriteFiles, command: WriteCommand, staging: Staging) -> None:
+def commit(
+    written: list[Written], node: WriteFiles, command: WriteCommand, staging: Staging | UploadStaging
+) -> None:
     """Make what the winning attempts wrote the content of the table."""
+    if isinstance(staging, UploadStaging):
+        if not written and not node.partition_names:
+            written = [_empty_upload(node, staging)]
+        staging.commit(written, command.mark_success)
+        return
     if not written and not node.partition_names:
         # Spark leaves one file without rows, which tells readers the schema.
-        written = [_empty(node, staging)]
+        written = [_empty(node, Path(staging.tasks))]
     replaces = [file.partition for file in written] if command.dynamic else [command.replaces]
     staging.commit(written, command.files.suffix, replaces, command.mark_success)
 
@@ -66,11 +87,19 @@ def files_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:
             yield Written(file, partition, rows, size_bytes)
 
 
-def _empty(node: WriteFiles, staging: Staging) -> Written:
+def _empty(node: WriteFiles, directory: Path) -> Written:
     file_format = writer_of(node.format)
-    path = Path(staging.tasks) / f"0-0-000{file_format.suffix}"
+    path = directory / f"0-0-000{file_format.suffix}"
     file_format.open_writer(path, file_schema(node), node).close()
     return Written(str(path), "", 0, path.stat().st_size)
+
+
+def _empty_upload(node: WriteFiles, staging: UploadStaging) -> Written:
+    with tempfile.TemporaryDirectory(prefix="volley-upload-") as directory:
+        written = _empty(node, Path(directory))
+        assert node.upload is not None
+        name = f"part-00000-{staging.job}-00000-c000{node.upload.suffix}"
+        return replace(written, file=staging.stage(Path(written.file), name).to_text())
 
 
 def _text(column: Attribute, ansi: bool) -> Expression:

@@ -22,7 +22,10 @@ from volley.formats import WRITABLE
 from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequest
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
+from volley.plan.stores import find_store
 from volley.plan.types import NULL, ArrayType, DataType, StructType, is_shared, parse_type
+from volley.storage.s3a import Unmapped
+from volley.storage.uploads import can_upload
 from volley.support.reasons import Reason, Unsupported
 from volley.worker.files import folder
 
@@ -68,6 +71,9 @@ class WriteCommand:
     command: Java
     catalog: CatalogPartitions | None
     table: NewTable | None = None
+    store: str = ""
+    """The id of the object store that is written to; `url` is the folder there, and `directory` means nothing."""
+    url: str = ""
 
 
 def analyzed(spark: SparkSession, logical: Java) -> Java:
@@ -88,12 +94,13 @@ def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupport
     name = str(command.getClass().getSimpleName())
     if name != _COMMAND:
         return Unsupported(Reason.ACTION, name, "only writes of files are native")
-    there = Path(command.outputPath().toUri().getPath()).exists()
-    if there and str(command.mode()) in ("ErrorIfExists", "Ignore"):
+    if _exists(spark, command) and str(command.mode()) in ("ErrorIfExists", "Ignore"):
         return None
     write = _Reader(spark, command).read()
     if table is None or isinstance(write, Unsupported):
         return write
+    if write.store:
+        return Unsupported(Reason.FILE_SYSTEM, "write", "a new table in an object store")
     # Nothing of what is in the way stays, so there is nothing that could be replaced in part.
     return replace(write, table=table, replaces_all=True, dynamic=False, replaces="")
 
@@ -123,6 +130,7 @@ class _Reader:
         self._options = _map(command.options())
         self._partitions_kept = CatalogPartitions.of(spark, command)
         self._query = spark._jsparkSession.sessionState().executePlan(command.query(), _skip(spark))
+        self._store = ""
 
     def read(self) -> WriteCommand | Unsupported:
         problem = self._problem()
@@ -163,6 +171,8 @@ class _Reader:
             rows=self._query,
             command=command,
             catalog=self._partitions_kept,
+            store=self._store,
+            url=_url(command) if self._store else "",
         )
 
     def _format_name(self) -> str:
@@ -194,8 +204,8 @@ class _Reader:
             return Unsupported(Reason.FILE_FORMAT, "write", self._format_name())
         rules = self._file_format().write_rules
         scheme = command.outputPath().getFileSystem(self._hadoop()).getUri().getScheme()
-        if scheme != "file":
-            return Unsupported(Reason.FILE_SYSTEM, "write", str(scheme))
+        if scheme != "file" and (problem := self._find_store()):
+            return Unsupported(Reason.FILE_SYSTEM, "write", problem)
         if command.bucketSpec().isDefined():
             return Unsupported(Reason.FILE_OPTION, "write", "buckets")
         for key, wanted in {**_SETTINGS, **rules.settings}.items():
@@ -214,6 +224,24 @@ class _Reader:
             where = self._partitions_kept.elsewhere[0]
             return Unsupported(Reason.ACTION, "write", f"a partition lies at {where}")
         return None
+
+    def _find_store(self) -> str | None:
+        """Find the object store that is written to; gives the reason why only Spark writes there."""
+        command = self._command
+        path, uri = command.outputPath(), command.outputPath().toUri()
+        if str(command.mode()) == "Overwrite":
+            # Readers would see old and new files for a while, or none.
+            return f"overwriting in {uri.getScheme()}"
+        if self._partitions_kept is not None:
+            return f"a table of the catalog in {uri.getScheme()}"
+        if not can_upload():
+            return "uploads need boto3 (volley-spark[s3])"
+        try:
+            root = f"{uri.getScheme()}://{uri.getAuthority()}"
+            self._store = find_store(self._spark.sparkContext._gateway, self._hadoop(), root)
+        except Unmapped as error:
+            return str(error)
+        return None if path.getParent() is not None else "the root of a bucket"
 
     def _columns(self) -> tuple[tuple[Attribute, ...], list[dict[str, Any]]]:
         """The columns of the query under the names that they get, and the same as Spark's schema has them."""
@@ -275,6 +303,19 @@ def tell_spark(spark: SparkSession, write: WriteCommand, folders: Iterable[str])
     if table.isDefined():
         commands = spark._jvm.org.apache.spark.sql.execution.command  # type: ignore[union-attr]
         commands.CommandUtils.updateTableStats(session, table.get())
+
+
+def _exists(spark: SparkSession, command: Java) -> bool:
+    path = command.outputPath()
+    if str(path.toUri().getScheme()) == "file":
+        return Path(path.toUri().getPath()).exists()
+    hadoop = spark._jsparkSession.sessionState().newHadoopConf()
+    return bool(path.getFileSystem(hadoop).exists(path))
+
+
+def _url(command: Java) -> str:
+    uri = command.outputPath().toUri()
+    return f"{uri.getScheme()}://{uri.getAuthority()}{uri.getPath()}"
 
 
 def _holds(data_type: DataType, wanted: DataType) -> bool:

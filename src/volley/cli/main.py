@@ -19,6 +19,7 @@ _COMMANDS = {
     "dashboard": "Show queries and workers in a browser.",
     "demo": "Run a short PySpark pipeline on Volley and on Spark.",
     "doctor": "Check this machine, and say how to fix what is wrong.",
+    "help": "Say what a code of an error or a reason means.",
     "history": "List past queries, and show what one did.",
     "qualify": "Forecast from Spark's event logs what Volley would do.",
     "run": "Run an unchanged PySpark program with Volley enabled.",
@@ -62,7 +63,7 @@ def main() -> None:
     try:
         cli(prog_name="volley")
     except VolleyError as error:
-        click.echo(str(error), err=True)
+        click.echo("\n".join([str(error), *error.__notes__]), err=True)
         sys.exit(2)
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import click
 
+from volley.allocator import keep_little_memory
 from volley.cli.console import parse_settings
 from volley.cli.daemon_options import Listening, bytes_option, listening_options
 from volley.config import Config
 from volley.machine import available_cores, available_memory_bytes
-from volley.shuffle.factory import ShuffleSettings
 from volley.tracing import export_spans
-from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serve
 
 
 @click.command()
@@ -71,6 +70,12 @@ def worker(
       volley worker --port 7070 --memory 8g
       spark.volley.transport=flight, spark.volley.workers=127.0.0.1:7070
     """
+    memory_bytes = memory or int(available_memory_bytes() * 0.8)
+    keep_little_memory(memory_bytes)
+    # These load the allocators.
+    from volley.shuffle.factory import ShuffleSettings
+    from volley.worker.daemon import Daemon, DaemonSettings, check_directories, serve
+
     if tracing:
         export_spans("volley-worker")
     if python_functions and listening.security.token is None:
@@ -94,7 +99,7 @@ def worker(
             advertise=listening.advertise,
             cores=width,
             slots=tasks or width,
-            memory_bytes=memory or int(available_memory_bytes() * 0.8),
+            memory_bytes=memory_bytes,
             directories=spill,
             shuffle=ShuffleSettings.of(config),
             drain_seconds=listening.drain_seconds,

@@ -3,7 +3,15 @@
 
 from __future__ import annotations
 
-from volley.errors import BlockMissing, DataError, EngineError, QueryCancelled, QueryError, TaskError
+from volley.errors import (
+    BlockMissing,
+    DataError,
+    EngineError,
+    OperatorMemoryExhausted,
+    QueryCancelled,
+    QueryError,
+    TaskError,
+)
 from volley.ids import AttemptId, TaskId
 from volley.rpc.messages import Failure, TaskFailure
 
@@ -49,7 +57,8 @@ def error_of(failure: TaskFailure) -> QueryError:
             return QueryCancelled(f"{failure.attempt}: {failure.message}")
         case _:
             tries = failure.attempt.attempt + 1
-            return TaskError(
+            is_memory = failure.code == OperatorMemoryExhausted.code
+            return (OperatorMemoryExhausted if is_memory else TaskError)(
                 failure.attempt,
                 f"{failure.failure} ({failure.code}): {failure.message}",
                 hint=f"It was tried {tries} times." if tries > 1 else "",

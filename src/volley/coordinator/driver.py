@@ -75,6 +75,7 @@ class Driver:
         self._events = options.events
         self._traceparent = options.traceparent
         self._settings = options.settings
+        self._sorts_joins = options.sorts_joins
         self._stores = options.stores
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
@@ -209,6 +210,7 @@ class Driver:
             launch.inputs,
             trace=self._traceparent(attempt.task.stage),
             settings=self._settings,
+            sorts_joins=self._sorts_joins,
             stores=self._stores,
         )
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)

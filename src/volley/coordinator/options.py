@@ -26,7 +26,8 @@ class RunOptions:
     `materialized_inputs` are the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`.
     `deferred` lists the stages that wait for others; None means that the driver plans that itself. `traceparent` is the
     parent of the spans of a stage's tasks. `settings` are the session's options for workers, and `stores` the object
-    stores that tasks read.
+    stores that tasks read. `sorts_joins`: a join that does not fit into memory is sorted instead; otherwise the query
+    fails with `OperatorMemoryExhausted`.
     """
 
     timeout_seconds: float
@@ -41,4 +42,5 @@ class RunOptions:
     deferred: Mapping[int, frozenset[int]] | None = None
     traceparent: Callable[[StageId], str] = lambda stage: ""
     settings: tuple[tuple[str, str], ...] = ()
+    sorts_joins: bool = True
     stores: tuple[S3Settings, ...] = ()

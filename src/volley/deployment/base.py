@@ -38,6 +38,10 @@ class Deployment(Protocol):
         """Whether workers are other processes, so that plans may only name what every process can make."""
 
     @property
+    def takes_frames(self) -> bool:
+        """Whether cached frames of any size can be handed to the workers: the driver is one, or reaches all of them."""
+
+    @property
     def runs_python(self) -> bool:
         """Whether the workers run Python functions."""
 

@@ -27,6 +27,7 @@ class FlightDeployment:
     """The daemons that `spark.volley.workers` names."""
 
     is_remote = True
+    takes_frames = True
     serves_spark = True
 
     def __init__(self, config: Config) -> None:

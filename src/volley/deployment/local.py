@@ -12,6 +12,7 @@ from pyspark import SparkContext
 from volley.bridge.reading import Access
 from volley.config import Config
 from volley.deployment.base import absence_seconds, credentials_of, shared_store, tls_files
+from volley.deployment.embedded_memory import EmbeddedMemory
 from volley.machine import available_cores
 from volley.security import Credentials, flight_installed, is_loopback
 from volley.shuffle.base import ShuffleStore
@@ -26,6 +27,7 @@ class LocalDeployment:
     """The embedded default."""
 
     is_remote = False
+    takes_frames = True
 
     def __init__(self, context: SparkContext, config: Config) -> None:
         self._context = context
@@ -81,12 +83,14 @@ class LocalDeployment:
         return self._config.shuffle_store == "memory"
 
     def _transport(self, serving: ShuffleStore | None) -> Transport:
+        memory = EmbeddedMemory.of(self._config)
         return LocalTransport(
             self._config.local_workers,
             self._config.local_cores or available_cores(),
-            MemoryStore,
+            partial(MemoryStore, budget=memory.exchanges, directories=memory.directories),
             shared=shared_store(self._config),
             serving=serving,
+            memory=memory.operators,
         )
 
     def _access(self) -> Access:

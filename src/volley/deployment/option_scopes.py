@@ -32,8 +32,8 @@ _SPILLED = _Scope(
     "workers in other processes that keep exchanged data themselves (here only to native rows that Spark's tasks read)",
 )
 _MEMORY = _Scope(
-    lambda config: config.transport == "spark",
-    "Spark's executors and to daemons that are started with it (`volley worker --set`)",
+    lambda config: config.transport == "spark" or (config.transport == "local" and config.local_workers > 1),
+    "Spark's executors, to several local workers, and to daemons that are started with it (`volley worker --set`)",
 )
 _PORT = _Scope(lambda config: False, "daemons that are started with it (`volley worker --set`)")
 
@@ -42,6 +42,7 @@ _SCOPES = {
     "worker.timeoutSeconds": _CONNECTED,
     "local.workers": _LOCAL,
     "local.cores": _LOCAL,
+    "memory": _LOCAL,
     "jvmExpressions": _LOCAL,
     "executor.memory": _SPARK,
     "shuffle.service": _SERVICE,

@@ -27,6 +27,7 @@ class PluginDeployment:
     """What the plug-in that `spark.volley.transport` names connects to. ConfigError if it cannot be loaded."""
 
     is_remote = True
+    takes_frames = False
 
     def __init__(self, name: str, config: Config) -> None:
         self._factory: TransportFactory = load(TRANSPORTS, name)

@@ -20,6 +20,7 @@ class SparkDeployment:
     """Each stage is a job of the session's SparkContext."""
 
     is_remote = True
+    takes_frames = False
     runs_python = False
     serves_spark = True
 

@@ -192,6 +192,11 @@ def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
     )
 
 
+def drop_footers() -> None:
+    """Forget the footers of all files."""
+    _footer.cache_clear()
+
+
 def _column_bytes(metadata: pq.FileMetaData) -> dict[str, int]:
     found: dict[str, int] = {}
     if metadata.num_row_groups:

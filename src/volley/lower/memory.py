@@ -19,9 +19,12 @@ from volley.plan.nodes import Join, Node, walk
 # DataFusion reserves this in each sorting stream for the final merge. The pool must cover it several times.
 _SORT_RESERVE_BYTES = 10 * 2**20
 _SORT_RESERVES = 8
-# A merge of spilled files holds one batch of each. With little memory, batches must be small.
+# A merge of spilled files holds one batch of each, and an exchange one of each output. With little memory, batches must
+# be small: a row has some 50 bytes, and all outputs of a plan should fit many times.
 _LITTLE_BYTES = 128 * 2**20
-_SMALL_BATCH_ROWS = "4096"
+_SMALL_BATCH_ROWS = 4096
+_SMALLEST_BATCH_ROWS = 256
+_SHARE_PER_ROW_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,10 @@ class OperatorMemory:
         reserve = min(_SORT_RESERVE_BYTES, share_bytes // (_SORT_RESERVES * target_partitions))
         found = {"datafusion.execution.sort_spill_reservation_bytes": str(reserve)}
         if share_bytes < _LITTLE_BYTES:
-            found["datafusion.execution.batch_size"] = _SMALL_BATCH_ROWS
+            rows = share_bytes // (target_partitions * _SHARE_PER_ROW_BYTES)
+            found["datafusion.execution.batch_size"] = str(
+                min(max(rows, _SMALLEST_BATCH_ROWS), _SMALL_BATCH_ROWS)
+            )
         if self.merge_joins:
             found["datafusion.optimizer.prefer_hash_join"] = "false"
         return found

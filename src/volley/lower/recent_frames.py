@@ -60,6 +60,10 @@ def keep_frame(node: Node, context: SessionContext, frame: DataFrame, links: tup
         _frames.put((id(node), id(context)), _Frame(node, context, frame, links))
 
 
+def drop_frames() -> None:
+    _frames.clear()
+
+
 def _can_be_read_again(node: Node) -> bool:
     if isinstance(node, Streamed) or any(map(_calls_program, expressions(node))):
         return False

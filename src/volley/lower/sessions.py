@@ -13,7 +13,9 @@ from functools import lru_cache
 
 from datafusion import SessionConfig, SessionContext
 
+from volley.formats.parquet import drop_footers
 from volley.lower.memory import OperatorMemory
+from volley.lower.recent_frames import drop_frames
 from volley.runtime import Phase, Shared
 
 _SETTINGS = {
@@ -66,6 +68,14 @@ def hashing_context(target_partitions: int, memory: OperatorMemory | None = None
 def split_context(parts: int) -> SessionContext:
     """The session in which plans run split by split: a plan over one file has `parts` partitions of equal size."""
     return SessionContext(_config(parts, None, _SPLIT_SETTINGS))
+
+
+def drop_caches() -> None:
+    """Forget plans, and the footers and statistics of files. What is in use stays until it is over."""
+    drop_frames()
+    drop_footers()
+    for cached in (planning_context, hashing_context, split_context):
+        cached.cache_clear()
 
 
 def running_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:

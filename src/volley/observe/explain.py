@@ -110,6 +110,8 @@ class Explanation:
             for reason in verdict.reasons:
                 yield f"{indent}    {reason}"
         yield from map(str, self._other_reasons())
+        if self.reasons:
+            yield "`volley help CODE` says more about a code"
 
     def _other_reasons(self) -> list[Unsupported]:
         """What is about no single operator, such as a native part that is too small."""

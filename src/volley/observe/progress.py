@@ -4,7 +4,7 @@
     volley  4 of 7 stages  12 of 20 tasks  read 1,234,567 rows, 96.0 MB of 128.0 MB (75%)  3.2 s
 
 The line is a view of the query's events. On a terminal it is drawn on the standard error stream, over itself,
-and removed at the end; in a notebook it is an output of the cell that is updated, and emptied at the end.
+and removed at the end; in a notebook it is a widget, or an output of the cell that is updated, and is gone at the end.
 """
 
 from __future__ import annotations
@@ -137,6 +137,36 @@ def write_to_cell() -> Write:
     return write
 
 
+class CellWidget:
+    """Draws in the cell of a notebook with ipywidgets: a bar, if the share is known, and the line."""
+
+    def __init__(self, ipywidgets: Any) -> None:
+        self.bar = ipywidgets.FloatProgress(value=0.0, min=0.0, max=1.0, bar_style="info")
+        self.label = ipywidgets.Label()
+        self.box = ipywidgets.HBox([self.bar, self.label])
+        self._is_shown = False
+
+    def __call__(self, line: str, share: float | None) -> None:
+        if not line:
+            self.box.close()
+            return
+        self.label.value = line
+        self.bar.value = share or 0.0
+        self.bar.layout.display = "none" if share is None else None
+        if not self._is_shown:
+            importlib.import_module("IPython.display").display(self.box)
+            self._is_shown = True
+
+
+def write_to_notebook() -> Write:
+    """Draw with ipywidgets if they are installed, else as HTML."""
+    try:
+        ipywidgets = importlib.import_module("ipywidgets")
+    except ImportError:
+        return write_to_cell()
+    return CellWidget(ipywidgets)
+
+
 def progress_listeners(
     setting: str, input_bytes: Callable[[], int] = lambda: 0, stream: TextIO | None = None
 ) -> tuple[ProgressLine, ...]:
@@ -145,4 +175,4 @@ def progress_listeners(
     in_notebook = hasattr(shell(), "kernel")
     if setting == "off" or (setting == "auto" and not in_notebook and not stream.isatty()):
         return ()
-    return (ProgressLine(write_to_cell() if in_notebook else write_to(stream), input_bytes),)
+    return (ProgressLine(write_to_notebook() if in_notebook else write_to(stream), input_bytes),)

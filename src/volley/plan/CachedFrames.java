@@ -35,9 +35,9 @@ public final class CachedFrames {
     }
 
     /**
-     * [number, [columns], order, registered, memory, disk, bytes]: the frame, the positions of the scan's columns in it,
-     * the order that Spark may rely on, whether the cache manager has it, where its storage level allows it, and how much
-     * Spark has stored of it: -1 unless it has all of it. The order is a list of [position in the frame, ascending, NULLs
+     * [number, [columns], order, registered, memory, disk, loaded, bytes]: the frame, the positions of the scan's columns
+     * in it, the order that Spark may rely on, whether the cache manager has it, where its storage level allows it, whether
+     * Spark has stored all of it, and its size there, or Spark's estimate. The order is a list of [position in the frame, ascending, NULLs
      * first], or null if it is not one of columns.
      */
     public String describe(InMemoryTableScanExec scan) throws Exception {
@@ -53,7 +53,7 @@ public final class CachedFrames {
         text.append("],").append(order(scan)).append(',').append(registered);
         text.append(',').append(level.useMemory()).append(',').append(level.useDisk()).append(',');
         boolean loaded = builder.isCachedColumnBuffersLoaded();
-        text.append(loaded ? relation.computeStats().sizeInBytes().toString() : "-1");
+        text.append(loaded).append(',').append(relation.computeStats().sizeInBytes().toString());
         return text.append(']').toString();
     }
 

@@ -36,7 +36,7 @@ class ScannedFrame:
     `columns` are the positions of the scan's columns in the frame. `order` is the order that plans may rely on: the
     position in the frame, ascending and NULLs first for each key; None if it is not one of columns. `registered`: the
     cache manager has it. `memory` and `disk` are its storage level. `spark_bytes` is what Spark has stored of it; None
-    unless it has stored all of it.
+    unless it has stored all of it. `estimated_bytes` is Spark's estimate, if it has not.
     """
 
     name: str
@@ -46,6 +46,7 @@ class ScannedFrame:
     memory: bool
     disk: bool
     spark_bytes: int | None
+    estimated_bytes: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def describe_frame(gateway: Java, scan: Java) -> ScannedFrame:
     """The frame that a scan of Spark's plan reads. Raises CaptureError if that cannot be found out."""
     jvm = _jvm(gateway)
     try:
-        number, columns, order, registered, memory, disk, spark_bytes = json.loads(
+        number, columns, order, registered, memory, disk, loaded, size_bytes = json.loads(
             _finished(jvm.reader).describe(scan)
         )
     except Py4JError as error:
@@ -96,7 +97,8 @@ def describe_frame(gateway: Java, scan: Java) -> ScannedFrame:
         registered=registered,
         memory=memory,
         disk=disk,
-        spark_bytes=None if spark_bytes < 0 else spark_bytes,
+        spark_bytes=size_bytes if loaded else None,
+        estimated_bytes=size_bytes,
     )
 
 

@@ -20,7 +20,7 @@ from volley.plan.nodes import Node, Project
 from volley.plan.read_rules import SETTINGS
 from volley.plan.reader import Reader, Reading, Wanted, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
-from volley.plan.stores import find_store
+from volley.plan.stores import configuration_of, find_store
 
 
 class Origins:
@@ -191,7 +191,7 @@ class _Decoder:
     def _find_store(self, scan: Callable[[], Java], root: str) -> str:
         # The text does not have the settings of the store.
         self.asked_elsewhere = True
-        return find_store(self._gateway, scan(), root)
+        return find_store(self._gateway, configuration_of(scan()), root)
 
     def _expressions(self, value: Any) -> Any:
         """The expressions of a field, which holds one entry number, a list, or a list of lists."""

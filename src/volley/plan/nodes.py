@@ -404,10 +404,23 @@ WRITTEN = (
 
 
 @dataclass(frozen=True)
+class UploadTarget:
+    """Files go to the object store with this id, as uploads that the commit completes.
+
+    The names of the objects contain `job`, which no other write has, and end with `suffix`.
+    """
+
+    store: str
+    job: str
+    suffix: str
+
+
+@dataclass(frozen=True)
 class WriteFiles:
     """Writes the child's rows as files of `format` into `directory` and returns one row per file.
 
-    The files are staged there: the commit moves those of the winning attempts. The child's columns are `columns`, as
+    The files are staged there: the commit moves those of the winning attempts. With an `upload`, `directory` is the URL
+    of the folder in which they appear. The child's columns are `columns`, as
     they are in the files, then one text for each of `partition_names`; rows with equal texts go to one folder.
     `single`: one task writes everything, one file per folder. `options` and `metadata` are the format's own.
     """
@@ -421,6 +434,7 @@ class WriteFiles:
     metadata: tuple[tuple[str, str], ...]
     child: Node
     format: str = "parquet"
+    upload: UploadTarget | None = None
 
     output = WRITTEN
 

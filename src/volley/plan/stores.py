@@ -24,14 +24,14 @@ _CREDENTIAL_FILES = "hadoop.security.credential.provider.path"
 _PY4J_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
 
-def find_store(gateway: Java, scan: Java, root: str) -> str:
+def find_store(gateway: Java, hadoop: Java, root: str) -> str:
     """The id of the store at `root`, such as `s3a://bucket`, for which this process now has the settings.
 
-    Raises Unmapped with the reason why only Spark can read there.
+    `hadoop` is the configuration of the session. Raises Unmapped with the reason why only Spark can go there.
     """
     scheme, _, bucket = root.partition("://")
     try:
-        files = gateway.jvm.org.apache.hadoop.fs.Path(f"{root}/").getFileSystem(_hadoop_settings(scan))
+        files = gateway.jvm.org.apache.hadoop.fs.Path(f"{root}/").getFileSystem(hadoop)
         kind = str(files.getClass().getName())
     except Py4JError as error:
         # Its text may quote the address, and that a password.
@@ -58,7 +58,7 @@ def _default_check(settings: Java) -> Callable[[str], bool]:
     return is_default
 
 
-def _hadoop_settings(scan: Java) -> Java:
+def configuration_of(scan: Java) -> Java:
     """The configuration of the session to which a scan belongs."""
     if scan.getClass().getSimpleName() == "BatchScanExec":
         return scan.scan().sparkSession().sessionState().newHadoopConf()

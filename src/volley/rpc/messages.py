@@ -77,7 +77,9 @@ class TaskSpec:
 
     `driver` is the address from which the worker must pull splits, if no driver watches it. `trace` is the
     W3C `traceparent` for its spans; empty for none. `settings` are the session's options for workers, which apply them
-    within the limits of their owner. `stores` are the object stores of the query's files, with their credentials."""
+    within the limits of their owner. `stores` are the object stores of the query's files, with their credentials.
+    `sorts_joins`: a join that does not fit into memory is run again with sorted inputs, which spill; otherwise the
+    attempt fails."""
 
     attempt: AttemptId
     plan: Node
@@ -87,6 +89,7 @@ class TaskSpec:
     driver: Name = ""
     trace: Name = ""
     settings: tuple[tuple[Name, Text], ...] = ()
+    sorts_joins: bool = True
     stores: tuple[S3Settings, ...] = ()
     protocol_version: Count = PROTOCOL_VERSION
 

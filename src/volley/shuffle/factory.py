@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from volley.config import Config
-from volley.machine import available_memory_bytes
+from volley.machine import query_memory_bytes
 from volley.plugins import STORES, load, store_plugin
 from volley.runtime import Phase, Shared
 from volley.security import Clients, Security
@@ -83,7 +83,7 @@ def serving_store(config: Config, location: Location) -> WorkerStore:
     return WorkerStore(
         location,
         shuffle,
-        memory_limit_bytes=int(available_memory_bytes() // 4 * shuffle.memory_fraction),
+        memory_limit_bytes=int(query_memory_bytes(config.memory) * shuffle.memory_fraction),
         spill_directories=(Path(tempfile.gettempdir()),),
         connect=_refuse_connection,
     )

@@ -71,7 +71,15 @@ def partition_result(graph: StageGraph, readers: int) -> StageGraph:
 
 def note_single_task(graph: StageGraph) -> StageGraph:
     """The graph of a query that is not distributed, with the reason among its decisions."""
-    decision = "the query reads little data, so one task does all of it"
+    return _note(graph, "the query reads little data, so one task does all of it")
+
+
+def note_division(graph: StageGraph, tasks: int) -> StageGraph:
+    """The graph of a query that is divided into small tasks, with the reason among its decisions."""
+    return _note(graph, f"the query did not fit into memory, so it is divided into up to {tasks} tasks")
+
+
+def _note(graph: StageGraph, decision: str) -> StageGraph:
     return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, decisions=(decision,))))
 
 

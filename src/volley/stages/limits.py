@@ -6,7 +6,9 @@ A pass never looks up a threshold, so a plan depends only on its inputs, and a t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import sys
+from dataclasses import dataclass, replace
 
 from volley.config import Config
 
@@ -70,6 +72,23 @@ class PlannerLimits:
             continued_stage_bytes=config.planner_continued_stage_size,
             broadcast_bytes=config.planner_broadcast_size,
             runtime_filter_bytes=config.planner_runtime_filter_size,
+        )
+
+    def divide(self, tasks: int) -> PlannerLimits:
+        """The limits of a query of which every task is to hold one of `tasks` parts.
+
+        Tasks wait for each other here, so files are assigned in advance and not handed out.
+        """
+        return replace(
+            self,
+            single_task_bytes=0,
+            shuffle_task_bytes=max(1, self.shuffle_task_bytes // tasks),
+            replicated_scan_bytes=self.replicated_scan_bytes // tasks,
+            continued_stage_bytes=self.continued_stage_bytes // tasks,
+            broadcast_bytes=self.broadcast_bytes // tasks,
+            runtime_filter_bytes=self.runtime_filter_bytes // tasks,
+            min_split_bytes=sys.maxsize,
+            file_imbalance=math.inf,
         )
 
 

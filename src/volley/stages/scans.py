@@ -59,7 +59,8 @@ def assign_files(
         heapq.heappush(heap, (cost + limits.open_file_bytes + file.size_bytes, task))
     busiest = max(heap)[0]
     total = sum(cost for cost, _ in heap)
-    return tuple(map(tuple, shares)) if busiest * tasks <= limits.file_imbalance * total else None
+    is_even = (all(shares) or not scan.files) and busiest * tasks <= limits.file_imbalance * total
+    return tuple(map(tuple, shares)) if is_even else None
 
 
 def push_down(plan: Node) -> Node:

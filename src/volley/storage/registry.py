@@ -24,11 +24,16 @@ class _Store:
 
 
 class Stores:
-    """Settings of stores, and clients made of them. Those that were not used for longest are dropped. Thread-safe."""
+    """Settings of stores, and clients made of them. Those that were not used for longest are dropped. Thread-safe.
+
+    Arrow makes a client only when no request of any other is under way. Busy scans would keep that from ever happening,
+    so nobody gets a client, to open one more object, while one is being made.
+    """
 
     def __init__(self, most: int = _MOST_STORES) -> None:
         self._most = most
         self._lock = threading.Lock()
+        self._connecting = threading.Lock()
         self._stores: OrderedDict[str, _Store] = OrderedDict()
 
     def add(self, settings: Iterable[S3Settings]) -> None:
@@ -51,6 +56,7 @@ class Stores:
             if store is None:
                 raise DataError("the settings of an object store are not known here any more.")
             self._stores.move_to_end(id)
+        with self._connecting:
             if store.files is None:
                 store.files = _connect(store.settings)
             return store.files

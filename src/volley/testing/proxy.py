@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that drops a server's response, or breaks all connections, at a moment that a test chooses."""
+"""A TCP proxy that drops a server's response, or breaks or stalls all connections, at a moment that a test chooses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from contextlib import suppress
 
 class LossyProxy:
     """Forwards connections to `port` on loopback. When `lose_when` returns True, the server's next data and its
-    connection are dropped, once."""
+    connection are dropped, once. `on_request` is given what clients send."""
 
     def __init__(self, port: int, lose_when: Callable[[], bool] = lambda: False) -> None:
         self._target = port
         self._lose_when = lose_when
+        self.on_request: Callable[[bytes], None] | None = None
         self.lost = 0
+        self._flows = threading.Event()
+        self._flows.set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -31,7 +34,22 @@ class LossyProxy:
         for connection in broken:
             _end(connection)
 
+    def lose_next(self) -> None:
+        """Drop the server's next data and its connection."""
+        with self._lock:
+            self.lost = 0
+        lost = iter((True,))
+        self._lose_when = lambda: next(lost, False)
+
+    def stall(self) -> None:
+        """Forward nothing until `resume`. Connections stay open."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        self._flows.set()
+
     def close(self) -> None:
+        self.resume()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -46,9 +64,13 @@ class LossyProxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()  # the server is down, but may come back
+                continue
             with self._lock:
                 self._open += [client, server]
             for source, target, may_lose in ((client, server, False), (server, client, True)):
@@ -61,6 +83,9 @@ class LossyProxy:
             while data := source.recv(65536):
                 if may_lose and self._loses():
                     break
+                if not may_lose and (look := self.on_request) is not None:
+                    look(data)
+                self._flows.wait()
                 target.sendall(data)
         _end(source)
         _end(target)

@@ -87,7 +87,9 @@ def s3_server(program: str) -> Iterator[Bucket]:
         (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
         ports = [f"-{name}={other}" for name, other in zip(_PORTS, others, strict=True)]
         options = ["server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-        options += ["-s3", f"-s3.config={directory}/s3.json", f"-s3.port={port}"]
+        options += ["-s3", f"-s3.config={directory}/s3.json", f"-s3.port={port}", "-master.telemetry=false"]
+        # Servers of other protocols, whose usual ports a second server would find taken.
+        options += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
         log = resources.enter_context((directory / "log").open("wb"))
         process = subprocess.Popen([program, *options, *ports], stdout=log, stderr=log)
         resources.callback(process.wait)

@@ -23,6 +23,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from volley.allocator import little_memory
 from volley.errors import QueryError
 from volley.machine import available_memory_bytes
 from volley.shuffle.location import started_ticks
@@ -122,6 +123,7 @@ def _start(executor: Executor, settings: SidecarSettings, directory: Path) -> st
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
+            env=os.environ | little_memory(memory),
             # It must outlive the Python workers, which Spark kills by process group.
             start_new_session=True,
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, QueryId
+from volley.lower.memory import OperatorMemory
 from volley.rpc.messages import Failure, TaskFailure, TaskSpec, WorkerInfo
 from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
 from volley.shuffle.shared import QueryLease, WorkerView
@@ -29,14 +30,16 @@ class LocalTransport:
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         shared: SharedStore | None = None,
         serving: ShuffleStore | None = None,
+        memory: OperatorMemory | None = None,
     ) -> None:
         """`store` makes the store of the worker with the given name. `shared` and `serving` replace it with one store
-        for all workers; `serving` is a store of this process that other processes read too."""
+        for all workers; `serving` is a store of this process that other processes read too. Operators of all workers
+        share `memory`; None for no limit."""
         share = max(1, cores // workers)
         self._data = QueryLease(shared) if shared else None
         self._common = WorkerView(shared) if shared else serving
         self._workers = {
-            name: _Worker(name, share, self._common or store(name), self, result_buffer_bytes)
+            name: _Worker(name, share, self._common or store(name), self, result_buffer_bytes, memory)
             for name in (f"local-{number}" for number in range(workers))
         }
 
@@ -93,11 +96,12 @@ class _Worker:
         store: ShuffleStore,
         transport: LocalTransport,
         result_buffer_bytes: int,
+        memory: OperatorMemory | None,
     ) -> None:
         self.info = WorkerInfo(name, cores, slots=1, engine_version=datafusion.__version__)
         self.store = store
         view = _StoreView(store, transport, name)
-        self.slots = Slots(name, self.info.slots, cores, view, result_buffer_bytes)
+        self.slots = Slots(name, self.info.slots, cores, view, result_buffer_bytes, memory)
 
 
 class _StoreView:

@@ -35,11 +35,12 @@ from volley.security import Security
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers
 from volley.worker.external_attempts import ExternalAttempts
+from volley.worker.memory_guard import MemoryGuard
 from volley.worker.metrics import WorkerMetrics
 from volley.worker.pulling import Pulls
 from volley.worker.scratch import Scratch
 from volley.worker.server import ServingStore, Worker, WorkerServer
-from volley.worker.slots import Slots
+from volley.worker.slots import RESULT_BUFFER_BYTES, Slots
 from volley.worker.stores import Stores
 
 # How long the server may take to shut down before the daemon stops anyway.
@@ -112,6 +113,7 @@ class Daemon:
         self._pulls = Pulls(self.address, security)
         self.scratch = Scratch(settings.directories)
         self._metrics = WorkerMetrics()
+        self._guard = MemoryGuard(settings.memory_bytes)
         self._worker: Worker = self._loop.submit(self._make_worker()).result()
         self._metrics.watch(self._health, self.budget)
         self._metrics_server = (
@@ -119,6 +121,7 @@ class Daemon:
             if settings.metrics_port is None
             else MetricsServer(settings.host, settings.metrics_port, self._metrics.registry)
         )
+        self._guard.start()
         self._server.serve(self._worker)
         self._leases: list[Future[None]] = [
             self._loop.submit(self._worker.drivers.expire_leases()),
@@ -133,9 +136,11 @@ class Daemon:
             settings.slots,
             settings.cores,
             self._stores,
+            result_buffer_bytes=min(RESULT_BUFFER_BYTES, self.budget.headroom_bytes // 4),
             memory=memory,
             runs_python=settings.python_functions,
             on_end=self._metrics.observe,
+            is_short=lambda: self._guard.is_short,
         )
         identity = await asyncio.to_thread(Identity.of_this_process, f"worker {self.address}")
         return Worker(
@@ -169,6 +174,7 @@ class Daemon:
 
     def close(self) -> None:
         """Stop serving. Pending calls are answered; running attempts are cancelled."""
+        self._guard.close()
         for lease in self._leases:
             lease.cancel()
         if self._metrics_server:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +51,18 @@ class FileWriter:
     """Writes one stream of rows, folder after folder. Use it from one thread at a time.
 
     `directory` belongs to the attempt. Files are named `<stream>-<number>-<number in its folder>` plus the suffix of
-    their format.
+    their format. `keep` is given each file when it is finished, and may put it elsewhere.
     """
 
-    def __init__(self, node: WriteFiles, directory: Path, stream: int) -> None:
+    def __init__(
+        self,
+        node: WriteFiles,
+        directory: Path,
+        stream: int,
+        keep: Callable[[Written], Written] = lambda written: written,
+    ) -> None:
         self._node = node
+        self._keep = keep
         self._directory = directory
         self._stream = stream
         self._schema = file_schema(node)
@@ -99,7 +106,7 @@ class FileWriter:
 
     def _finish(self) -> None:
         if self._open is not None:
-            self._written.append(self._open.close())
+            self._written.append(self._keep(self._open.close()))
             self._open = None
 
 

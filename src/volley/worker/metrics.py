@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from volley.allocator import resident_bytes
 from volley.metrics_server import Gauges, gauge
 from volley.rpc.control import Health
 from volley.rpc.messages import Failure, TaskDone, TaskFailure
@@ -80,4 +81,5 @@ class _State(Gauges):
         limits.add_metric(["operators"], self._budget.operators_bytes)
         limits.add_metric(["headroom"], self._budget.headroom_bytes)
         yield limits
+        yield gauge("volley_worker_resident_bytes", "Resident memory of the process.", resident_bytes())
         yield gauge("volley_worker_uptime_seconds", "Seconds since it started.", health.uptime_seconds)

@@ -50,7 +50,7 @@ class Slots:
     """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`.
 
     Attempts write to `stores`, which may be one store for all sessions. Without `runs_python`, attempts that call
-    Python functions fail. `on_end` is told how each attempt ended.
+    Python functions fail. `on_end` is told how each attempt ended. While memory `is_short`, one attempt runs at a time.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Slots:
         reservation_seconds: float = RESERVATION_SECONDS,
         runs_python: bool = True,
         on_end: Callable[[TaskDone | TaskFailure], None] = lambda outcome: None,
+        is_short: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
         self.runs_python = runs_python
@@ -74,6 +75,7 @@ class Slots:
         self._memory = memory
         self._reservation_seconds = reservation_seconds
         self._on_end = on_end
+        self._is_short = is_short
         self._reserved: dict[AttemptId, float] = {}
         self._attempts: dict[AttemptId, Attempt] = {}
         self._queries: dict[QueryId, QueryId] = {}
@@ -120,7 +122,8 @@ class Slots:
         self.check_key(_query(attempt))
         if self._draining or attempt in self._attempts or _query(attempt) in self._released:
             return False
-        if self.reserved + self.running >= self.limit or attempt in self._reserved:
+        busy = self.reserved + self.running
+        if busy >= self.limit or attempt in self._reserved or (busy and self._is_short()):
             return False
         self.admit(_query(attempt))
         self._reserved[attempt] = time.monotonic() + self._reservation_seconds

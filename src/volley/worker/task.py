@@ -22,6 +22,7 @@ from volley.errors import (
     BlockMissing,
     DataError,
     EngineError,
+    OperatorMemoryExhausted,
     PythonWorkerLost,
     QueryError,
     ShuffleRefused,
@@ -80,7 +81,9 @@ async def run_task(
         return await _run_once(task, store, cores, give_on, memory, split_queues, on_running)
     except Exception as error:
         # Retry with merge joins, unless rows were delivered: those cannot be taken back.
-        if memory is None or gave or fault_of(error) is not Fault.MEMORY or not can_merge(task.plan):
+        if memory is None or gave or fault_of(error) is not Fault.MEMORY:
+            raise
+        if not task.sorts_joins or not can_merge(task.plan):
             raise
     memory = replace(memory, merge_joins=True)
     return await _run_once(task, store, cores, give, memory, split_queues, on_running)
@@ -208,7 +211,7 @@ def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> 
         kind = Failure.LOST_INPUT
     elif fault is Fault.MEMORY:
         # If other attempts used memory too, a retry may have more of it.
-        kind, code = (Failure.MEMORY if alone else Failure.WORKER), "OPERATOR_MEMORY_EXHAUSTED"
+        kind, code = (Failure.MEMORY if alone else Failure.WORKER), OperatorMemoryExhausted.code
     elif fault is Fault.DISK:
         kind, code = Failure.WORKER, SpillDiskFull.code
     elif fault is Fault.DATA or isinstance(error, DataError | pa.ArrowException):

@@ -7,6 +7,7 @@ Encoding is CPU work, so it runs on threads: one per stream of rows, with at mos
 from __future__ import annotations
 
 import shutil
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import AttemptId
-from volley.loop import run_blocking
+from volley.loop import Work, run_blocking
 from volley.plan.nodes import WriteFiles
 from volley.stages.graph import result_schema
 from volley.worker.files import FileWriter, Written, manifest
+from volley.worker.upload import Uploader
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 
@@ -31,9 +33,17 @@ async def write_rows(
 
     The staging directory must exist: a late attempt of a query that is over finds it gone, and fails.
     """
-    directory = Path(node.directory) / f"{attempt.task.stage.epoch}-{attempt.task.task}-{attempt.attempt}"
-    directory.mkdir()
-    writers = [FileWriter(node, directory, stream) for stream in range(1 if node.single else max(1, streams))]
+    keep: Callable[[Written], Written]
+    if node.upload is not None:
+        uploader = await run_blocking(Work.PLAN, Uploader, node, node.upload, attempt)
+        directory = Path(tempfile.mkdtemp(prefix="volley-upload-"))
+        keep, abort = uploader.upload, uploader.abort
+    else:
+        directory = Path(node.directory) / f"{attempt.task.stage.epoch}-{attempt.task.task}-{attempt.attempt}"
+        directory.mkdir()
+        keep, abort = _leave, _nothing
+    count = 1 if node.single else max(1, streams)
+    writers = [FileWriter(node, directory, stream, keep) for stream in range(count)]
     locks = [threading.Lock() for _ in writers]
     threads = ThreadPoolExecutor(len(writers), thread_name_prefix="volley-write")
 
@@ -55,8 +65,20 @@ async def write_rows(
             # The error that broke a writer may also prevent it from closing. Its directory is removed anyway.
             with suppress(OSError, pa.ArrowException):
                 writer.abort()
+        # Nobody waits: the end of the write aborts whatever is left.
+        threads.submit(abort)
         shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:
         threads.shutdown(wait=False)
+    if node.upload is not None:
+        shutil.rmtree(directory, ignore_errors=True)
     return manifest(written, result_schema(node.output)) if written else None
+
+
+def _leave(written: Written) -> Written:
+    return written
+
+
+def _nothing() -> None:
+    pass

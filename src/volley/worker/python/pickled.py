@@ -45,6 +45,10 @@ from volley.worker.python.protocol import spark_json
 
 # PySpark converts these in Python.
 _CONVERTED: frozenset[DataType] = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
+# Of these Arrow gives the values that the JVM pickles.
+_SAME_VALUES: frozenset[DataType] = frozenset(
+    {BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, STRING, NULL}
+)
 _PROTOCOL = 4
 
 
@@ -96,8 +100,10 @@ class RowPickler:
                         zip(*inside, strict=True), array.is_valid().to_pylist(), strict=True
                     )
                 ]
-            case _:
+            case _ if data_type in _SAME_VALUES or isinstance(data_type, DecimalType):
                 found = array.to_pylist()
+            case _:
+                raise DataError(f"a Python function gets {data_type}, which is not pickled here.")
         return found
 
 
@@ -229,7 +235,8 @@ def _simple_array(values: list[Any], data_type: SimpleType, wanted: pa.DataType)
         _require(values, data_type, lambda value: type(value) is int and -most <= value < most)
         numbers = pa.array(values, pa.int32() if bits == 32 else pa.int64() if bits == 64 else wanted)
         return numbers.cast(wanted)
-    classes = _CLASSES[data_type]
+    if (classes := _CLASSES.get(data_type)) is None:
+        raise _refusal(data_type)
     _require(values, data_type, lambda value: type(value) in classes)
     if data_type == FLOAT:
         return pa.array(values, pa.float64()).cast(wanted)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of cached frames on their way to workers in other processes: few with the plan, many into their stores."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from volley.batches import make_batch
+from volley.bridge.spark_to_native import RELEASE_SECONDS, IngestTarget
+from volley.errors import CrossingError, VolleyError
+from volley.events import TaskMetrics
+from volley.frame_cache.kept_rows import KeptRows
+from volley.ids import AttemptId, StageId, TaskId
+from volley.lower.scope import arrow_schema, distinct
+from volley.plan.nodes import CachedRows, LocalRows, MaterializedInput
+from volley.plan.types import to_arrow
+from volley.rpc.messages import TaskDone
+
+# Rows of Spark are numbered from zero.
+_FIRST_NUMBER = 1_000_000
+
+
+class SentFrames:
+    """What one query has sent. It stays in the stores until `close`.
+
+    `ingest` opens the stores of the workers. Rows of at most `max_plan_bytes` go with the plan.
+    """
+
+    def __init__(self, ingest: Callable[[], IngestTarget | None], max_plan_bytes: int) -> None:
+        self.outputs: dict[int, list[TaskDone]] = {}
+        """What is in the stores, by the numbers of the `MaterializedInput` in the plan."""
+        self._ingest = ingest
+        self._max_plan_bytes = max_plan_bytes
+        self._target: IngestTarget | None = None
+        self._tasks = 0
+
+    def send(self, node: CachedRows, rows: KeptRows) -> LocalRows | MaterializedInput:
+        """A leaf that reads the same on the workers."""
+        if not node.output or rows.column_bytes(node.columns) <= self._max_plan_bytes:
+            return _local_rows(node, rows)
+        target = self._open()
+        position = {attribute.id: place for attribute, place in zip(node.output, node.columns, strict=True)}
+        places = [position[attribute.id] for attribute in distinct(node.output)]
+        schema = arrow_schema(node.output)
+        outputs = [self._push(target, part, places, schema) for part in rows.divide(target.partitions)]
+        number = _FIRST_NUMBER + len(self.outputs)
+        self.outputs[number] = outputs
+        return MaterializedInput(number, len(outputs), target.partitions, node.output)
+
+    def close(self) -> None:
+        """Free what the stores hold. May be called again."""
+        if self._target is not None and self._dropped.detach():
+            self._target.release().result(RELEASE_SECONDS)
+
+    def _open(self) -> IngestTarget:
+        if self._target is None:
+            target = self._target = self._ingest()
+            if target is None:
+                raise CrossingError("these workers take no rows of the driver.")
+            # An iterator over the rows of a query may be dropped before it has begun.
+            self._dropped = weakref.finalize(self, target.release)
+            self._dropped.atexit = False  # workers are told otherwise that a driver goes
+        assert self._target is not None
+        return self._target
+
+    def _push(
+        self, target: IngestTarget, part: tuple[pa.RecordBatch, ...], places: list[int], schema: pa.Schema
+    ) -> TaskDone:
+        attempt = AttemptId(TaskId(StageId(target.query, 0), self._tasks), 0)
+        self._tasks += 1
+        batches = (
+            make_batch([batch.column(place) for place in places], schema, batch.num_rows) for batch in part
+        )
+        try:
+            pushed = target.ingest_endpoint.push(attempt, target.partitions, schema, batches)
+        except (VolleyError, OSError, pa.ArrowException) as error:
+            raise CrossingError(f"the rows of a cached frame cannot be sent: {error}") from error
+        rows = sum(block.rows for block in pushed.blocks)
+        if rows != sum(batch.num_rows for batch in part):
+            raise CrossingError(f"{pushed.holder} has not taken all rows of a cached frame.")
+        size_bytes = sum(block.size_bytes for block in pushed.blocks)
+        return TaskDone(pushed.attempt, pushed.blocks, TaskMetrics(rows, size_bytes, 0.0), pushed.holder)
+
+
+def _local_rows(node: CachedRows, rows: KeptRows) -> LocalRows:
+    schema = pa.schema([pa.field(f"c{n}", to_arrow(a.type)) for n, a in enumerate(node.output)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in rows.batches:
+            columns = [batch.column(place) for place in node.columns]
+            writer.write_batch(make_batch(columns, schema, batch.num_rows))
+    return LocalRows(node.output, sink.getvalue().to_pybytes())

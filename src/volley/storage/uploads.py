@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that nobody sees before the commit: multipart uploads that are completed later, by another process.
+
+    worker     stage(path, key)        the parts of a file are in the store, the object is not
+    driver     complete(upload)        the object appears, whole
+               abort_job(...)          the store forgets the parts of all others
+
+pyarrow completes an upload when a stream is closed, so these calls are made with boto3.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from volley.errors import QueryError
+from volley.storage.registry import shared_stores
+from volley.storage.settings import Hidden, S3Settings
+
+UPLOADED = re.compile(r"part-\d{5}-[0-9a-f-]{36}-\d{5}[.-]c\d{3,}\.[\w.]+$")
+"""The names of objects that Volley uploads."""
+
+_ABANDONED = timedelta(days=1)
+_LOGGERS = ("botocore.auth", "botocore.endpoint", "botocore.parsers", "botocore.hooks")
+# The least that S3 takes for a part which is not the last, and what it takes of parts at most, set the limits.
+_PART_BYTES = 16 * 2**20
+_MOST_PARTS = 10_000
+_SECONDS = 60
+
+
+def can_upload() -> bool:
+    """Whether this process has what uploads need."""
+    return find_spec("boto3") is not None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An upload that is not complete. `etags` are those of its parts, in order."""
+
+    key: str
+    id: str
+    etags: tuple[str, ...]
+    size_bytes: int
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Upload:
+        found = json.loads(text)
+        return cls(found["key"], found["id"], tuple(found["etags"]), found["size_bytes"])
+
+
+_redacted: set[str] = set()
+
+
+class Uploads:
+    """Uploads to one bucket. Used by several threads. All methods raise QueryError."""
+
+    def __init__(self, store: str, bucket: str) -> None:
+        self._store = store
+        self._bucket = bucket
+        (settings,) = shared_stores().settings((store,)) or (None,)
+        if settings is None:
+            raise QueryError("the settings of an object store are not known here any more.")
+        if store not in _redacted:
+            _redacted.add(store)
+            for name in _LOGGERS:
+                logging.getLogger(name).addFilter(_Redaction(store))
+        try:
+            self._client = _client(settings)
+        except ImportError as error:
+            raise QueryError(
+                "writes to object stores need boto3, which is not installed.",
+                hint="Run pip install 'volley-spark[s3]' here and where the workers run.",
+            ) from error
+
+    def stage(self, file: Path, key: str) -> Upload:
+        """Send a file. The object appears when the upload is completed."""
+        with self._errors(key):
+            id = self._client.create_multipart_upload(Bucket=self._bucket, Key=key)["UploadId"]
+        try:
+            with self._errors(key), file.open("rb") as source:
+                etags = [
+                    self._client.upload_part(
+                        Bucket=self._bucket, Key=key, UploadId=id, PartNumber=number, Body=data
+                    )["ETag"]
+                    for number, data in enumerate(_parts(source, file.stat().st_size), 1)
+                ]
+        except BaseException:
+            self.abort(key, id)
+            raise
+        return Upload(key, id, tuple(etags), file.stat().st_size)
+
+    def complete(self, upload: Upload) -> None:
+        """Let the object appear. May be called again: if the answer was lost, it is there already."""
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.etags, 1)]
+        with self._errors(upload.key):
+            try:
+                self._client.complete_multipart_upload(
+                    Bucket=self._bucket, Key=upload.key, UploadId=upload.id, MultipartUpload={"Parts": parts}
+                )
+            except self._client.exceptions.ClientError as error:
+                # The keys of a write are its own, so an object of this size is the one of this upload.
+                if error.response["Error"]["Code"] != "NoSuchUpload" or not self._is_there(upload):
+                    raise
+
+    def abort(self, key: str, id: str) -> None:
+        with self._errors(key):
+            try:
+                self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=id)
+            except self._client.exceptions.ClientError as error:
+                if error.response["Error"]["Code"] != "NoSuchUpload":
+                    raise
+
+    def abort_job(self, prefix: str, job: str) -> int:
+        """Abort the uploads below `prefix` that a write has not completed; gives their number."""
+        return self._abort_if(prefix, lambda key, begun: job in key)
+
+    def abort_abandoned(self, prefix: str, age: timedelta = _ABANDONED) -> int:
+        """Abort uploads of writes whose program was killed so long ago."""
+        latest = datetime.now(UTC) - age
+        return self._abort_if(prefix, lambda key, begun: begun <= latest and UPLOADED.search(key) is not None)
+
+    def _abort_if(self, prefix: str, condition: Callable[[str, datetime], bool]) -> int:
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self._bucket, Prefix=prefix
+            )
+            found = [
+                (upload["Key"], upload["UploadId"])
+                for page in pages
+                for upload in page.get("Uploads", ())
+                if condition(upload["Key"], upload["Initiated"])
+            ]
+        for key, id in found:
+            self.abort(key, id)
+        return len(found)
+
+    def put_empty(self, key: str) -> None:
+        with self._errors(key):
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=b"")
+
+    def delete(self, key: str) -> None:
+        with self._errors(key):
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def _is_there(self, upload: Upload) -> bool:
+        try:
+            found = self._client.head_object(Bucket=self._bucket, Key=upload.key)
+        except self._client.exceptions.ClientError:
+            return False
+        return int(found["ContentLength"]) == upload.size_bytes
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except (BotoCoreError, ClientError, OSError) as error:
+            text = shared_stores().redact(self._store, str(error))
+            raise QueryError(f"s3://{self._bucket}/{key} could not be written: {text}") from None
+
+
+def _parts(source: Any, size_bytes: int) -> Iterator[bytes]:
+    part_bytes = max(_PART_BYTES, -(-size_bytes // _MOST_PARTS))
+    # An upload has at least one part.
+    yield source.read(part_bytes)
+    while data := source.read(part_bytes):
+        yield data
+
+
+class _Redaction(logging.Filter):
+    """boto logs the headers of requests at level DEBUG, and a session token is one of them."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__()
+        self._store = store
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        redacted = shared_stores().redact(self._store, text)
+        if redacted != text:
+            record.msg, record.args = redacted, None
+        return True
+
+
+def _client(settings: S3Settings) -> Any:
+    import boto3
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    def shown(text: Hidden | None) -> str | None:
+        return text.value if text is not None else None
+
+    scheme = "https" if settings.tls else "http"
+    return boto3.client(
+        "s3",
+        region_name=settings.region,
+        endpoint_url=f"{scheme}://{settings.endpoint}" if settings.endpoint else None,
+        aws_access_key_id=shown(settings.access_key),
+        aws_secret_access_key=shown(settings.secret_key),
+        aws_session_token=shown(settings.session_token),
+        config=Config(
+            connect_timeout=settings.connect_seconds,
+            read_timeout=_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": settings.attempts},
+            signature_version=None if settings.access_key else UNSIGNED,
+            s3={"addressing_style": "virtual" if settings.virtual_hosted else "path"},
+            # Not every S3 server supports the newer ones.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to processes, connections and files."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from volley.testing.chaos.resources import is_unnamed
+
+
+class Kind(StrEnum):
+    """Kinds of faults."""
+
+    CUT = "cut connections"
+    STALL = "stalled connections"
+    LOSE = "lost reply"
+    STOP = "SIGSTOP"
+    KILL = "kill -9"
+    FLIP = "flipped byte"
+    TRUNCATE = "truncated file"
+    FULL = "disk full"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a fault strikes: as the `count`-th message `point` is on its way to a worker, or, without a `point`, after
+    `share` of the time that the work usually takes."""
+
+    point: str = ""
+    count: int = 1
+    share: float = 0.5
+
+    def __str__(self) -> str:
+        return f"at {self.point} {self.count}" if self.point else f"after {self.share:.0%}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`victim` counts the processes of the deployment, round and round."""
+
+    kind: Kind
+    victim: int
+    moment: Moment
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.victim} {self.moment}"
+
+
+def flip_byte(descriptor: int, chance: random.Random) -> bool:
+    """Change one byte of a file. False if it has none."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return False
+    position = chance.randrange(size)
+    (byte,) = os.pread(descriptor, 1, position)
+    os.pwrite(descriptor, bytes([byte ^ 1]), position)
+    return True
+
+
+def truncate(descriptor: int, chance: random.Random) -> bool:
+    """Cut off the end of a file. False if it has none."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return False
+    os.ftruncate(descriptor, chance.randrange(size))
+    return True
+
+
+def damage_one(paths: Iterable[Path], kind: Kind, chance: random.Random) -> bool:
+    """Flip a byte of one of these files, or truncate it. False if there is nothing to damage."""
+    candidates = list(paths)
+    chance.shuffle(candidates)
+    for path in candidates:
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                if (truncate if kind is Kind.TRUNCATE else flip_byte)(descriptor, chance):
+                    return True
+            finally:
+                os.close(descriptor)
+    return False
+
+
+def spill_files(pid: int) -> Iterator[Path]:
+    """The unnamed files on disk in which a process keeps exchanged data. Memory is sealed: nobody can change it."""
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                target = str(entry.readlink())
+                if is_unnamed(target) and "memfd" not in target:
+                    yield entry
+
+
+def limit_files(pid: int, size_bytes: int) -> None:
+    """Let every write of a process beyond this position fail, in memory files too, as on a full disk."""
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, most))
+
+
+def unlimit_files(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))

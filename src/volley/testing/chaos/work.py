@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queries and writes that run under faults, and what Spark says about them."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from volley.bench.compare import RELATIVE_TOLERANCE, difference
+from volley.bench.data import tpch_data
+from volley.bench.engines import register_tables
+from volley.bench.order import sort_columns
+from volley.bench.queries import query_text
+from volley.testing.fuzz.choices import Choices
+from volley.testing.fuzz.programs import draw_program
+from volley.testing.fuzz.tables import draw_tables, register
+from volley.testing.session import conf
+
+SPARK_ONLY = {"spark.volley.enabled": "false"}
+_SCALE = 0.01
+_ROWS = 20_000
+_RARE_PERCENT = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """`act` does the work natively. `check` says what is wrong with its answer, or with what a failed one left."""
+
+    act: Callable[[], pa.Table | None]
+    check: Callable[[pa.Table | None, bool], str | None]
+
+
+class Work:
+    """Makes jobs by name. Spark's answers are computed once, before anything is struck."""
+
+    def __init__(self, spark: SparkSession, directory: Path, seed: int) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._numbers = count()
+        self._jobs: dict[str, Job | None] = {}
+        self._lock = threading.Lock()
+        register_tables(spark, tpch_data(_SCALE))
+        self._tables = draw_tables(Choices(f"chaos {seed}"), ("parquet",))
+        with conf(spark, SPARK_ONLY):
+            for table in self._tables:
+                register(spark, table, directory)
+
+    def job(self, name: str) -> Job | None:
+        """The job; None for a random query that Spark itself refuses."""
+        with self._lock:
+            if name.startswith("write-"):
+                return self._write(name.removeprefix("write-"))
+            if name not in self._jobs:
+                self._jobs[name] = self._query(name)
+            return self._jobs[name]
+
+    def _query(self, name: str) -> Job | None:
+        if name.startswith("random-"):
+            program = draw_program(Choices(name), self._tables, _RARE_PERCENT)
+            make, ordered = program.frame, program.ordered
+        else:
+            text = query_text(name)
+            make, ordered = (lambda spark: spark.sql(text)), True
+        try:
+            with conf(self._spark, SPARK_ONLY):
+                expected = make(self._spark).toArrow()
+                again = make(self._spark).toArrow()
+        except PySparkException:
+            return None
+        frame = make(self._spark)
+        columns = sort_columns(frame) if ordered else None
+        if difference(expected, again, columns, RELATIVE_TOLERANCE):
+            return None  # Spark itself has several answers
+
+        def check(actual: pa.Table | None, failed: bool) -> str | None:
+            return None if failed else difference(expected, actual, columns, RELATIVE_TOLERANCE)
+
+        return Job(frame.toArrow, check)
+
+    def _write(self, mode: str) -> Job:
+        """A table of two partitions, to which rows of the second one and of a third are written."""
+        path = self._directory / f"table-{next(self._numbers)}"
+        with conf(self._spark, SPARK_ONLY):
+            self._rows(0, 2).write.partitionBy("p").parquet(str(path))
+        before = {0: 1, 1: 1}
+        after = {
+            "append": {0: 1, 1: 2, 2: 1},
+            "overwrite": {1: 1, 2: 1},
+            "dynamic": {0: 1, 1: 1, 2: 1},
+        }[mode]
+
+        def act() -> None:
+            writer = (
+                self._rows(1, 3).write.partitionBy("p").mode("append" if mode == "append" else "overwrite")
+            )
+            if mode == "dynamic":
+                writer = writer.option("partitionOverwriteMode", "dynamic")
+            writer.parquet(str(path))
+
+        def check(_: pa.Table | None, failed: bool) -> str | None:
+            with conf(self._spark, SPARK_ONLY):
+                rows = self._spark.read.parquet(str(path)).groupBy("p").count().collect()
+            found = {row["p"]: row["count"] / _ROWS for row in rows}
+            allowed = [before, after] if failed else [after]
+            hidden = [entry.name for entry in self._directory.glob(f".volley-{path.name}*")]
+            hidden += [entry.name for entry in path.glob(".volley*")]
+            shutil.rmtree(path)
+            if found not in allowed:
+                return f"{mode} left {found} parts instead of {after}"
+            return f"{mode} left {hidden}" if hidden else None
+
+        return Job(act, check)
+
+    def _rows(self, start: int, end: int) -> DataFrame:
+        return self._spark.range(start * _ROWS, end * _ROWS).selectExpr(
+            "id", f"cast(id div {_ROWS} as int) p"
+        )
