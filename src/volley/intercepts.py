@@ -16,13 +16,21 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.merge import MergeIntoWriter
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
-from pyspark.sql.types import CalendarIntervalType, StructType, YearMonthIntervalType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    MapType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from volley import actions
 from volley.batches import empty_batch
@@ -150,18 +158,36 @@ def _repr_html(original: Original, frame: DataFrame) -> str:
 
 
 def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -> str:
-    if not frame.columns and not current().keeps_rows_without_columns:
+    try:
+        columns = frame.columns
+    except PySparkException:
+        # Python does not know one of the types, such as timestamps of nanoseconds. Spark shows it.
+        return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
+    if not columns and not current().keeps_rows_without_columns:
         return actions.pass_on(frame.sparkSession, "show", lambda: original(frame))
 
     shown = _with_texts(frame)
 
     def native(result: NativeResult) -> str:
         # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
-        table = result.table(arrow_schema(shown.schema))
-        return original(shown.sparkSession.createDataFrame(table, shown.schema))
+        schema = _nullable(shown.schema)
+        return original(shown.sparkSession.createDataFrame(result.table(arrow_schema(schema)), schema))
 
     # One more than is shown, so that Spark says that there are more.
     return actions.run(shown.limit(rows + 1), "show", native=native, spark=lambda: original(frame))
+
+
+def _nullable(kind: Any) -> Any:
+    """The type with NULLs allowed everywhere: pyarrow refuses a NULL struct of fields that are never NULL."""
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(field.name, _nullable(field.dataType), True, field.metadata) for field in kind]
+        )
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+    return kind
 
 
 def _with_texts(frame: DataFrame) -> DataFrame:

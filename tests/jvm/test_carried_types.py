@@ -176,6 +176,29 @@ def test_shown_and_collected(table: SparkSession, capsys: pytest.CaptureFixture[
     )
 
 
+def test_null_structs_are_shown(table: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """Inside of arrays and maps, with fields that are never NULL."""
+    query = (
+        "select array(struct(1 a, 'x' b), null) s, map(1, if(id > 1, null, struct(id))) m, map_entries(map()) e,"
+        " map_keys(map()) k, map() n from t order by id limit 3"
+    )
+    shown = []
+    for enabled in ("false", "true"):
+        with conf(table, {"spark.volley.enabled": enabled}):
+            table.sql(query).show()
+            shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.since("4.3")
+def test_types_that_python_does_not_know_are_shown(
+    table: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with conf(table, {"spark.sql.timestampNanosTypes.enabled": "true"}):
+        table.sql("select timestamp_nanos(id) from t where id = 7").show(truncate=False)
+    assert "1970-01-01 00:00:00.000000007" in capsys.readouterr().out
+
+
 def test_what_spark_runs(table: SparkSession) -> None:
     for query in ("select id from t order by array(id)", "select count(distinct array(double(id))) from t"):
         reasons = {reason.reason for reason in volley.explain(table.sql(query)).reasons}

@@ -193,7 +193,8 @@ def is_carried(data_type: DataType) -> bool:
         case DecimalType(precision, scale):
             return 0 <= scale <= precision <= 38
         case StructType(fields):
-            return bool(fields) and all(is_carried(field.type) for field in fields)
+            # Arrow refuses values of no type that are never NULL, such as the keys in the entries of `map()`.
+            return bool(fields) and all(is_carried(f.type) and (f.nullable or f.type != NULL) for f in fields)
         case ArrayType(element, contains_null):
             # `array()` has elements of no type that are never NULL, which Arrow refuses.
             return is_carried(element) and (contains_null or element != NULL)
