@@ -45,7 +45,9 @@ if "VOLLEY_TEST_STATE" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["VOLLEY_TEST_STATE"], ignore_errors=True)
 
 # Java's better compiler and its collector for large heaps are slow to start. Child processes inherit this.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

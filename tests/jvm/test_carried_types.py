@@ -119,6 +119,26 @@ def test_time(table: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out == shown
 
 
+@pytest.mark.since("4.3")
+def test_the_settings_are_those_of_the_session_that_asks(table: SparkSession) -> None:
+    """Another session may be the active one of the JVM's thread."""
+    sessions = table._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    with conf(table, {"spark.sql.timeType.enabled": "true"}):
+        frame = table.sql("select hour(cast(t as time)) h from t")
+        other = table.newSession()
+        other.conf.set("spark.sql.timeType.enabled", "false")
+        sessions.setActiveSession(other._jsparkSession)
+        try:
+            found = frame.toArrow()
+        finally:
+            sessions.setActiveSession(table._jsparkSession)
+        report = volley.last_query(table)
+        assert report is not None
+        assert report.engine == "native"
+        with conf(table, {"spark.volley.enabled": "false"}):
+            assert found == table.sql("select hour(cast(t as time)) h from t").toArrow()
+
+
 def test_variants(table: SparkSession) -> None:
     for query in (
         "select id, to_json(v), variant_get(v, '$.a', 'int')"

@@ -223,7 +223,7 @@ def test_native_leaves(leaves: SparkSession, workers: str, examples: int) -> Non
 def test_leaves_of_spark(leaves: SparkSession, workers: str, examples: int) -> None:
     """Which part is native is up to the plan; that there is one, in a third of all of them, is not."""
     leaves.conf.set("spark.volley.local.workers", workers)
-    names = [*SPARKS, *SPARKS, *SPARKS, *NATIVE]
+    names = [*(name for name in SPARKS for _ in NATIVE), *NATIVE]
     engines = compare(leaves, queries(st.sampled_from(names)), examples, native=False)
     assert engines["mixed"] + engines["native"] >= examples // 3, engines
     assert engines["mixed"], engines

@@ -130,6 +130,11 @@ public final class ExpressionServer {
          * an equal program as text, or why this one is refused.
          */
         public String prepare(int number, int roots, List parts) {
+            // Expressions read settings of the thread when they are copied, and another session may be active there.
+            return (String) SQLConf.withExistingConf(conf, new Preparation(this, number, roots, parts));
+        }
+
+        String prepareWithSettings(int number, int roots, List parts) {
             StructType input = new StructType();
             Map ordinals = new IdentityHashMap();
             Map columns = new ConcurrentHashMap();
@@ -206,6 +211,24 @@ public final class ExpressionServer {
                 }
             }
             return null;
+        }
+    }
+
+    static final class Preparation extends scala.runtime.AbstractFunction0 {
+        private final Programs programs;
+        private final int number;
+        private final int roots;
+        private final List parts;
+
+        Preparation(Programs programs, int number, int roots, List parts) {
+            this.programs = programs;
+            this.number = number;
+            this.roots = roots;
+            this.parts = parts;
+        }
+
+        public Object apply() {
+            return programs.prepareWithSettings(number, roots, parts);
         }
     }
 
