@@ -53,7 +53,9 @@ def views(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory)
     }
     for name, query in tables.items():
         path = str(directory / name)
-        spark_session.sql(query).repartition(1 if name == "one" else 4).write.parquet(path)
+        # A native write decides itself how many files there are.
+        with conf(spark_session, {"spark.volley.enabled": "false"}):
+            spark_session.sql(query).repartition(1 if name == "one" else 4).write.parquet(path)
         spark_session.read.parquet(path).createOrReplaceTempView(name)
     yield
     for name in tables:
