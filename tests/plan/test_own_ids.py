@@ -12,7 +12,7 @@ from volley.plan import own_ids
 
 ROOT = Path(volley.__file__).parent
 RANGES = sorted(value for name, value in vars(own_ids).items() if name.isupper())
-# Numbers of this size that are no ids: the row count of no limit, bounds of types and of exact doubles, a size that nobody knows.
+# Numbers of this size that are no ids: the row count of no limit, bounds of types and exact doubles, an unknown size.
 OTHERS = {
     "lower/operators.py",
     "lower/functions/arithmetic.py",
