@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import date
@@ -19,12 +17,12 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import volley
+from helpers.paged_api_example import load_paged_api
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -76,17 +74,8 @@ def url() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def example() -> Iterator[ModuleType]:
     """examples/paged_api.py, which some pages are about."""
-    spec = importlib.util.spec_from_file_location("paged_api", ROOT / "examples" / "paged_api.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    # Spark's own Python processes cannot import it from there.
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no types
-    spec.loader.exec_module(module)
-    yield module
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    del sys.modules[module.__name__]
+    with load_paged_api() as module:
+        yield module
 
 
 @pytest.mark.slow

@@ -3,26 +3,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.paged_api_example import EXAMPLE, load_paged_api
 from volley.errors import SourceError
 from volley.testing.rows import assert_same_rows
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "paged_api.py"
 PAGES, ROWS, LISTED = 10, 20, 3
 
 
@@ -79,17 +75,8 @@ def api() -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("paged_api", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    # Spark's own Python processes cannot import it from there.
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no types
-    spec.loader.exec_module(module)
-    yield module
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    del sys.modules[module.__name__]
+    with load_paged_api() as module:
+        yield module
 
 
 @pytest.fixture

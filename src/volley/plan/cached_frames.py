@@ -11,22 +11,19 @@ import itertools
 import json
 import threading
 import weakref
-from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from py4j.protocol import Py4JError
 
 from volley.errors import CaptureError
+from volley.plan.compiled_class import CompiledClass
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute, SortKey
 from volley.plan.jvm import Java
 from volley.plan.nodes import CachedRows, Node
-from volley.plan.reader import describe_error, instantiate
+from volley.plan.reader import describe_error
 from volley.plan.types import is_shared
-
-_COMPILE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class _Jvm:
     """What one JVM has for cached frames. The prefix tells its numbers from those of another JVM of this process."""
 
     prefix: str
-    reader: Future[Java]
+    reader: CompiledClass
 
 
 _lock = threading.Lock()
@@ -86,7 +83,7 @@ def describe_frame(gateway: Java, scan: Java) -> ScannedFrame:
     jvm = _jvm(gateway)
     try:
         number, columns, order, registered, memory, disk, loaded, size_bytes = json.loads(
-            _finished(jvm.reader).describe(scan)
+            jvm.reader.get().describe(scan)
         )
     except Py4JError as error:
         raise CaptureError(f"the cached frame could not be read: {describe_error(error)}.") from error
@@ -106,7 +103,7 @@ def registered_frames(gateway: Java, session: Java) -> set[str]:
     """The names of the frames that are cached now, of those that scans were ever read of."""
     jvm = _jvm(gateway)
     try:
-        found = json.loads(_finished(jvm.reader).registeredFrames(session))
+        found = json.loads(jvm.reader.get().registeredFrames(session))
     except Py4JError as error:
         raise CaptureError(f"Spark's cache could not be read: {describe_error(error)}.") from error
     return {f"{jvm.prefix}-{number}" for number in found}
@@ -116,27 +113,5 @@ def _jvm(gateway: Java) -> _Jvm:
     """The first cached frame of a JVM starts the compiler."""
     with _lock:
         if gateway not in _jvms:
-            jvm = _jvms[gateway] = _Jvm(str(next(_prefixes)), Future())
-            threading.Thread(
-                target=_compile, args=(jvm.reader, gateway), name="volley-cached-frames", daemon=True
-            ).start()
+            _jvms[gateway] = _Jvm(str(next(_prefixes)), CompiledClass(gateway, "CachedFrames.java"))
         return _jvms[gateway]
-
-
-def _compile(made: Future[Java], gateway: Java) -> None:
-    try:
-        source = (files("volley.plan") / "CachedFrames.java").read_text("utf-8")
-        made.set_result(instantiate(gateway, source))
-    except BaseException as error:  # whatever it is, somebody waits for it
-        made.set_exception(
-            CaptureError(f"the reader of cached frames could not be compiled: {describe_error(error)}.")
-        )
-
-
-def _finished(reader: Future[Java]) -> Java:
-    try:
-        return reader.result(_COMPILE_SECONDS)
-    except TimeoutError as error:
-        raise CaptureError(
-            f"the reader of cached frames was not compiled within {_COMPILE_SECONDS:.0f} seconds."
-        ) from error

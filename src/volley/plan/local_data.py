@@ -14,22 +14,21 @@ import itertools
 import threading
 import weakref
 from collections import OrderedDict
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 
 from volley.errors import CaptureError
+from volley.plan.compiled_class import CompiledClass
 from volley.plan.decode_nodes import Operator, unknown
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.local_rows import holds_unexpected_nulls, to_ipc
 from volley.plan.nodes import LocalRows, Node, OneRow
-from volley.plan.reader import describe_error, instantiate
+from volley.plan.reader import describe_error
 from volley.plan.types import is_readable
 
 # More than this crosses between the JVM and Python more slowly than Spark's tasks would read it.
@@ -38,15 +37,13 @@ MAX_CACHED_BYTES = 128 << 20
 
 _ENTRY_BYTES = 200
 
-_COMPILE_SECONDS = 120.0
-
 
 @dataclass
 class _Jvm:
     """What one JVM has for local data: the marks of RDDs, and the compiled reader."""
 
     marks: Java
-    reader: Future[Java]
+    reader: CompiledClass
 
 
 _lock = threading.Lock()
@@ -114,10 +111,10 @@ def read_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
     return unknown(operator, found) if isinstance(found, str) else LocalRows(output, found)
 
 
-def _read(reader: Future[Java], scan: Java, output: tuple[Attribute, ...]) -> bytes | str:
+def _read(reader: CompiledClass, scan: Java, output: tuple[Attribute, ...]) -> bytes | str:
     """The rows as an Arrow IPC stream, or why Spark has to read them."""
     try:
-        stream = _finished(reader).read(scan)
+        stream = reader.get().read(scan)
     except (CaptureError, Py4JError) as error:
         # Such as a value that does not fit its type: when Spark reads it, the program sees Spark's own error.
         return f"local data that could not be read: {describe_error(error)}"
@@ -139,28 +136,6 @@ def _jvm(gateway: Java) -> _Jvm:
     with _lock:
         if gateway not in _jvms:
             util = gateway.jvm.java.util
-            jvm = _Jvm(util.Collections.synchronizedMap(util.WeakHashMap()), Future())
-            threading.Thread(
-                target=_compile, args=(jvm.reader, gateway), name="volley-local-data", daemon=True
-            ).start()
-            _jvms[gateway] = jvm
+            reader = CompiledClass(gateway, "LocalData.java", MAX_ROWS_BYTES)
+            _jvms[gateway] = _Jvm(util.Collections.synchronizedMap(util.WeakHashMap()), reader)
         return _jvms[gateway]
-
-
-def _compile(made: Future[Java], gateway: Java) -> None:
-    try:
-        source = (files("volley.plan") / "LocalData.java").read_text("utf-8")
-        made.set_result(instantiate(gateway, source, MAX_ROWS_BYTES))
-    except BaseException as error:  # whatever it is, somebody waits for it
-        made.set_exception(
-            CaptureError(f"the reader of local data could not be compiled: {describe_error(error)}.")
-        )
-
-
-def _finished(reader: Future[Java]) -> Java:
-    try:
-        return reader.result(_COMPILE_SECONDS)
-    except TimeoutError as error:
-        raise CaptureError(
-            f"the reader of local data was not compiled within {_COMPILE_SECONDS:.0f} seconds."
-        ) from error
