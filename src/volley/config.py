@@ -242,8 +242,8 @@ OPTIONS: tuple[Option, ...] = (
         "cache.memory",
         "size",
         "auto",
-        "Memory of the driver for the rows of cached frames. auto: a quarter of what there is. Beyond it they go to "
-        "disk, if their storage level allows it. 0: Spark alone keeps cached frames.",
+        "Memory of the driver for the rows of cached frames. auto: a quarter of the machine or container. "
+        "Beyond it they go to disk, if their storage level allows it. 0: Spark alone keeps cached frames.",
         _bytes_or_auto,
     ),
     Option(

@@ -168,11 +168,12 @@ class NativeRun:
 
     def close(self) -> None:
         """Free everything. May be called again."""
-        self._frames.release()
-        self._sent.close()
-        self.boundary.close()
-        if self._inputs is not None:
-            self._inputs.close()
+        with ExitStack() as closing:  # one that fails does not keep the others
+            closing.callback(self._frames.release)
+            closing.callback(self._sent.close)
+            if self._inputs is not None:
+                closing.callback(self._inputs.close)
+            closing.callback(self.boundary.close)
 
     def stages(self) -> tuple[StageReport, ...]:
         """What the stages of the last try did, those of subplans first."""

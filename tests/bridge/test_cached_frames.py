@@ -151,16 +151,15 @@ class TestOrder:
         }
         with conf(spark, settings):
             pairs = "select a.id, a.s, b.id other from ({0}) a join ({0}) b on a.s = b.s and a.id < b.id"
-            joined = spark.sql(pairs.format(TYPES)).cache()
-            again = spark.sql(pairs.format(TYPES)).select("*")
-            queries: tuple[Query, ...] = (
-                lambda t: t.orderBy("s", "id", "other"),
-                lambda t: t.groupBy("s", "id").count().orderBy("s", "id"),
-                lambda t: t.sortWithinPartitions("s", "id", "other").limit(10_000_000),
+            queries: tuple[tuple[Query, list[int] | None], ...] = (
+                (lambda t: t.orderBy("s", "id", "other"), [1, 0, 2]),
+                (lambda t: t.groupBy("s", "id").count().orderBy("s", "id"), [0, 1]),
+                (lambda t: t.sortWithinPartitions("s", "id", "other").limit(10_000_000), None),
             )
-            for query in queries:
-                expected = spark_rows(spark, query(again))
-                assert difference(expected, query(joined).toArrow(), None) is None
+            expected = [spark_rows(spark, query(spark.sql(pairs.format(TYPES)))) for query, _ in queries]
+            joined = spark.sql(pairs.format(TYPES)).cache()
+            for (query, order), rows in zip(queries, expected, strict=True):
+                assert difference(rows, query(joined).toArrow(), order) is None
                 assert engine(spark) == "native"
 
 

@@ -20,11 +20,12 @@ from volley.bridge.boundary import EngineBoundary
 from volley.bridge.frame_scans import MAX_SPARK_BYTES, CachedFrames, FrameFill, too_large
 from volley.bridge.native_to_spark import SparkPart
 from volley.bridge.sent_frames import SentFrames
-from volley.errors import CaptureError, CrossingError
+from volley.errors import CaptureError, CrossingError, VolleyError
 from volley.frame_cache.kept_rows import KeptRows
 from volley.frame_cache.store import FrameStorage, frame_cache
 from volley.plan.cached_frames import registered_frames
 from volley.plan.nodes import CachedRows, Node, transform
+from volley.plan.reader import describe_error
 from volley.plan.subqueries import with_subqueries
 from volley.plan.types import to_arrow
 
@@ -81,7 +82,12 @@ class FrameLoader:
         frame = fill.frame
         storage = FrameStorage(frame.memory, frame.disk, self._budget_bytes, self._directory)
         compute = partial(self._compute, fill, schema)
-        return frame_cache().fill(frame.name, schema, storage, compute, places=fill.places)
+        try:
+            return frame_cache().fill(frame.name, schema, storage, compute, places=fill.places)
+        except VolleyError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise CrossingError(f"the rows of a cached frame cannot be kept: {error}") from error
 
     def _compute(self, fill: FrameFill, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if fill.plan is None:
@@ -105,7 +111,7 @@ class FrameLoader:
         except (PySparkException, Py4JError) as error:
             # When Spark runs the query itself, its own error is the one that the program sees.
             raise CrossingError(
-                f"a cached frame could not be read from Spark: {_first_line(error)}"
+                f"a cached frame could not be read from Spark: {describe_error(error)}"
             ) from error
         frame_cache().refuse(fill.frame.name, problem)
         raise CrossingError(f"a cached frame is left to Spark: {problem}.")
@@ -113,10 +119,6 @@ class FrameLoader:
 
 def _start_nothing(plan: Node, resources: ExitStack) -> NoReturn:
     raise AssertionError("Spark scans its cache over no native rows")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def drop_uncached_frames(spark: SparkSession) -> None:

@@ -77,10 +77,6 @@ class FrameFill:
     relation: Java
     programs: Programs | None = None
 
-    @property
-    def by_spark(self) -> bool:
-        return self.plan is None
-
 
 @dataclass(eq=False)
 class CachedFrames:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from volley.batches import make_batch
-from volley.bridge.spark_to_native import RELEASE_SECONDS, IngestTarget
+from volley.bridge.spark_to_native import RELEASE_SECONDS, IngestTarget, task_done
 from volley.errors import CrossingError, VolleyError
-from volley.events import TaskMetrics
 from volley.frame_cache.kept_rows import KeptRows
 from volley.ids import AttemptId, StageId, TaskId
-from volley.lower.scope import arrow_schema, distinct
+from volley.lower.cached_rows import select_columns
+from volley.lower.scope import arrow_schema
 from volley.plan.nodes import CachedRows, LocalRows, MaterializedInput
 from volley.plan.types import to_arrow
 from volley.rpc.messages import TaskDone
@@ -39,13 +39,10 @@ class SentFrames:
 
     def send(self, node: CachedRows, rows: KeptRows) -> LocalRows | MaterializedInput:
         """A leaf that reads the same on the workers."""
-        if not node.output or rows.column_bytes(node.columns) <= self._max_plan_bytes:
+        if rows.column_bytes(node.columns) <= self._max_plan_bytes:
             return _local_rows(node, rows)
         target = self._open()
-        position = {attribute.id: place for attribute, place in zip(node.output, node.columns, strict=True)}
-        places = [position[attribute.id] for attribute in distinct(node.output)]
-        schema = arrow_schema(node.output)
-        outputs = [self._push(target, part, places, schema) for part in rows.divide(target.partitions)]
+        outputs = [self._push(target, node, part) for part in rows.divide(target.partitions)]
         number = _FIRST_NUMBER + len(self.outputs)
         self.outputs[number] = outputs
         return MaterializedInput(number, len(outputs), target.partitions, node.output)
@@ -66,23 +63,18 @@ class SentFrames:
         assert self._target is not None
         return self._target
 
-    def _push(
-        self, target: IngestTarget, part: tuple[pa.RecordBatch, ...], places: list[int], schema: pa.Schema
-    ) -> TaskDone:
+    def _push(self, target: IngestTarget, node: CachedRows, part: tuple[pa.RecordBatch, ...]) -> TaskDone:
         attempt = AttemptId(TaskId(StageId(target.query, 0), self._tasks), 0)
         self._tasks += 1
-        batches = (
-            make_batch([batch.column(place) for place in places], schema, batch.num_rows) for batch in part
-        )
+        schema, batches = arrow_schema(node.output), select_columns(node, part)
         try:
             pushed = target.ingest_endpoint.push(attempt, target.partitions, schema, batches)
         except (VolleyError, OSError, pa.ArrowException) as error:
             raise CrossingError(f"the rows of a cached frame cannot be sent: {error}") from error
-        rows = sum(block.rows for block in pushed.blocks)
-        if rows != sum(batch.num_rows for batch in part):
+        done = task_done(pushed)
+        if done.rows != sum(batch.num_rows for batch in part):
             raise CrossingError(f"{pushed.holder} has not taken all rows of a cached frame.")
-        size_bytes = sum(block.size_bytes for block in pushed.blocks)
-        return TaskDone(pushed.attempt, pushed.blocks, TaskMetrics(rows, size_bytes, 0.0), pushed.holder)
+        return done
 
 
 def _local_rows(node: CachedRows, rows: KeptRows) -> LocalRows:

@@ -78,7 +78,7 @@ class SparkInput:
         with boundary.read_by_spark():
             pushing = self.part.frame(boundary).mapInArrow(push, SCHEMA)
             rows: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(pushing)
-        return [_output(said) for said in pushed_of(rows)]
+        return [task_done(said) for said in pushed_of(rows)]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,8 @@ def _exactly(output: tuple[Attribute, ...], rows: Node) -> Node:
     return rows if output else Project((), rows)
 
 
-def _output(said: Pushed) -> TaskDone:
+def task_done(said: Pushed) -> TaskDone:
+    """What a task that has pushed these rows has done."""
     rows = sum(block.rows for block in said.blocks)
     size_bytes = sum(block.size_bytes for block in said.blocks)
     return TaskDone(said.attempt, said.blocks, TaskMetrics(rows, size_bytes, 0.0), said.holder)

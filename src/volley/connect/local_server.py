@@ -106,7 +106,8 @@ def local_session(spark: Any) -> LocalSession:
         raise ConnectServerElsewhere(
             f"the Spark Connect server of this session is in another process ({spark.client.host}).",
             hint="Only the process that plans a query can run it natively. Use a local server "
-            '(SparkSession.builder.remote("local[*]")) or a classic session (.master(...)).',
+            '(SparkSession.builder.remote("local[*]")) or a classic session (.master(...)). '
+            "Behind `volley connect-server`, queries run natively without volley.enable.",
         )
     return found
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pyarrow as pa
 from datafusion import DataFrame
 
@@ -21,14 +23,15 @@ def lower_cached_rows(node: CachedRows, scope: Scope) -> DataFrame:
     if not node.output:
         # DataFusion does not accept a table without columns.
         return scope.arrow(pa.table({"row": pa.nulls(rows.rows)})).select()
+    if not rows.batches:
+        return scope.arrow(arrow_schema(node.output).empty_table())
+    return scope.batches([list(select_columns(node, part)) for part in rows.divide(scope.streams)])
+
+
+def select_columns(node: CachedRows, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The columns that a scan reads of a frame, none of them twice."""
     schema = arrow_schema(node.output)
     position = {attribute.id: place for attribute, place in zip(node.output, node.columns, strict=True)}
     places = [position[attribute.id] for attribute in distinct(node.output)]
-    if not rows.batches:
-        return scope.arrow(schema.empty_table())
-    return scope.batches(
-        [
-            [make_batch([batch.column(place) for place in places], schema, batch.num_rows) for batch in part]
-            for part in rows.divide(scope.streams)
-        ]
-    )
+    for batch in batches:
+        yield make_batch([batch.column(place) for place in places], schema, batch.num_rows)

@@ -164,7 +164,7 @@ def read_results(block: bytes, types: Sequence[DataType]) -> pa.RecordBatch:
     """
     try:
         rows = _PlainValues(io.BytesIO(block)).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, ValueError) as error:
+    except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"a Python function returned what cannot be read: {error}") from error
     if type(rows) is not list:
         raise DataError("a Python worker returned no list of results.")
@@ -196,7 +196,7 @@ def to_array(values: list[Any], data_type: DataType) -> pa.Array:
             _require(
                 values, data_type, lambda value: type(value) is Decimal and _fits(value, precision, scale)
             )
-            return pa.array(values, wanted)
+            return _arrow_array(values, data_type, wanted)
         case ArrayType(element, contains_null):
             _require(values, data_type, lambda value: type(value) is list)
             lengths = [0 if value is None else len(value) for value in values]
@@ -240,6 +240,10 @@ def _simple_array(values: list[Any], data_type: SimpleType, wanted: pa.DataType)
     _require(values, data_type, lambda value: type(value) in classes)
     if data_type == FLOAT:
         return pa.array(values, pa.float64()).cast(wanted)
+    return _arrow_array(values, data_type, wanted)
+
+
+def _arrow_array(values: list[Any], data_type: DataType, wanted: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, wanted)
     except (pa.ArrowException, UnicodeEncodeError) as error:
