@@ -82,6 +82,12 @@ def test_several_extremes(tables: SparkSession) -> None:
     )
     # Of equal ranks Spark keeps those that come first.
     assert_same_rows(tables, "select max_by(id, k, 4) from t", native=False)
+    # The first two of a rank are equal, and another of it is not.
+    ties = "select max_by(v, r, 2) from values (1, 1), (1, 1), (1, 1), (2, 1) as e(v, r)"
+    assert_same_rows(tables, ties, native=False)
+    report = volley.last_query(tables)
+    assert report is not None
+    assert report.engine == "spark"
 
 
 @pytest.mark.usefixtures("distributed")

@@ -62,11 +62,12 @@ _JVM_FUNCTIONS = frozenset(
     }
 )
 
-# After comments. Nothing that begins like the first is a command; the others may end in one.
-_QUERY = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(?:(?:select|values|table)\b|\()", re.IGNORECASE | re.DOTALL
-)
-_QUERY_OR_DML = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(?:with|from)\b", re.IGNORECASE | re.DOTALL)
+# Comments end as in Spark: those of a line also at a carriage return, but not after a backslash. Blocks within blocks are
+# not taken for comments.
+_COMMENTS = r"(?:\s|--(?:\\\n|[^\r\n])*[\r\n]|/\*(?:(?!/\*).)*?\*/)*+"
+# Nothing that begins like the first is a command; the others may end in one.
+_QUERY = re.compile(_COMMENTS + r"(?:(?:select|values|table)\b|\()", re.IGNORECASE | re.DOTALL)
+_QUERY_OR_DML = re.compile(_COMMENTS + r"(?:with|from)\b", re.IGNORECASE | re.DOTALL)
 _DML = re.compile(r"\b(?:insert|update|delete|merge)\b", re.IGNORECASE)
 
 
@@ -82,11 +83,14 @@ def wanted_relation(plan: Any) -> Any | None:
     is_relation = compressed.op_type == base_pb2.Plan.CompressedOperation.OpType.OP_TYPE_RELATION
     if not is_relation or compressed.compression_codec != base_pb2.COMPRESSION_CODEC_ZSTD:
         return None
-    # A package that PySpark's own client needs to have made this.
-    import zstandard
+    import zstandard  # of the extra connect
 
     relation = type(plan.root)()
-    relation.ParseFromString(zstandard.ZstdDecompressor().decompress(compressed.data))
+    try:
+        relation.ParseFromString(zstandard.ZstdDecompressor().decompress(compressed.data))
+    except zstandard.ZstdError:
+        # Broken, or without a size: Spark's server says what it makes of it.
+        return None
     return relation
 
 

@@ -67,14 +67,15 @@ class Backend:
         path: str,
         requests: Iterable[bytes],
         metadata: Metadata,
-        on_end: Callable[[Callable[[], None]], object],
+        on_end: Callable[[Callable[[], None]], bool],
     ) -> Iterator[bytes]:
         """The answers to a call of any kind. Raises grpc.RpcError as the server does.
 
-        `on_end` takes what to call when the client has gone.
+        `on_end` takes what to call when the client has gone; False if it has gone already.
         """
         call: Any = self._channel.stream_stream(path)(iter(requests), metadata=self._metadata(metadata))
-        on_end(call.cancel)
+        if not on_end(call.cancel):
+            call.cancel()  # the client has gone already, and nobody would call back
         yield from call
 
     def setting(self, key: str, default: str) -> str:

@@ -220,13 +220,15 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
             yield from self._read_delegated(operation, reattach, context)
 
     def _read_delegated(self, operation: Operation, reattach: bytes | None, context: Any) -> Iterator[bytes]:
-        if operation.send():
-            # Even if the client comes back: the stream on which it asked broke before Spark's server was asked.
+        is_first = operation.send()
+        if is_first and operation.interrupted:
+            abort(context, CANCELED)
+        if is_first or reattach is None:
+            # Even if the client comes back: the stream on which it asked may have broken before Spark's server was
+            # asked. If it repeats its request, Spark's server gets it again, too.
             name, request = "ExecutePlan", operation.request
-            if operation.interrupted:
-                abort(context, CANCELED)
         else:
-            name, request = "ReattachExecute", reattach or operation.request
+            name, request = "ReattachExecute", reattach
         ended = not operation.reattachable
         error = "the client has gone"
         try:

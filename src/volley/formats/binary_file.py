@@ -48,7 +48,11 @@ def _content(file: DataFile, max_length: int) -> bytes:
         raise DataError(f"{file.path} is longer than {MAX_LENGTH}.")
     try:
         with open_source(file) as opened:
-            # One request, which no writer can divide.
-            return opened.read(0, file.size_bytes)
+            # One byte more, to see a file that has grown.
+            content = opened.read(0, file.size_bytes + 1)
+            opened.confirm()
     except OSError as error:
         raise DataError(f"{file.path} cannot be read: {error}") from error
+    if len(content) != file.size_bytes:
+        raise DataError(f"{file.path} changed since it was planned.")
+    return content

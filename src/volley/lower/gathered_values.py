@@ -59,8 +59,12 @@ def extremes_by(call: AggregateCall) -> Finish:
         order = np.lexsort((codes, present.groups))
         kept = np.arange(len(order)) - present.starts[present.groups[order]] < count
         same = _identities(values)[order]
-        tied = (np.diff(codes[order]) == 0) & (np.diff(present.groups[order]) == 0) & kept[:-1]
-        if np.any(tied & (np.diff(same) != 0)):
+        tied = (np.diff(codes[order]) == 0) & (np.diff(present.groups[order]) == 0)
+        # Of a rank that begins among the kept rows, Spark may keep any.
+        begins = np.arange(len(order))
+        begins[1:][tied] = 0
+        competes = kept[np.maximum.accumulate(begins)]
+        if np.any(tied & competes[1:] & (np.diff(same) != 0)):
             raise ExactnessError("several rows with the same rank, whose values differ")
         return present.take(order[kept]).lists(wanted)
 

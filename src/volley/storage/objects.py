@@ -8,7 +8,7 @@ object is opened, and again after each part that is read: rows of two versions a
     read       by ranges; a short answer is an error
     confirm    the version is still the one that was opened; only then are rows of what was read given out
 
-A small object is read whole by one request, which no writer can divide.
+A small object is read whole by one request, and its version is compared again after it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class OpenObject:
         return self.name.size_bytes
 
     def read_whole(self) -> None:
-        """Read the content by one request."""
-        self.source = pa.BufferReader(self.read(0, self.name.size_bytes))
-        self._is_whole = True
+        """Read the content by one request. Raises DataError if the object has been replaced since it was opened."""
+        content = self.read(0, self.name.size_bytes)
+        self.confirm()
+        self.source, self._is_whole = pa.BufferReader(content), True
 
     def read(self, start: int, size_bytes: int) -> bytes:
         """These bytes, all of them unless the object ends before."""
