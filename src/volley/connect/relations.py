@@ -62,8 +62,8 @@ _JVM_FUNCTIONS = frozenset(
     }
 )
 
-# Comments end as in Spark: those of a line also at a carriage return, but not after a backslash. Blocks within blocks are
-# not taken for comments.
+# Line comments end as in Spark: also at a carriage return, but not after a backslash. Nested block comments are not
+# recognised.
 _COMMENTS = r"(?:\s|--(?:\\\n|[^\r\n])*[\r\n]|/\*(?:(?!/\*).)*?\*/)*+"
 # Nothing that begins like the first is a command; the others may end in one.
 _QUERY = re.compile(_COMMENTS + r"(?:(?:select|values|table)\b|\()", re.IGNORECASE | re.DOTALL)
