@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 import volley
+from volley.bridge.upload_commit import UploadStaging
 from volley.cluster import LocalCluster
 from volley.errors import CommitError, FallbackError
 from volley.storage.registry import shared_stores
@@ -27,6 +29,7 @@ from volley.testing.s3 import KEYS, Bucket
 from volley.testing.s3a import S3a
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
+from volley.worker.files import Written
 
 
 def client(bucket: Bucket, port: int | None = None) -> S3Settings:
@@ -172,20 +175,47 @@ def test_failed_writes_leave_nothing(
 def test_commit_that_fails(
     spark: SparkSession, s3a: S3a, bucket: Bucket, pending: Callable[[], list[str]]
 ) -> None:
-    """The store does not complete uploads: what was completed is taken back, and Spark does not begin again."""
+    """The store completes one upload of several: its object is taken back, and Spark does not begin again."""
+    completed: list[str] = []
 
     def refuse(request: Request) -> Fault | None:
-        completes = request.method == "POST" and "uploadId=" in request.path
-        return Fault.BUSY if completes else None
+        if request.method != "POST" or "uploadId=" not in request.path:
+            return None
+        completed.append(request.path)
+        return Fault.BUSY if request.path != completed[0] else None
 
     with (
         faulty_proxy(bucket.port, refuse) as proxy,
         s3a.changed({"fs.s3a.endpoint": f"127.0.0.1:{proxy.port}", "fs.s3a.attempts.maximum": "2"}),
         pytest.raises(CommitError),
     ):
-        spark.range(10).write.parquet(s3a.url("uncommitted"))
+        spark.range(10).write.option("maxRecordsPerFile", 3).parquet(s3a.url("uncommitted"))
+    assert len(set(completed)) > 1
     assert keys(bucket, "uncommitted") == []
     assert pending() == []
+
+
+def test_store_that_stops_answering_during_the_commit(bucket: Bucket, tmp_path: Path) -> None:
+    """The commit fails after the attempts for one object, not after those for all of them."""
+    deletes: list[str] = []
+
+    def refuse(request: Request) -> Fault | None:
+        if request.method == "DELETE" and "uploadId=" not in request.path:
+            deletes.append(request.path)
+            return Fault.BUSY
+        return Fault.BUSY if request.method == "POST" and "uploadId=" in request.path else None
+
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    with faulty_proxy(bucket.port, refuse) as proxy:
+        settings = replace(client(bucket, proxy.port), attempts=2).with_id()
+        shared_stores().add((settings,))
+        with UploadStaging(settings.id, f"s3a://{bucket.name}/silent") as staging:
+            uploads = [staging.stage(file, f"{number}-{staging.job}") for number in range(5)]
+            written = [Written(upload.to_text(), "", 1, 1) for upload in uploads]
+            with pytest.raises(CommitError):
+                staging.commit(written, mark_success=True)
+    assert len(deletes) == 2
 
 
 def test_lost_answers(bucket: Bucket, tmp_path: Path, pending: Callable[[], list[str]]) -> None:
