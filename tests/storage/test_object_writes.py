@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ import volley
 from volley.bridge.upload_commit import UploadStaging
 from volley.cluster import LocalCluster
 from volley.errors import CommitError, FallbackError
-from volley.storage.registry import shared_stores
-from volley.storage.settings import Hidden, S3Settings
 from volley.storage.uploads import Upload, Uploads
 from volley.testing.http_faults import Fault, Request, faulty_proxy
 from volley.testing.limits import DISTRIBUTED_SETTINGS
@@ -30,15 +27,6 @@ from volley.testing.s3a import S3a
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
 from volley.worker.files import Written
-
-
-def client(bucket: Bucket, port: int | None = None) -> S3Settings:
-    access_key, secret_key = (Hidden(KEYS[name]) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
-    found = S3Settings(
-        f"127.0.0.1:{port or bucket.port}", "us-east-1", False, False, access_key, secret_key
-    ).with_id()
-    shared_stores().add((found,))
-    return found
 
 
 @pytest.fixture
@@ -208,9 +196,8 @@ def test_store_that_stops_answering_during_the_commit(bucket: Bucket, tmp_path: 
     file = tmp_path / "file"
     file.write_bytes(b"x")
     with faulty_proxy(bucket.port, refuse) as proxy:
-        settings = replace(client(bucket, proxy.port), attempts=2).with_id()
-        shared_stores().add((settings,))
-        with UploadStaging(settings.id, f"s3a://{bucket.name}/silent") as staging:
+        store = bucket.add_store(proxy.port, attempts=2)
+        with UploadStaging(store.id, f"s3a://{bucket.name}/silent") as staging:
             uploads = [staging.stage(file, f"{number}-{staging.job}") for number in range(5)]
             written = [Written(upload.to_text(), "", 1, 1) for upload in uploads]
             with pytest.raises(CommitError):
@@ -222,7 +209,7 @@ def test_lost_answers(bucket: Bucket, tmp_path: Path, pending: Callable[[], list
     """An upload that was completed, though its answer was lost, is complete; an aborted one stays aborted."""
     file = tmp_path / "file"
     file.write_bytes(b"x" * 100)
-    uploads = Uploads(client(bucket).id, bucket.name)
+    uploads = Uploads(bucket.add_store().id, bucket.name)
     first = uploads.stage(file, "lost/1")
     assert Upload.from_text(first.to_text()) == first
     assert pending() == ["lost/1"]
