@@ -54,8 +54,8 @@ class ScanFacts:
         rules = READ_RULES.get(self.format_name)
         if rules is None:
             return f"format {self.format_name}"
-        if self.bucketed or self.refused:
-            return self.refused or "bucketed table"
+        if self.refused:
+            return self.refused
         for place, column in enumerate(output):
             if column.name == _ROW_INDEX:
                 return "metadata column row_index"
@@ -139,6 +139,7 @@ def file_scan(
         file_columns=() if problem else tuple(facts.data_names),
         prunings=() if problem else operator.all("prunings"),
         unreachable=unreachable,
+        bucketed=facts.bucketed,
     )
 
 
