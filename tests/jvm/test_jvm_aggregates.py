@@ -89,7 +89,9 @@ def test_an_estimating_sketch_depends_on_the_order_of_rows(spark: SparkSession) 
     assert [reason.reason for reason in _report(spark).reasons] == [Reason.REPLAY]
 
 
-@pytest.mark.parametrize("call", ["hll_sketch_agg(v)", "histogram_numeric(v, 5)"])
+@pytest.mark.parametrize(
+    "call", ["hll_sketch_agg(v)", "histogram_numeric(v, 5)", "approx_percentile(d, 0.5)"]
+)
 def test_what_depends_on_the_partitions_of_spark_is_left_to_it(table: SparkSession, call: str) -> None:
     explained = volley.explain(table.sql(f"select k, {call} from t group by k"))
     assert not explained.native

@@ -21,6 +21,7 @@ from volley.plan.expressions import (
     JVM_ORDERED_AGGREGATE,
     Attribute,
     Call,
+    EvalMode,
     Expression,
     children,
 )
@@ -43,6 +44,9 @@ USER_DEFINED = frozenset({"ScalaUDAF", "ScalaAggregator", "HiveUDAFFunction"})
 def program_kind(call: Call) -> str | None:
     """As what a program may compute this function; None if it may not."""
     name = call.function
+    if call.mode is EvalMode.TRY:
+        # Whether a sum overflows on the way, and so is NULL, depends on the order.
+        return None
     if name in _ANY_ORDER or name in ORDER_FREE_RESULTS:
         return JVM_AGGREGATE
     if name in _ANY_ORDER_BUT_FLOATS:
