@@ -896,6 +896,7 @@ public final class PlanReader {
             StructField[] fields = relation.partitionSchema().fields();
             out.open('{');
             out.key("format").string(shortName(relation.fileFormat()));
+            out.key("bucketed").bool(scan.bucketedScan());
             out.key("metadata").open('[');
             for (int i = 0; i < scan.output().size(); i++) {
                 scala.collection.Iterator metadata = scan.fileConstantMetadataColumns().iterator();
@@ -965,6 +966,7 @@ public final class PlanReader {
             }
             out.open('{');
             out.key("format").string(shortName(scan));
+            out.key("bucketed").bool(false);
             out.key("metadata").raw("[]");
             out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.readDataSchema()));
             out.key("defaults").bool(hasDefaults(scan.readDataSchema()));

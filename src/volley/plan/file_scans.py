@@ -33,6 +33,7 @@ class ScanFacts:
     """
 
     format: str
+    bucketed: bool
     metadata: list[int]
     field_ids: bool
     defaults: bool
@@ -150,6 +151,7 @@ def file_scan(
         file_columns=() if problem else tuple(facts.data_names),
         prunings=() if problem else operator.all("prunings"),
         unreachable=unreachable,
+        bucketed=facts.bucketed,
     )
 
 
