@@ -189,7 +189,8 @@ OPTIONS: tuple[Option, ...] = (
         "size",
         "0",
         "Transport local: memory of native queries in this process, beside what the program itself holds. What does "
-        "not fit is spilled to the temporary directory. 0: half of the memory of this machine or container.",
+        "not fit is spilled to the temporary directory. 0: half of the memory of this machine or container. Rows that "
+        "Spark's tasks send or fetch may take shuffle.memoryFraction of it in addition.",
         _bytes_or_zero,
     ),
     Option(
