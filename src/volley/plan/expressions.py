@@ -82,6 +82,12 @@ JVM_EXPRESSION = "JvmExpression"
 `name` the Catalyst class at the top of what it stands for, or several of them."""
 JVM_FIELD = "JvmField"
 """One of several values that a `JvmExpression` computes together, by the option `ordinal`."""
+JVM_AGGREGATE = "JvmAggregate"
+"""The function of an `AggregateCall` that Spark's own code computes from the rows of a group, in any order. It has the
+same options as a `JvmExpression`; its arguments are the columns that it reads."""
+JVM_ORDERED_AGGREGATE = "JvmOrderedAggregate"
+"""The same, if the result may depend on the order of the rows."""
+JVM_AGGREGATES = frozenset({JVM_AGGREGATE, JVM_ORDERED_AGGREGATE})
 
 
 def struct_of(calls: Sequence[Call]) -> StructType:
@@ -179,6 +185,12 @@ class InSubquery:
 Expression = (
     Attribute | Literal | Alias | Call | AggregateCall | SortKey | WindowCall | ScalarSubquery | InSubquery
 )
+
+
+def class_of(call: AggregateCall) -> str:
+    """The Catalyst class of the function, whoever computes it."""
+    function = call.function
+    return str(function.option("name")) if function.function in JVM_AGGREGATES else function.function
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
