@@ -68,3 +68,4 @@ def test_a_sort_and_a_window_spill(spark: SparkSession) -> None:
             "select max(n), sum(n * id) from (select id, row_number() over (partition by id % 7 order by id desc) n"
             " from range(800000))",
         )
+        assert report(spark).spilled_bytes > 0
