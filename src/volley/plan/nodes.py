@@ -31,6 +31,7 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.types import LONG, STRING
@@ -544,6 +545,7 @@ Node = (
     | PythonCoGroupMap
     | PythonAggregate
     | PythonWindow
+    | PythonTable
     | Exchange
     | WriteFiles
     | Join
