@@ -15,6 +15,8 @@ from typing import Any
 
 from volley.plan import own_ids
 from volley.plan.decode_nodes import Operator
+from volley.plan.decode_python_tables import decode_table
+from volley.plan.decode_python_windows import decode_window
 from volley.plan.expressions import (
     AggregateCall,
     Alias,
@@ -22,7 +24,6 @@ from volley.plan.expressions import (
     Call,
     Expression,
     Literal,
-    WindowCall,
     attribute_of,
 )
 from volley.plan.nodes import (
@@ -44,13 +45,16 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
-    PythonWindow,
+    PythonProgram,
 )
 from volley.plan.python_programs import (
     Functions,
+    ProgramInputs,
     Refused,
-    program_of,
-    program_of_one,
+    function_of,
+    functions_of,
+    read_call,
+    read_program,
 )
 from volley.plan.types import INTEGER, DataType, StructField, StructType
 from volley.spark_versions.registry import current
@@ -72,7 +76,7 @@ class PythonAccess(Enum):
 def decode_python(
     operator: Operator, functions: Functions, access: PythonAccess, gathered: Sequence[Node]
 ) -> Node:
-    """The node of an operator in `PYTHON_DECODERS`. `functions` are the pickled functions of the plan, by number.
+    """The node of an operator in `PYTHON_DECODED`. `functions` are the pickled functions of the plan, by number.
 
     The rows of the nodes in `gathered`, by identity, are in one partition because the program said `coalesce(1)`.
     """
@@ -83,7 +87,9 @@ def decode_python(
             raise Refused("the workers do not run Python functions")
         if access is PythonAccess.WITHOUT_FILES and any(map(_needs_files, functions)):
             raise Refused("broadcast variables or added files, which are on the driver's machine")
-        node = PYTHON_DECODERS[operator.name](operator, functions)
+        if operator.name in TABLE_OPERATORS:
+            return decode_table(operator, functions, gathered)
+        node = _DECODERS[operator.name](operator, functions)
         if isinstance(node, PythonMap) and _is_placed(node.child, gathered):
             return replace(node, single=True)
         return node
@@ -94,6 +100,8 @@ def decode_python(
 def _output(operator: Operator) -> tuple[Attribute, ...]:
     """The columns of the operator, which some of them do not have as a field."""
     fields = operator.expressions
+    if operator.name in TABLE_OPERATORS:
+        return (*operator.all("requiredChildOutput"), *operator.all("resultAttrs"))
     if "resultAttrs" in fields:
         return (*operator.children[0].output, *operator.all("resultAttrs"))
     if "windowExpression" in fields:
@@ -111,10 +119,13 @@ def _needs_files(function: dict[str, Any]) -> bool:
 def _eval(operator: Operator, functions: Functions) -> Node:
     calls: tuple[Call, ...] = operator.all("udfs")
     results: tuple[Attribute, ...] = operator.all("resultAttrs")
+    inputs = ProgramInputs()
+    decoded = tuple(read_call(call, functions, inputs) for call in calls)
+    used = list(functions_of(calls, functions))
     # Rows that are pickled have an operator of their own.
     eval_type = operator.values.get("evalType", EvalType.BATCHED)
-    program, arguments = program_of(operator, eval_type, calls, functions)
-    return PythonEval(program, arguments, results, operator.children[0])
+    program = read_program(operator, eval_type, decoded, inputs.columns, used)
+    return PythonEval(program, tuple(inputs.expressions), results, operator.children[0])
 
 
 def _map(operator: Operator, functions: Functions) -> Node:
@@ -124,7 +135,7 @@ def _map(operator: Operator, functions: Functions) -> Node:
         raise Refused("a barrier or a resource profile")
     attributes = _attributes(call, child)
     columns = (StructField("struct", StructType(_fields(attributes)), True),)
-    program = program_of_one(operator, call, (0,), columns, functions)
+    program = _one_call(operator, call, (0,), columns, functions)
     return PythonMap(program, attributes, operator.all("output"), False, child)
 
 
@@ -145,7 +156,7 @@ def _group_map(operator: Operator, functions: Functions) -> Node:
     columns = _fields((*extra, *data))
     if operator.name == "FlatMapGroupsInArrowExec":
         columns = (StructField("struct", StructType(columns), True),)
-    program = program_of_one(operator, call, offsets, columns, functions)
+    program = _one_call(operator, call, offsets, columns, functions)
     return PythonGroupMap(program, keys, (*extra, *data), operator.all("output"), child)
 
 
@@ -181,7 +192,7 @@ def _cogroup_map(operator: Operator, functions: Functions) -> Node:
     if [key.type for key in left_keys] != [key.type for key in right_keys]:
         raise Refused("the keys of the two sides have different types")
     offsets = (*left.offsets, *right.offsets)
-    program = program_of_one(operator, call, offsets, _fields(left.columns), functions)
+    program = _one_call(operator, call, offsets, _fields(left.columns), functions)
     side = _new_column("side", INTEGER)
     keys, left_columns, right_columns = (
         tuple(_new_column(column.name, column.type) for column in columns)
@@ -214,37 +225,18 @@ def _aggregate(operator: Operator, functions: Functions) -> Node:
     if any(item.distinct or item.filter is not None for item in aggregates):
         raise Refused("DISTINCT or FILTER")
     calls = tuple(item.function for item in aggregates)
-    program, arguments = program_of(operator, operator.value("evalType"), calls, functions)
+    inputs = ProgramInputs()
+    decoded = tuple(read_call(call, functions, inputs) for call in calls)
+    program = read_program(
+        operator, operator.value("evalType"), decoded, inputs.columns, list(functions_of(calls, functions))
+    )
     results = tuple(Attribute(item.result_id, item.function.function, item.type) for item in aggregates)
     grouping = operator.all("groupingExpressions")
-    node = PythonAggregate(program, grouping, arguments, results, operator.children[0])
+    node = PythonAggregate(program, grouping, tuple(inputs.expressions), results, operator.children[0])
     return Project(operator.all("resultExpressions"), node)
 
 
-def _window(operator: Operator, functions: Functions) -> Node:
-    columns: tuple[Alias, ...] = operator.all("windowExpression")
-    calls = []
-    for column in columns:
-        match column:
-            case Alias(_, _, WindowCall(function, _, _, frame)):
-                if frame.lower is not None or frame.upper is not None:
-                    raise Refused("a window frame that is not the whole partition")
-                calls.append(function.function if isinstance(function, AggregateCall) else function)
-            case _:
-                raise Refused("a window expression could not be read")
-    program, arguments = program_of(operator, operator.value("evalType"), tuple(calls), functions)
-    bounds = ("window_bound_types", ",".join(["unbounded"] * len(calls)))
-    return PythonWindow(
-        replace(program, settings=(*program.settings, bounds)),
-        operator.all("partitionSpec"),
-        operator.all("orderSpec"),
-        arguments,
-        tuple(attribute_of(column) for column in columns),
-        operator.children[0],
-    )
-
-
-PYTHON_DECODERS: dict[str, PythonDecoder] = {
+_DECODERS: dict[str, PythonDecoder] = {
     "ArrowEvalPythonExec": _eval,
     "BatchEvalPythonExec": _eval,
     "MapInPandasExec": _map,
@@ -254,8 +246,14 @@ PYTHON_DECODERS: dict[str, PythonDecoder] = {
     "FlatMapCoGroupsInPandasExec": _cogroup_map,
     "FlatMapCoGroupsInArrowExec": _cogroup_map,
     "ArrowAggregatePythonExec": _aggregate,
-    "ArrowWindowPythonExec": _window,
+    "ArrowWindowPythonExec": decode_window,
 }
+
+
+TABLE_OPERATORS = ("ArrowEvalPythonUDTFExec", "BatchEvalPythonUDTFExec")
+
+PYTHON_DECODED = (*_DECODERS, *TABLE_OPERATORS)
+"""The operators that `decode_python` reads."""
 
 
 def _attributes(call: Call, child: Node) -> tuple[Attribute, ...]:
@@ -278,3 +276,17 @@ def _is_placed(node: Node, gathered: Sequence[Node]) -> bool:
     if isinstance(node, Exchange):
         return node.partitioning in placed
     return isinstance(node, Sort | TopN | Limit) or any(node is one for one in gathered)
+
+
+def _one_call(
+    operator: Operator,
+    call: Call,
+    offsets: tuple[int, ...],
+    columns: tuple[StructField, ...],
+    functions: Functions,
+) -> PythonProgram:
+    """The program of an operator with one function, which gets what `offsets` say."""
+    decoded = read_call(replace(call, arguments=()), functions, ProgramInputs())
+    decoded = replace(decoded, arguments=tuple((offset, None) for offset in offsets))
+    used = [function_of(call, functions)]
+    return read_program(operator, call.option("evalType"), (decoded,), columns, used)

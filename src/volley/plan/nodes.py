@@ -30,6 +30,7 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.source_nodes import HERE as HERE
@@ -388,6 +389,7 @@ Node = (
     | PythonCoGroupMap
     | PythonAggregate
     | PythonWindow
+    | PythonTable
     | Exchange
     | WriteFiles
     | Join

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes the Python functions of an operator, and what the process that calls them needs to know.
+"""What a Python worker process is told: read from the fields of an operator and from the pickled functions of its plan.
 
-The settings that change how functions are called are either reproduced or a reason to refuse.
+Functions that could tell that Spark does not run them are refused, with the reason.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -17,9 +16,6 @@ from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Call, Expression, canonicalize
 from volley.plan.python_nodes import EvalType, PythonCall, PythonProcess, PythonProgram
 from volley.plan.types import StructField
-
-Functions = list[dict[str, Any]]
-"""The pickled functions of a plan, by number."""
 
 _PROFILER = "spark.sql.pyspark.udf.profiler"
 _LOGGING = "spark.sql.pyspark.worker.logging.enabled"
@@ -67,41 +63,22 @@ _SEEN_IN_FUNCTIONS = {
 }
 """Names that a pickled function contains if it uses what only a task of Spark has."""
 
+
 # A pickled function with its return type is larger, a pickled reference to a broadcast variable smaller.
 _SMALLEST_FUNCTION = 200
 
 _SIZE = re.compile(r"(-?\d+)\s*([bkmgt]i?b?)?")
 
 
+Functions = list[dict[str, Any]]
+"""Pickled functions, by number, each with what its process needs."""
+
+
 class Refused(Exception):
     """Why Spark has to run the functions."""
 
 
-def program_of(
-    operator: Operator, eval_type: object, calls: tuple[Call, ...], functions: Functions
-) -> tuple[PythonProgram, tuple[Expression, ...]]:
-    """The program of an operator that calls functions, and the expressions whose values they get."""
-    inputs = _Inputs()
-    decoded = tuple(_call(call, functions, inputs) for call in calls)
-    program = _program(operator, eval_type, decoded, inputs.columns, list(_used(calls, functions)))
-    return program, tuple(inputs.expressions)
-
-
-def program_of_one(
-    operator: Operator,
-    call: Call,
-    offsets: tuple[int, ...],
-    columns: tuple[StructField, ...],
-    functions: Functions,
-) -> PythonProgram:
-    """The program of an operator with one function, which gets what `offsets` say."""
-    decoded = _call(replace(call, arguments=()), functions, _Inputs())
-    decoded = replace(decoded, arguments=tuple((offset, None) for offset in offsets))
-    used = [_function(call, functions)]
-    return _program(operator, call.option("evalType"), (decoded,), columns, used)
-
-
-class _Inputs:
+class ProgramInputs:
     """The columns that the worker reads: each distinct argument once."""
 
     def __init__(self) -> None:
@@ -119,34 +96,39 @@ class _Inputs:
         return place
 
 
-def _call(call: Call, functions: Functions, inputs: _Inputs) -> PythonCall:
+def read_call(call: Call, functions: Functions, inputs: ProgramInputs) -> PythonCall:
     commands: list[bytes] = []
     name = str(call.option("name"))
     while True:
         if call.option("udfDeterministic") is not True:
             raise Refused("a function is declared nondeterministic")
-        function = _function(call, functions)
-        commands.insert(0, base64.b64decode(function["command"]))
-        _check_function(commands[0], function)
+        commands.insert(0, read_command(function_of(call, functions)))
         match call.arguments:
             case (Call("PythonUDF") as inner,):
                 call = inner
             case arguments:
                 break
-    return PythonCall(name, tuple(commands), tuple(_argument(item, inputs) for item in arguments))
+    return PythonCall(name, tuple(commands), tuple(read_argument(item, inputs) for item in arguments))
 
 
-def _check_function(command: bytes, function: dict[str, Any]) -> None:
-    # PySpark broadcasts a large function: the command is then only its name.
-    is_broadcast = len(command) < _SMALLEST_FUNCTION and function["broadcasts"]
-    pickles = [Path(path).read_bytes() for _, path in function["broadcasts"]] if is_broadcast else [command]
-    for pickle in pickles:
+def read_command(function: dict[str, Any]) -> bytes:
+    """The pickled function. Raises Refused if it uses what only a task of Spark has."""
+    command = base64.b64decode(function["command"])
+    for pickle in pickles_of(command, function):
         for mark, detail in _SEEN_IN_FUNCTIONS.items():
             if mark in pickle:
                 raise Refused(detail)
+    return command
 
 
-def _argument(argument: Expression, inputs: _Inputs) -> tuple[int, str | None]:
+def pickles_of(command: bytes, function: dict[str, Any]) -> list[bytes]:
+    """The pickles in which a function is. PySpark broadcasts a large one: the command is then only a name."""
+    if len(command) < _SMALLEST_FUNCTION and function["broadcasts"]:
+        return [Path(path).read_bytes() for _, path in function["broadcasts"]]
+    return [command]
+
+
+def read_argument(argument: Expression, inputs: ProgramInputs) -> tuple[int, str | None]:
     match argument:
         case Call("NamedArgumentExpression", (value,)):
             return inputs.place(value), str(argument.option("key"))
@@ -154,25 +136,25 @@ def _argument(argument: Expression, inputs: _Inputs) -> tuple[int, str | None]:
             return inputs.place(argument), None
 
 
-def _used(calls: tuple[Call, ...], functions: Functions) -> Iterator[dict[str, Any]]:
+def functions_of(calls: tuple[Call, ...], functions: Functions) -> Iterator[dict[str, Any]]:
     """The functions that the calls consist of."""
     for call in calls:
-        yield _function(call, functions)
-        yield from _used(tuple(filter(_is_function, call.arguments)), functions)
+        yield function_of(call, functions)
+        yield from functions_of(tuple(filter(_is_function, call.arguments)), functions)
 
 
 def _is_function(expression: Expression) -> TypeGuard[Call]:
     return isinstance(expression, Call) and expression.function == "PythonUDF"
 
 
-def _function(call: Call, functions: Functions) -> dict[str, Any]:
+def function_of(call: Call, functions: Functions) -> dict[str, Any]:
     number = call.option("func")
     if not isinstance(number, int):
         raise Refused("a function could not be read")
     return functions[number]
 
 
-def _program(
+def read_program(
     operator: Operator,
     eval_type: object,
     calls: tuple[PythonCall, ...],
