@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from volley.errors import ConfigError
+from volley.membership import parse_members
 from volley.plugins import parse_store, parse_transport
 
 PREFIX = "spark.volley."
+SHUFFLE_SERVERS = PREFIX + "shuffle.service"
 PLUGIN_PREFIX = PREFIX + "plugin."
 """Options below it belong to plug-ins, which read them themselves."""
 
@@ -98,15 +100,6 @@ def _bytes_or_auto(text: str) -> int | None:
     return None if text.lower() == "auto" else _bytes_or_zero(text)
 
 
-def parse_addresses(text: str) -> tuple[str, ...]:
-    """Parse host:port,... without duplicates."""
-    addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for address in addresses:
-        if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):\d{1,5}", address):
-            raise ValueError(f"expected host:port,...; {address!r} is not host:port")
-    return addresses
-
-
 # Sessions send these options to their workers, which apply them within the limits of their owner.
 _OF_WORKERS = "With transport flight, set it with `volley worker --set`."
 _FIXED = "If a worker is started with a value, sessions must have the same."
@@ -143,7 +136,12 @@ OPTIONS: tuple[Option, ...] = (
         parse_transport,
     ),
     Option(
-        "workers", "addresses", "", "Transport flight: the worker daemons, host:port,...", parse_addresses
+        "workers",
+        "addresses",
+        "",
+        "Transport flight: the worker daemons, as host:port, dns:name:port (all addresses of a name) or file:/path (a"
+        " host:port a line), ... Names and files are looked up again while queries run.",
+        parse_members,
     ),
     Option(
         "worker.timeoutSeconds",
@@ -205,8 +203,9 @@ OPTIONS: tuple[Option, ...] = (
         "shuffle.service",
         "addresses",
         "",
-        "Store service: the shuffle servers, host:port,... " + _FIXED,
-        parse_addresses,
+        "Store service: the shuffle servers, as host:port, dns:name:port or file:/path, ... Names and files are looked"
+        " up for each query. " + _FIXED,
+        parse_members,
     ),
     Option(
         "shuffle.replicas",

@@ -6,8 +6,9 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from volley.config import PREFIX, read_enabled
+from volley.config import PREFIX, SHUFFLE_SERVERS, read_enabled
 from volley.connect.local_server import classic_session
+from volley.membership import resolve_option
 
 ENABLED = PREFIX + "enabled"
 SEAM = "_volley_seam"
@@ -15,8 +16,12 @@ SEAM = "_volley_seam"
 
 
 def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options that are set on this session."""
-    return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+    """Volley's options that are set on this session, with the shuffle servers of this moment.
+
+    A query keeps to them: its driver and its workers must agree on the servers.
+    """
+    found = {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+    return resolve_option(found, SHUFFLE_SERVERS)
 
 
 def explicit_settings(spark: SparkSession) -> dict[str, str]:
