@@ -6,9 +6,10 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from volley.config import PREFIX, SHUFFLE_SERVERS, read_enabled
+from volley.config import read_enabled
 from volley.connect.local_server import classic_session
 from volley.membership import resolve_option
+from volley.options import PREFIX, SHUFFLE_SERVERS
 
 ENABLED = PREFIX + "enabled"
 SEAM = "_volley_seam"

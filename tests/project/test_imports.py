@@ -24,6 +24,8 @@ ORDER = [
     "ended_queries",
     "membership",
     "plugins",
+    "option_values",
+    "options",
     "config",
     "requirements",
     "spark_versions",

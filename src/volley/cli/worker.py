@@ -14,9 +14,10 @@ import click
 from volley.allocator import keep_little_memory
 from volley.cli.console import parse_settings
 from volley.cli.daemon_options import Listening, bytes_option, listening_options
-from volley.config import SHUFFLE_SERVERS, Config
+from volley.config import Config
 from volley.machine import available_cores, available_memory_bytes
 from volley.membership import resolve_option
+from volley.options import SHUFFLE_SERVERS
 from volley.tracing import export_spans
 
 
