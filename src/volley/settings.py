@@ -8,7 +8,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.config import read_enabled
 from volley.connect.local_server import classic_session
-from volley.options import PREFIX
+from volley.membership import resolve_option
+from volley.options import PREFIX, SHUFFLE_SERVERS
 
 ENABLED = PREFIX + "enabled"
 SEAM = "_volley_seam"
@@ -16,8 +17,12 @@ SEAM = "_volley_seam"
 
 
 def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options that are set on this session."""
-    return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+    """Volley's options that are set on this session, with the shuffle servers of this moment.
+
+    A query keeps to them: its driver and its workers must agree on the servers.
+    """
+    found = {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+    return resolve_option(found, SHUFFLE_SERVERS)
 
 
 def explicit_settings(spark: SparkSession) -> dict[str, str]:

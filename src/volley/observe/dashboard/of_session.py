@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from volley.config import Config
 from volley.deployment.base import read_security
 from volley.errors import ConfigError
+from volley.membership import current_addresses
 from volley.observe.dashboard.server import Dashboard, Site
 from volley.observe.history_writer import history_directory
 from volley.settings import settings
@@ -34,6 +35,8 @@ def dashboard(
         raise ConfigError(
             "this session keeps no history.", hint="Unset spark.volley.history.dir, or name a folder."
         )
-    addresses = (*config.workers, *config.shuffle_service)
+    members = (*config.workers, *config.shuffle_service)
     site = Site(host, port, token, certificate_file, key_file, insecure)
-    return Dashboard([directory], site, lambda: addresses, read_security(config) if addresses else None)
+    return Dashboard(
+        [directory], site, lambda: current_addresses(members), read_security(config) if members else None
+    )
