@@ -19,6 +19,7 @@ from volley.connect_server.proxy import Proxy
 from volley.errors import ConfigError
 from volley.observe.history_writer import flush_history
 from volley.option_values import parse_bytes
+from volley.rpc.addresses import address_of
 from volley.security import Security
 from volley.session import enable
 
@@ -84,8 +85,7 @@ class ConnectServer:
 
     @property
     def address(self) -> str:
-        host = self._settings.host
-        return f"{f'[{host}]' if ':' in host else host}:{self.port}"
+        return address_of(self._settings.host, self.port)
 
     @property
     def is_closing(self) -> bool:
@@ -109,8 +109,7 @@ class ConnectServer:
         flush_history()
 
     def _listen(self, credentials: Any) -> int:
-        host = self._settings.host
-        wanted = f"{f'[{host}]' if ':' in host else host}:{self._settings.port}"
+        wanted = address_of(self._settings.host, self._settings.port)
         try:
             bound = (
                 self._server.add_insecure_port(wanted)

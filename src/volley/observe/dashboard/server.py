@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from volley.errors import ConfigError
-from volley.rpc.server import address_of
+from volley.rpc.addresses import address_of
 from volley.runtime import Phase, Shared
 from volley.security import Security, is_loopback
 
