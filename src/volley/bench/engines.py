@@ -15,6 +15,7 @@ from datafusion import SessionConfig, SessionContext
 from pyspark.sql import SparkSession
 
 import volley
+from volley.bench.cost import Cost, CostMeter
 from volley.bench.data import TABLES
 from volley.bench.spark import start_spark
 from volley.errors import ConfigError
@@ -37,6 +38,7 @@ class Run:
     planning_seconds: float | None = None
     capture_seconds: float | None = None
     execution_seconds: float | None = None
+    cost: Cost | None = None
 
     @property
     def own_seconds(self) -> float:
@@ -80,11 +82,12 @@ class Volley:
     def run(self, sql: str) -> Run:
         self._spark.conf.set("spark.volley.enabled", "true")
         before = spark_tasks(self._spark)
-        started = time.perf_counter()
-        frame = self._spark.sql(sql)
-        analysed = time.perf_counter()
-        table = frame.toArrow()
-        ended = time.perf_counter()
+        with CostMeter(self._spark) as meter:
+            started = time.perf_counter()
+            frame = self._spark.sql(sql)
+            analysed = time.perf_counter()
+            table = frame.toArrow()
+            ended = time.perf_counter()
         report = volley.last_query(self._spark)
         if report is None:
             raise RuntimeError("Volley is enabled but saw no query")
@@ -97,6 +100,7 @@ class Volley:
             planning_seconds=analysed - started + report.planning_seconds,
             capture_seconds=report.capture_seconds,
             execution_seconds=report.execution_seconds,
+            cost=meter.cost(report),
         )
 
 

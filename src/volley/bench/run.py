@@ -50,6 +50,7 @@ class Result:
             "capture_seconds": self.best.capture_seconds,
             "execution_seconds": self.best.execution_seconds,
             "all_seconds": list(self.all_seconds),
+            "cost": self.best.cost.to_dict() if self.best.cost else None,
             "reasons": list(self.best.reasons),
             "difference": self.difference,
         }

@@ -20,6 +20,7 @@ from volley.bench.environment import environment
 from volley.bench.queries import parse_queries, query_text
 from volley.bench.run import Results, run_queries
 from volley.bench.table import results_table
+from volley.cli.bench_compare import compare_command
 from volley.cli.bench_feed import feed
 from volley.cli.bench_shuffle import shuffle
 from volley.cli.bench_storage import storage
@@ -51,6 +52,7 @@ def bench() -> None:
     """
 
 
+bench.add_command(compare_command)
 bench.add_command(shuffle)
 bench.add_command(feed)
 bench.add_command(udf)
