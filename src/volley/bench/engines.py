@@ -20,7 +20,10 @@ from volley.bench.data import TABLES
 from volley.bench.spark import start_spark
 from volley.errors import ConfigError
 from volley.machine import available_cores
+from volley.observe.report import QueryReport
 from volley.observe.tasks import spark_tasks
+
+_BUSIEST = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Run:
     capture_seconds: float | None = None
     execution_seconds: float | None = None
     cost: Cost | None = None
+    operators: tuple[tuple[str, float], ...] = ()
+    """The native operators that computed longest, with the seconds of all their threads together."""
+    cpu_seconds: float | None = None
+    peak_bytes: int | None = None
+    """Processor time of the run and the largest memory in it, for engines in processes of their own."""
 
     @property
     def own_seconds(self) -> float:
@@ -101,7 +109,17 @@ class Volley:
             capture_seconds=report.capture_seconds,
             execution_seconds=report.execution_seconds,
             cost=meter.cost(report),
+            operators=busiest_operators(report),
         )
+
+
+def busiest_operators(report: QueryReport) -> tuple[tuple[str, float], ...]:
+    """The operators of a query by the time that they computed, longest first, as DataFusion measures it."""
+    seconds: dict[str, float] = {}
+    for operator in (operator for stage in report.stages for operator in stage.operators):
+        took = dict(operator.metrics).get("elapsed_compute", 0) / 1e9
+        seconds[operator.name] = seconds.get(operator.name, 0.0) + took
+    return tuple(sorted(seconds.items(), key=lambda item: -item[1])[:_BUSIEST])
 
 
 class Embedded(Volley):
