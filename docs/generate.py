@@ -6,8 +6,8 @@
 
 The table of docs/versions.md comes from docs/versions.json, written by `make test-versions`.
 The figures in the README come from docs/bench/tpch.json, written by
-`volley bench tpch --scale 1 --check --json docs/bench/tpch.json`. Those of docs/performance.md do too. Its operators come
-from docs/bench/profile.json: `volley bench tpch --scale 1 --engines volley --json docs/bench/profile.json`.
+`volley bench tpch --scale 1 --check --json docs/bench/tpch.json`. Those of docs/performance.md do too; its operators
+come from docs/bench/profile.json: `volley bench tpch --scale 1 --engines volley --json docs/bench/profile.json`.
 """
 
 from __future__ import annotations
@@ -83,8 +83,10 @@ FORMATS = {
     "parquet": """Files are matched with the table by column name. A column that a file lacks is NULL; stored
         integers, floats, decimals and dates may be narrower than the table's. `_metadata.file_path`, `file_name`,
         `file_size` and `file_modification_time`, and `input_file_name()` directly above the scan, are native for every
-        format. Spark runs the scan of bucketed tables, encrypted files, columns with a default value,
-        `_metadata.row_index`, TIME and variants.""",
+        format. Spark runs the scan of encrypted files, columns with a default value, `_metadata.row_index`, TIME and
+        variants, of bucketed tables if the order of their buckets is used
+        (`spark.sql.legacy.bucketedTableScan.outputOrdering`), and of folders whose decimal values have another scale
+        than their column.""",
     "csv": """Simple types are native. Volley checks every line: each quote must open a field at its start or close it
         at its end, and each value must have its plain form (`-12`, `1.5`, `true`, `2024-02-29`,
         `2024-02-29 12:00:00.5`). If another line or value turns up, no row of the native run is used and Spark runs the

@@ -38,16 +38,25 @@ Chunks = Generator[list[Any], None, None]
 
 
 def run(
-    frame: DataFrame, action: str, *, native: Callable[[NativeResult], Value], spark: Callable[[], Value]
+    frame: DataFrame,
+    action: str,
+    *,
+    native: Callable[[NativeResult], Value],
+    spark: Callable[[], Value],
+    holds_result: bool = True,
 ) -> Value:
-    """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it."""
+    """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it.
+
+    `holds_result`: `native` needs all rows at once anyway. Otherwise it takes them as they come, and a worker that is
+    lost after its first row costs the whole query.
+    """
     with Query(frame.sparkSession, action) as query:
         execution = frame._jdf.queryExecution()
         decision = query.decide(lambda decider: decider.decide(execution, collects=True))
         query.list_in_spark_ui(decision, execution)
 
         def natively() -> Answer[Value]:
-            with query.start(decision) as batches:
+            with query.start(decision, holds_result=holds_result) as batches:
                 result = NativeResult(batches, decision.output)
                 value = native(result)
             return Answer(value, result.rows)
@@ -165,7 +174,7 @@ def _write_files(query: Query, decision: Decision) -> int:
     # What attempts wrote goes with the staging directory, however this ends.
     with open_staging(write) as staging:
         node = write_plan(plan, write, staging)
-        with query.start(decision, node) as batches:
+        with query.start(decision, node, holds_result=True) as batches:
             files = list(files_of(batches))
         query.committing()
         if write.table is not None:

@@ -121,6 +121,8 @@ def _tail(original: Original, frame: DataFrame, num: int) -> list[Row]:
         "tail",
         native=lambda result: _rows(result.last_rows(num), frame),
         spark=lambda: original(frame, num),
+        # It keeps only the last rows, and has no room for all of them.
+        holds_result=False,
     )
 
 

@@ -111,11 +111,17 @@ class NativeRun:
         )
 
     def start(
-        self, plan: Node | SparkPart, inputs: tuple[SparkInput, ...] = (), *, is_kept: bool = False
+        self,
+        plan: Node | SparkPart,
+        inputs: tuple[SparkInput, ...] = (),
+        *,
+        is_kept: bool = False,
+        holds_result: bool = False,
     ) -> ResultStream | SparkRows:
         """Start a plan; what the other engine runs below its top has run when this returns.
 
-        `is_kept`: the same query gets this plan again, so its stages are worth keeping.
+        `is_kept`: the same query gets this plan again, so its stages are worth keeping. `holds_result`: no row is
+        needed before all are there, so that a lost worker costs its tasks only.
         """
         if isinstance(plan, SparkPart):
             self._subplans.clear()
@@ -127,7 +133,7 @@ class NativeRun:
         plan = self._loader.load(plan)
         transport = self._deployment.open()
         graph = self._graph(plan, transport, is_kept)
-        self._top = self._begin(execute, graph, transport)
+        self._top = self._begin(execute, graph, transport, holds_result)
         return self._top
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
@@ -213,6 +219,7 @@ class NativeRun:
         begin: Callable[[StageGraph, Transport, RunOptions], Running],
         graph: StageGraph,
         transport: Transport,
+        holds_result: bool = False,
     ) -> Running:
         input_bytes = partial(_input_bytes, graph)
         recorders = [self._recorder.listen(input_bytes)] if self._recorder else []
@@ -238,6 +245,7 @@ class NativeRun:
                 # Sorting both sides costs more than dividing them, if the query is not divided yet.
                 sorts_joins=self._division > 1 or len(graph.stages) - len(graph.subqueries) > 1,
                 stores=shared_stores().settings(_stores_of(graph)),
+                holds_result=holds_result,
             )
             return begin(graph, transport, options)
         except BaseException:

@@ -109,6 +109,7 @@ class Query:
         self._config: Config | None = None
         self._run: NativeRun | None = None
         self._decision: Decision | None = None
+        self._restarts = 0
         self._committing = False
         self._reported = False
         self._recorder: QueryRecorder | None = None
@@ -166,12 +167,19 @@ class Query:
             description = f"{self.action} at {caller()}, native by Volley"
             self._entry = SqlTabEntry(self.spark, execution, description, f"Volley query {self.id}")
 
-    def start(self, decision: Decision, plan: Node | None = None) -> ResultStream | SparkRows:
-        """Start what Volley runs: the plan of the decision, or `plan` in its place."""
+    def start(
+        self, decision: Decision, plan: Node | None = None, *, holds_result: bool = False
+    ) -> ResultStream | SparkRows:
+        """Start what Volley runs: the plan of the decision, or `plan` in its place.
+
+        `holds_result`: no row is used before all are there.
+        """
         plan_or_part = plan or decision.plan
         assert plan_or_part is not None, "Spark runs it"
         is_kept = decision.is_kept and plan is None
-        return self._native_run.start(plan_or_part, decision.inputs, is_kept=is_kept)
+        return self._native_run.start(
+            plan_or_part, decision.inputs, is_kept=is_kept, holds_result=holds_result
+        )
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
         """Let Spark's writer write rows that are partly native."""
@@ -195,6 +203,7 @@ class Query:
                 # Nobody has seen an answer yet, so the rows that came in are simply dropped.
                 if not tries:
                     raise
+                self._restarts += 1
                 warn_caller(f"A worker was lost and the query begins again: {error}")
             except OperatorMemoryExhausted as error:
                 tries += 1
@@ -304,6 +313,7 @@ class Query:
             native_tasks=self._run.native_tasks() if self._run else 0,
             outcome=outcome,
             error=error,
+            restarts=self._restarts,
             jvm_rows=programs.rows if programs else 0,
             jvm_seconds=programs.seconds if programs else 0.0,
         )

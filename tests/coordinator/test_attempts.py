@@ -272,8 +272,8 @@ def test_a_commit_of_another_epoch_is_refused() -> None:
 def test_rows_that_wait_for_the_client_are_dropped_when_their_attempt_is_rolled_back() -> None:
     batch = pa.record_batch({"0": [1, 2, 3]})
     batches, counts = ResultQueue(shared_loop(), batch.nbytes), [True]
-    shared_loop().submit(batches.put(batch, lambda: counts[0])).result(10)
-    waiting = shared_loop().submit(batches.put(batch, lambda: counts[0]))
+    shared_loop().submit(batches.put(attempt_id(), batch, lambda: counts[0])).result(10)
+    waiting = shared_loop().submit(batches.put(attempt_id(), batch, lambda: counts[0]))
     counts[0] = False
     # Room for the second, which waits for it.
     assert batches.get(10) is batch

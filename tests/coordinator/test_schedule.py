@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from helpers.schedule_model import HASH, QUERY, WORKERS, Cluster, Plan, drive, spec
 from volley.coordinator.schedule import (
+    Completed,
     Launch,
     Schedule,
     StageSpec,
@@ -57,7 +58,8 @@ def plans(draw: st.DrawFn) -> Plan:
             foreign.add(number)
         elif not inputs:
             growing.add(number)
-    return Plan(tuple(stages), frozenset(foreign), frozenset(growing), draw(st.integers(2, 6)))
+    attempts, holds = draw(st.integers(2, 6)), draw(st.booleans())
+    return Plan(tuple(stages), frozenset(foreign), frozenset(growing), attempts, holds)
 
 
 CHAIN = Plan((spec(0), spec(1, inputs=(0,)), spec(2, inputs=(1,)), spec(3, 1, (2,), None)))
@@ -74,6 +76,8 @@ def check_rows(plan: Plan, choices: list[int], close_at: int | None) -> None:
     cluster = drive(plan, choices, close_at)
     allowed = (ResultInterrupted, BlockMissing, TaskError, QueryError)
     assert cluster.error is None or isinstance(cluster.error, allowed)
+    if plan.holds and not cluster.pinned:
+        assert not isinstance(cluster.error, ResultInterrupted)
 
 
 @settings(max_examples=500)
@@ -203,5 +207,8 @@ def test_an_output_may_name_the_copy_of_an_attempt_that_wrote_it() -> None:
     copy = TaskDone(task_of(0, 0, 103), (), TaskMetrics(1, 8, 0.0))
     schedule.finish(copy, "w0")
     assert not schedule.has_all_outputs(0)
-    schedule.finish(copy, "w0", task_of(0, 0))
+    (completed,) = schedule.finish(copy, "w0", task_of(0, 0))
     assert schedule.has_all_outputs(0)
+    # The rows that it sent came under the name of the attempt that was launched.
+    assert isinstance(completed, Completed)
+    assert completed.launched == (task_of(0, 0),)

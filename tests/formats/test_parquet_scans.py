@@ -173,3 +173,50 @@ def test_scans_of_data_source_v2(spark: SparkSession, tmp_path: Path) -> None:
             assert_same_rows(spark, query)
         with conf(spark, {"spark.sql.parquet.aggregatePushdown": "true"}):
             assert_same_rows(spark, "SELECT max(a), count(*) FROM p", native=False)
+
+
+def test_partition_values(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark takes the digits of a path for those of a decimal; a data column may have any name."""
+    for value in ("1.5", "2.25", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"k={value}").mkdir()
+        pq.write_table(pa.table({"v": [value], "part": [1]}), tmp_path / f"k={value}" / "0.parquet")
+    for kind in ("string", "double"):
+        assert_same_rows(spark, spark.read.schema(f"v string, part bigint, k {kind}").parquet(str(tmp_path)))
+    decimals = spark.read.schema("v string, k decimal(5,2)").parquet(str(tmp_path))
+    rows = assert_same_rows(spark, decimals, native=False)
+    assert set(rows.column("k").to_pylist()) == {Decimal("0.15"), Decimal("2.25"), None}
+
+
+def test_bucketed_tables(distributed: SparkSession) -> None:
+    spark = distributed
+    for name, buckets in (("four", 4), ("eight", 8)):
+        frame = spark.range(300).selectExpr("id % 50 k", "id v", "id % 7 s")
+        frame.write.bucketBy(buckets, "k").sortBy("v").saveAsTable(name)
+    try:
+        with conf(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+            for query in (
+                "SELECT k, sum(v) FROM four GROUP BY k",
+                "SELECT four.k, count(*) FROM four JOIN four b ON four.k = b.k GROUP BY four.k",
+                "SELECT four.k, count(*) FROM four JOIN eight ON four.k = eight.k GROUP BY four.k",
+                "SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) FROM eight WHERE k IN (7, 8)",
+            ):
+                assert "SelectedBucketsCount" in spark.sql(query)._jdf.queryExecution().toString()
+                # The oracle's own settings would not use the buckets.
+                assert_same_rows(spark, spark.sql(query))
+        with conf(spark, {"spark.sql.legacy.bucketedTableScan.outputOrdering": "true"}):
+            assert_same_rows(spark, spark.sql("SELECT k, sum(v) FROM four GROUP BY k"), native=False)
+    finally:
+        for name in ("four", "eight"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_filters_on_floats(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's Parquet library would lose NaN and -0.0 by statistics, dictionaries and bloom filters."""
+    values = pa.array([1.0, -0.0, float("nan"), None])
+    for name, options in (("plain", {}), ("bloom", {"bloom_filter_options": {"v": True}})):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"v": values}), path, write_page_index=True, **options)
+        with conf(spark, {"spark.sql.parquet.filterPushdown": "false"}):
+            for condition in ("v = 0.0D", "v > 5", "v = double('nan')", "v IN (0.0D, 7)"):
+                rows = assert_same_rows(spark, spark.read.parquet(str(path)).where(condition))
+                assert rows.num_rows == 1, condition

@@ -48,12 +48,16 @@ def spec(
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages, the last of which gives the result. Those in `foreign` ran elsewhere, those in `growing` may grow."""
+    """Stages, the last of which gives the result. Those in `foreign` ran elsewhere, those in `growing` may grow.
+
+    `holds`: the client takes no rows before the end, so the schedule is not told of rows on their way.
+    """
 
     stages: tuple[StageSpec, ...]
     foreign: frozenset[int] = frozenset()
     growing: frozenset[int] = frozenset()
     attempts: int = 4
+    holds: bool = False
 
 
 _WEIGHTS = {
@@ -132,7 +136,11 @@ class Cluster:
             "finish": [attempt for attempt in self.running if attempt in readable & placed],
             "miss": [attempt for attempt in self.running if attempt not in readable],
             "crash": list(self.running),
-            "deliver": [attempt for attempt in self.running if attempt.task.stage.stage == self.result],
+            "deliver": [
+                attempt
+                for attempt in self.running
+                if attempt.task.stage.stage == self.result and not self.plan.holds
+            ],
             "late": self.cancelled[-2:],
             "restart": here,
             "leave": here[1:],
@@ -335,6 +343,8 @@ class Cluster:
 
     def check_result(self, completed: Completed) -> None:
         winners = [done.attempt for done in completed.outputs if done is not None]
+        # A client that holds the rows of all attempts keeps those of these.
+        assert [attempt for attempt in completed.launched if attempt is not None] == winners
         assert len(winners) == self.tasks[self.result]
         # What the client has taken of an attempt that does not count would be rows that it has twice.
         assert self.delivered <= set(winners)

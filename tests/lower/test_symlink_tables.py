@@ -46,8 +46,8 @@ def test_the_same_files_have_one_directory(directories: LinkDirectories, files: 
 def test_partitions_have_folders(directories: LinkDirectories, files: list[DataFile]) -> None:
     days = [DataFile(file.path, 4, 0, (number % 2,)) for number, file in enumerate(files)]
     with directories.link(days) as directory:
-        assert linked_to(f"{directory}part=0") == [files[0].path, files[2].path]
-        assert linked_to(f"{directory}part=1") == [files[1].path, files[3].path]
+        assert linked_to(f"{directory}__volley_part=0") == [files[0].path, files[2].path]
+        assert linked_to(f"{directory}__volley_part=1") == [files[1].path, files[3].path]
 
 
 def test_a_file_of_the_same_size_that_was_written_anew_has_another_directory(

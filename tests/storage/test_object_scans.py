@@ -18,6 +18,10 @@ from pyspark.sql import SparkSession
 import volley
 from volley.cluster import LocalCluster
 from volley.errors import FallbackError
+from volley.formats.remote_parquet import remote_footer
+from volley.lower.sessions import drop_caches
+from volley.plan.nodes import DataFile
+from volley.storage.objects import SMALL_BYTES
 from volley.testing.http_faults import Fault, Request, faulty_proxy
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
@@ -138,6 +142,26 @@ def test_row_groups_are_pruned(spark: SparkSession, s3a: S3a, bucket: Bucket, tm
         with s3a.changed({"fs.s3a.endpoint": f"127.0.0.1:{proxy.port}"}):
             assert_same_rows(spark, frame.selectExpr("sum(n)", "max(text)"))
     assert few < (len(proxy.requests) - few) / 2
+
+
+def test_footers_are_kept_until_memory_is_short(bucket: Bucket, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": range(400_000)}), tmp_path / "1.parquet", compression="none")
+    bucket.upload(tmp_path, "footers")
+    size_bytes = (tmp_path / "1.parquet").stat().st_size
+    assert size_bytes > SMALL_BYTES
+    with faulty_proxy(bucket.port, lambda request: None) as proxy:
+        store = bucket.add_store(proxy.port).id
+        file = DataFile(f"s3a://{bucket.name}/footers/1.parquet", size_bytes, 0, store=store)
+
+        def count_reads() -> int:
+            before = len(proxy.requests)
+            remote_footer(file)
+            return sum(request.reads_data for request in proxy.requests[before:])
+
+        assert count_reads() > 0
+        assert count_reads() == 0
+        drop_caches()
+        assert count_reads() > 0
 
 
 @pytest.mark.parametrize("fault", Fault)

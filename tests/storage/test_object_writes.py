@@ -16,10 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 import volley
+from volley.bridge.upload_commit import UploadStaging
 from volley.cluster import LocalCluster
 from volley.errors import CommitError, FallbackError
-from volley.storage.registry import shared_stores
-from volley.storage.settings import Hidden, S3Settings
 from volley.storage.uploads import Upload, Uploads
 from volley.testing.http_faults import Fault, Request, faulty_proxy
 from volley.testing.limits import DISTRIBUTED_SETTINGS
@@ -27,15 +26,7 @@ from volley.testing.s3 import KEYS, Bucket
 from volley.testing.s3a import S3a
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
-
-
-def client(bucket: Bucket, port: int | None = None) -> S3Settings:
-    access_key, secret_key = (Hidden(KEYS[name]) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
-    found = S3Settings(
-        f"127.0.0.1:{port or bucket.port}", "us-east-1", False, False, access_key, secret_key
-    ).with_id()
-    shared_stores().add((found,))
-    return found
+from volley.worker.files import Written
 
 
 @pytest.fixture
@@ -172,27 +163,53 @@ def test_failed_writes_leave_nothing(
 def test_commit_that_fails(
     spark: SparkSession, s3a: S3a, bucket: Bucket, pending: Callable[[], list[str]]
 ) -> None:
-    """The store does not complete uploads: what was completed is taken back, and Spark does not begin again."""
+    """The store completes one upload of several: its object is taken back, and Spark does not begin again."""
+    completed: list[str] = []
 
     def refuse(request: Request) -> Fault | None:
-        completes = request.method == "POST" and "uploadId=" in request.path
-        return Fault.BUSY if completes else None
+        if request.method != "POST" or "uploadId=" not in request.path:
+            return None
+        completed.append(request.path)
+        return Fault.BUSY if request.path != completed[0] else None
 
     with (
         faulty_proxy(bucket.port, refuse) as proxy,
         s3a.changed({"fs.s3a.endpoint": f"127.0.0.1:{proxy.port}", "fs.s3a.attempts.maximum": "2"}),
         pytest.raises(CommitError),
     ):
-        spark.range(10).write.parquet(s3a.url("uncommitted"))
+        spark.range(10).write.option("maxRecordsPerFile", 3).parquet(s3a.url("uncommitted"))
+    assert len(set(completed)) > 1
     assert keys(bucket, "uncommitted") == []
     assert pending() == []
+
+
+def test_store_that_stops_answering_during_the_commit(bucket: Bucket, tmp_path: Path) -> None:
+    """The commit fails after the attempts for one object, not after those for all of them."""
+    deletes: list[str] = []
+
+    def refuse(request: Request) -> Fault | None:
+        if request.method == "DELETE" and "uploadId=" not in request.path:
+            deletes.append(request.path)
+            return Fault.BUSY
+        return Fault.BUSY if request.method == "POST" and "uploadId=" in request.path else None
+
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    with faulty_proxy(bucket.port, refuse) as proxy:
+        store = bucket.add_store(proxy.port, attempts=2)
+        with UploadStaging(store.id, f"s3a://{bucket.name}/silent") as staging:
+            uploads = [staging.stage(file, f"{number}-{staging.job}") for number in range(5)]
+            written = [Written(upload.to_text(), "", 1, 1) for upload in uploads]
+            with pytest.raises(CommitError):
+                staging.commit(written, mark_success=True)
+    assert len(deletes) == 2
 
 
 def test_lost_answers(bucket: Bucket, tmp_path: Path, pending: Callable[[], list[str]]) -> None:
     """An upload that was completed, though its answer was lost, is complete; an aborted one stays aborted."""
     file = tmp_path / "file"
     file.write_bytes(b"x" * 100)
-    uploads = Uploads(client(bucket).id, bucket.name)
+    uploads = Uploads(bucket.add_store().id, bucket.name)
     first = uploads.stage(file, "lost/1")
     assert Upload.from_text(first.to_text()) == first
     assert pending() == ["lost/1"]

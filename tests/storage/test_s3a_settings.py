@@ -29,6 +29,13 @@ def mapped(
     [
         ({}, "", "eu-west-1", True, True),
         ({"path.style.access": "true"}, "s3.eu-west-1.amazonaws.com", "eu-west-1", True, False),
+        (
+            {"path.style.access": "true", "endpoint.region": "cn-north-1"},
+            "s3.cn-north-1.amazonaws.com.cn",
+            "cn-north-1",
+            True,
+            False,
+        ),
         ({"endpoint": "s3.amazonaws.com"}, "", "eu-west-1", True, True),
         ({"endpoint": "minio:9000"}, "minio:9000", "eu-west-1", True, True),
         ({"endpoint": "http://minio:9000/"}, "minio:9000", "eu-west-1", False, True),
@@ -107,6 +114,7 @@ def test_credentials(
         {"endpoint": "http://minio/path"},
         {"endpoint.region": "sdk"},
         {"endpoint.region": ""},
+        {"endpoint.region": "us-iso-east-1", "path.style.access": "true"},
     ],
 )
 def test_settings_without_a_counterpart(settings: dict[str, str]) -> None:

@@ -33,3 +33,5 @@ def test_secrets_are_removed_from_texts() -> None:
     text = "HTTP 403 for key of tests: hush is not the secret"
     assert stores.redact(settings("hush").id, text) == "HTTP 403 for ***: *** is not the secret"
     assert stores.redact("another", text) == text
+    stores.add((settings("hush is not"),))
+    assert stores.redact_all(text) == "HTTP 403 for ***: *** the secret"

@@ -45,6 +45,9 @@ class Programs:
         self.read.append((" ".join(call.function for call in calls), [getattr(p, "name", "?") for p in read]))
         return len(self.read)
 
+    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> int | str:
+        return self.prepare(function, read)
+
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
         return 100
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from volley.errors import CommitError, QueryError
-from volley.storage.uploads import Upload, Uploads
+from volley.storage.uploads import Folder, Upload, Uploads
 from volley.worker.files import Written
 
 _log = logging.getLogger(__name__)
@@ -35,25 +35,24 @@ class UploadStaging:
         self.job = str(uuid.uuid4())
         self.store = store
         self.url = url
-        bucket, _, prefix = url.partition("://")[2].partition("/")
-        self._prefix = prefix.rstrip("/")
-        self._uploads = Uploads(store, bucket)
+        self._folder = Folder.of(url)
+        self._uploads = Uploads(store, self._folder.bucket)
 
     def __enter__(self) -> UploadStaging:
-        self._uploads.abort_abandoned(f"{self._prefix}/")
+        self._uploads.abort_abandoned(f"{self._folder.prefix}/")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._uploads.abort_job(f"{self._prefix}/", self.job)
+            self._uploads.abort_job(f"{self._folder.prefix}/", self.job)
         except QueryError as failure:
             _log.warning("uploads of a write could not be aborted: %s", failure)
 
     def stage(self, file: Path, name: str) -> Upload:
         """Send a file that the driver itself made."""
-        return self._uploads.stage(file, f"{self._prefix}/{name}" if self._prefix else name)
+        return self._uploads.stage(file, self._folder.key(name))
 
     def commit(self, files: Iterable[Written], mark_success: bool) -> None:
         """Let the files appear. CommitError when that failed half-way."""
@@ -62,10 +61,11 @@ class UploadStaging:
             with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="volley-commit") as pool:
                 list(pool.map(self._uploads.complete, uploads))
             if mark_success:
-                self._uploads.put_empty(f"{self._prefix}/{_SUCCESS}")
+                self._uploads.put_empty(self._folder.key(_SUCCESS))
         except QueryError as error:
-            for upload in uploads:
-                with suppress(QueryError):
+            # A store that does not answer to the first would let each of the others wait for all its attempts.
+            with suppress(QueryError):
+                for upload in uploads:
                     self._uploads.delete(upload.key)
             raise CommitError(
                 f"{self.url} may have a part of what was to be written: {error.message}.",

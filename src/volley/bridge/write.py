@@ -19,6 +19,7 @@ from volley.plan import own_ids
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Expression, Literal
 from volley.plan.nodes import Node, Project, UploadTarget, WriteFiles
 from volley.plan.types import BOOLEAN, STRING
+from volley.storage.uploads import object_name
 from volley.worker.files import Written, file_schema
 
 
@@ -98,7 +99,7 @@ def _empty_upload(node: WriteFiles, staging: UploadStaging) -> Written:
     with tempfile.TemporaryDirectory(prefix="volley-upload-") as directory:
         written = _empty(node, Path(directory))
         assert node.upload is not None
-        name = f"part-00000-{staging.job}-00000-c000{node.upload.suffix}"
+        name = object_name(staging.job, task=0, stream=0, number=0, suffix=node.upload.suffix)
         return replace(written, file=staging.stage(Path(written.file), name).to_text())
 
 

@@ -94,7 +94,7 @@ def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupport
     name = str(command.getClass().getSimpleName())
     if name != _COMMAND:
         return Unsupported(Reason.ACTION, name, "only writes of files are native")
-    if _exists(spark, command) and str(command.mode()) in ("ErrorIfExists", "Ignore"):
+    if str(command.mode()) in ("ErrorIfExists", "Ignore") and _exists(spark, command):
         return None
     write = _Reader(spark, command).read()
     if table is None or isinstance(write, Unsupported):

@@ -76,6 +76,7 @@ class Driver:
         self._traceparent = options.traceparent
         self._settings = options.settings
         self._sorts_joins = options.sorts_joins
+        self._holds_result = options.holds_result
         self._stores = options.stores
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
@@ -199,6 +200,8 @@ class Driver:
         def deliver() -> bool:
             if not self._schedule.is_running(attempt):
                 return False  # rolled back: another attempt delivers these rows
+            if self._holds_result:
+                return True  # the client has seen nothing of them when they are dropped
             self._perform(self._schedule.deliver(attempt))
             return True
 
@@ -232,6 +235,9 @@ class Driver:
         outputs = [done for done in completed.outputs if done is not None]
         size_bytes = sum(done.size_bytes for done in outputs)
         self._events.record(StageFinished(id, sum(done.rows for done in outputs), size_bytes, stage.seconds))
+        if stage.stage.output is None:
+            rows_by_attempt = zip(completed.launched, completed.outputs, strict=True)
+            self._launcher.commit_rows({id: done.rows for id, done in rows_by_attempt if id and done})
         if number in self._graph.subqueries:
             rows = await self._result_of(number)
             # Other stages may have changed the plan while this one waited.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,26 @@ class Launcher:
         """Run an attempt to its end. `serve` answers its split requests; if that fails, so does the query.
         `deliver` is asked before rows go to the client; False means that the attempt no longer counts.
         """
+        try:
+            ended = await self._run(task, avoid, serve, deliver)
+        except BaseException:
+            self._drop_rows(task)
+            raise
+        if not isinstance(ended.outcome, TaskDone):
+            self._drop_rows(task)
+        return ended
+
+    def commit_rows(self, rows: Mapping[AttemptId, int]) -> None:
+        """The result is complete: it consists of the rows of these attempts, so many of each."""
+        self._batches.commit(rows)
+
+    def _drop_rows(self, task: TaskSpec) -> None:
+        if task.output is None:
+            self._batches.drop(task.attempt)
+
+    async def _run(
+        self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], bool]
+    ) -> AttemptResult:
         attempt = task.attempt
         worker = await self._placement.place(attempt, avoid)
         try:
@@ -96,7 +116,7 @@ class Launcher:
     ) -> TaskDone | TaskFailure:
         if task.output is None:
             async for batch in running.batches():
-                await self._batches.put(batch, deliver)
+                await self._batches.put(task.attempt, batch, deliver)
         return await running.done()
 
 

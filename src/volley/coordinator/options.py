@@ -27,7 +27,8 @@ class RunOptions:
     `deferred` lists the stages that wait for others; None means that the driver plans that itself. `traceparent` is the
     parent of the spans of a stage's tasks. `settings` are the session's options for workers, and `stores` the object
     stores that tasks read. `sorts_joins`: a join that does not fit into memory is sorted instead; otherwise the query
-    fails with `OperatorMemoryExhausted`.
+    fails with `OperatorMemoryExhausted`. `holds_result`: the client uses no row before it has all of them, so a task of
+    the result stage whose worker is lost runs again, and its rows replace those that came before.
     """
 
     timeout_seconds: float
@@ -43,4 +44,5 @@ class RunOptions:
     traceparent: Callable[[StageId], str] = lambda stage: ""
     settings: tuple[tuple[str, str], ...] = ()
     sorts_joins: bool = True
+    holds_result: bool = False
     stores: tuple[S3Settings, ...] = ()

@@ -7,8 +7,10 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import TracebackType
 
 import pyarrow as pa
@@ -16,9 +18,9 @@ import pyarrow as pa
 from volley.byte_semaphore import ByteSemaphore
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Manifest
-from volley.errors import DeadlineExceeded, QueryError
+from volley.errors import DeadlineExceeded, EngineError, QueryError
 from volley.events import Event, EventLog
-from volley.ids import QueryId
+from volley.ids import AttemptId, QueryId
 from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
 from volley.stages.graph import result_schema
@@ -27,18 +29,43 @@ from volley.stages.graph import result_schema
 GRACE_SECONDS = 30.0
 
 
+@dataclass(frozen=True)
+class _Rows:
+    attempt: AttemptId
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class _Dropped:
+    attempt: AttemptId
+
+
+@dataclass(frozen=True)
+class _Committed:
+    rows: Mapping[AttemptId, int]
+
+
 class ResultQueue:
     """Batches on their way from the event loop to the client's thread, bounded in bytes.
+
+    With `holds`, the client's thread keeps the rows of every attempt apart until `commit` says which attempts count:
+    an attempt may then fail after it has sent rows. Otherwise rows are passed on as they come.
 
     A client that materializes the result gets a manifest instead.
     """
 
-    def __init__(self, loop: LoopThread, limit_bytes: int) -> None:
+    def __init__(self, loop: LoopThread, limit_bytes: int, *, holds: bool = False) -> None:
+        self.holds = holds
         self._loop = loop
         self._gate = ByteSemaphore(limit_bytes)
-        self._items: queue.SimpleQueue[pa.RecordBatch | Manifest | QueryError | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[_Rows | _Dropped | _Committed | Manifest | QueryError | None] = (
+            queue.SimpleQueue()
+        )
+        # Only the client's thread uses these.
+        self._held: dict[AttemptId, list[pa.RecordBatch]] = {}
+        self._counted: deque[pa.RecordBatch] = deque()
 
-    async def put(self, batch: pa.RecordBatch, admit: Callable[[], bool]) -> None:
+    async def put(self, attempt: AttemptId, batch: pa.RecordBatch, admit: Callable[[], bool]) -> None:
         """Queue a batch. Waits on the loop while the client is behind.
 
         `admit` is called once there is room, in the same step: an attempt that was rolled back while it waited must
@@ -46,9 +73,19 @@ class ResultQueue:
         """
         await self._gate.enter(batch.nbytes)
         if admit():
-            self._items.put(batch)
+            self._items.put(_Rows(attempt, batch))
         else:
             self._gate.leave(batch.nbytes)
+
+    def drop(self, attempt: AttemptId) -> None:
+        """The rows of this attempt do not count. Only rows that are held can be dropped."""
+        if self.holds:
+            self._items.put(_Dropped(attempt))
+
+    def commit(self, rows: Mapping[AttemptId, int]) -> None:
+        """Let go the rows that are held of these attempts, in this order. Each must have sent that many rows."""
+        if self.holds:
+            self._items.put(_Committed(rows))
 
     def put_manifest(self, manifest: Manifest) -> None:
         """Queue the location of a materialized result."""
@@ -60,10 +97,32 @@ class ResultQueue:
 
     def get(self, timeout_seconds: float) -> pa.RecordBatch | Manifest | QueryError | None:
         """The next batch, the manifest, an error, or None at the end. Raises queue.Empty after the timeout."""
-        item = self._items.get(timeout=max(0.0, timeout_seconds))
-        if isinstance(item, pa.RecordBatch):
-            self._loop.call(self._gate.leave, item.nbytes)
-        return item
+        deadline = time.monotonic() + timeout_seconds
+        while not self._counted:
+            match item := self._items.get(timeout=max(0.0, deadline - time.monotonic())):
+                case _Rows(attempt, batch):
+                    self._loop.call(self._gate.leave, batch.nbytes)
+                    if not self.holds:
+                        return batch
+                    self._held.setdefault(attempt, []).append(batch)
+                case _Dropped(attempt):
+                    self._held.pop(attempt, None)
+                case _Committed(rows):
+                    if (error := self._count(rows)) is not None:
+                        return error
+                case _:
+                    return item
+        return self._counted.popleft()
+
+    def _count(self, rows: Mapping[AttemptId, int]) -> QueryError | None:
+        for attempt, expected in rows.items():
+            batches = self._held.pop(attempt, [])
+            arrived = sum(batch.num_rows for batch in batches)
+            if arrived != expected:
+                return EngineError(f"{attempt}: {arrived} of its {expected} rows arrived.")
+            self._counted.extend(batches)
+        self._held.clear()
+        return None
 
 
 class ResultStream(Iterator[pa.RecordBatch]):

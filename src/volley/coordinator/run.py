@@ -69,7 +69,7 @@ class _Run:
         self._loop = shared_loop()
         self._is_materialized = False
         self.deadline = time.monotonic() + options.timeout_seconds
-        self.batches = ResultQueue(self._loop, options.result_buffer_bytes)
+        self.batches = ResultQueue(self._loop, options.result_buffer_bytes, holds=options.holds_result)
 
     def start(self) -> Future[None]:
         return self._loop.submit(self._run())

@@ -63,6 +63,8 @@ class Completed:
     stage: StageId
     outputs: tuple[TaskDone | None, ...]
     """By task; None for an unneeded one."""
+    launched: tuple[AttemptId | None, ...] = ()
+    """The attempts that were launched for these outputs, by task. The rows of no other attempt count."""
 
 
 @dataclass(frozen=True)
@@ -400,6 +402,7 @@ class _Stage:
         self.id = id
         self.has_launched = False
         self.running: dict[int, _Attempt] = {}
+        self.launched: dict[int, AttemptId] = {}
         self.election = Election(id, self.tasks)
         self.attempts = [Attempts(TaskId(id, task), self._limit) for task in range(self.tasks)]
         self.failed_on: list[set[str]] = [set() for _ in range(self.tasks)]
@@ -424,9 +427,11 @@ class _Stage:
         return self.running.pop(attempt.task.task)
 
     def commit(self, done: TaskDone, worker: str) -> None:
-        self.end(done.attempt)
-        self.failed_on[done.attempt.task.task].clear()
-        self.election.commit(done)
+        task = done.attempt.task.task
+        ended = self.end(done.attempt)
+        self.failed_on[task].clear()
+        if self.election.commit(done):
+            self.launched[task] = ended.id
         self._remember(done, worker)
 
     def _remember(self, done: TaskDone, worker: str) -> None:
@@ -463,7 +468,8 @@ class _Stage:
         self.is_demanded = False
         if not self.is_complete:
             self.is_complete = True
-            yield Completed(self.id, tuple(map(self.election.winner, range(self.tasks))))
+            winners = tuple(map(self.election.winner, range(self.tasks)))
+            yield Completed(self.id, winners, tuple(map(self.launched.get, range(self.tasks))))
 
     def roll_back(self) -> Iterator[Action]:
         """Restart in a new epoch, because its input will be recomputed with different rows."""

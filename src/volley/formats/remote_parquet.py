@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from volley.batches import batch_by_position
-from volley.errors import DataError
 from volley.formats.base import ReadRequest
 from volley.formats.opening import open_remote
 from volley.formats.parquet import ParquetFooter, describe
@@ -56,21 +55,19 @@ class RemoteParquet:
         return None
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-        path = request.file.path
-        try:
-            with open_remote(request.file) as opened:
-                yield from _read(opened, request)
-        except pa.ArrowException as error:
-            raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+        with open_remote(request.file) as opened:
+            yield from _read(opened, request)
 
 
 def remote_footer(file: DataFile) -> ParquetFooter:
     """The footer of a file. Raises DataError if the object cannot be read, or has changed since planning."""
-    try:
-        with open_remote(file) as opened:
-            return _metadata(opened).footer
-    except pa.ArrowException as error:
-        raise DataError(f"{file.path} cannot be read as Parquet: {error}") from error
+    with open_remote(file) as opened:
+        return _metadata(opened).footer
+
+
+def drop_remote_footers() -> None:
+    """Forget the footers of all objects."""
+    _known.clear()
 
 
 def _metadata(opened: OpenObject) -> _Metadata:

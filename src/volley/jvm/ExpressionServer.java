@@ -36,6 +36,7 @@ import org.apache.spark.sql.catalyst.expressions.CreateNamedStruct;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Generator;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.JoinedRow;
 import org.apache.spark.sql.catalyst.expressions.JsonTuple;
 import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
 import org.apache.spark.sql.catalyst.expressions.Literal;
@@ -48,6 +49,9 @@ import org.apache.spark.sql.catalyst.expressions.SpecificInternalRow;
 import org.apache.spark.sql.catalyst.expressions.Unevaluable;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
+import org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate;
+import org.apache.spark.sql.catalyst.expressions.aggregate.ImperativeAggregate;
+import org.apache.spark.sql.catalyst.expressions.aggregate.TypedImperativeAggregate;
 import org.apache.spark.sql.catalyst.util.GenericArrayData;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf;
@@ -62,6 +66,7 @@ import org.apache.spark.sql.types.YearMonthIntervalType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.Utils;
@@ -126,8 +131,9 @@ public final class ExpressionServer {
 
         /**
          * Prepares the first `roots` of `parts` as the program `number`; the others are its arguments, in the order of
-         * the columns of its batches. Several roots are the fields f0, f1, ... of a struct. Returns null, the number of
-         * an equal program as text, or why this one is refused.
+         * the columns of its batches. Several roots are the fields f0, f1, ... of a struct. A root that is an aggregate
+         * function has one column of groups instead: arrays of structs of its arguments. Returns null, the number of an
+         * equal program as text, or why this one is refused.
          */
         public String prepare(int number, int roots, List parts) {
             // Expressions read settings of the thread when they are copied, and another session may be active there.
@@ -201,8 +207,9 @@ public final class ExpressionServer {
                     return "it reads the variable of a lambda around it";
                 }
                 boolean generates = part instanceof Generator && (part != whole || !isPlain((Generator) part));
-                if (part instanceof Nondeterministic || part instanceof PlanExpression || part instanceof Unevaluable
-                        || part instanceof AggregateFunction || generates) {
+                boolean aggregates = part == whole && part instanceof AggregateFunction;
+                if (part instanceof Nondeterministic || part instanceof PlanExpression || generates
+                        || !aggregates && (part instanceof Unevaluable || part instanceof AggregateFunction)) {
                     return part.prettyName() + " needs a task of Spark";
                 }
                 scala.collection.Iterator children = part.children().iterator();
@@ -335,6 +342,7 @@ public final class ExpressionServer {
         private final Schema outputSchema;
         private final MutableProjection projection;
         private final Generator generator;
+        private final Groups groups;
         private final UnsafeProjection toRow;
 
         Evaluator(Program program) {
@@ -342,21 +350,20 @@ public final class ExpressionServer {
             Expression whole = (Expression) Utils.deserialize(program.bytes, program.classes);
             StructType input = (StructType) carrier(program.input);
             DataType result = carrier(whole.dataType());
-            inputSchema = arrow(input);
+            toRow = hasNested(input) ? UnsafeProjection.create(input) : null;
+            groups = whole instanceof AggregateFunction ? new Groups((AggregateFunction) whole, input.length()) : null;
+            inputSchema = arrow(groups == null ? input : new StructType().add("c0", new ArrayType(input, false), true));
             outputSchema = arrow(new StructType().add("c0", result, true));
             generator = whole instanceof Generator ? (Generator) whole : null;
-            if (generator == null) {
+            if (generator == null && groups == null) {
                 ArrayList one = new ArrayList();
                 one.add(whole);
-                projection = MutableProjection.create(sequence(one));
-                projection.initialize(0);
                 ArrayList types = new ArrayList();
                 types.add(result);
-                projection.target(new SpecificInternalRow(sequence(types)));
+                projection = project(one, new SpecificInternalRow(sequence(types)));
             } else {
                 projection = null;
             }
-            toRow = hasNested(input) ? UnsafeProjection.create(input) : null;
         }
 
         /** The type with a plain number for intervals and times, which rows of Spark hold as such numbers. */
@@ -427,11 +434,7 @@ public final class ExpressionServer {
                 }
                 ColumnarBatch table = new ColumnarBatch(columns, rows);
                 for (int row = 0; row < rows; row++) {
-                    InternalRow values = table.getRow(row);
-                    if (toRow != null) {
-                        values = (InternalRow) toRow.apply(values);
-                    }
-                    writer.write(generator == null ? (InternalRow) projection.apply(values) : generate(values));
+                    writer.write(result(table.getRow(row)));
                 }
                 writer.finish();
                 ArrowRecordBatch result = new VectorUnloader(output).getRecordBatch();
@@ -444,6 +447,17 @@ public final class ExpressionServer {
                 input.close();
                 output.close();
             }
+        }
+
+        private InternalRow result(InternalRow values) {
+            if (groups != null) {
+                ColumnarArray group = values.isNullAt(0) ? null : (ColumnarArray) values.getArray(0);
+                return new GenericInternalRow(new Object[] {groups.aggregate(group, toRow)});
+            }
+            if (toRow != null) {
+                values = (InternalRow) toRow.apply(values);
+            }
+            return generator == null ? (InternalRow) projection.apply(values) : generate(values);
         }
 
         /** The rows that the generator makes of a row, as one array of structs. */
@@ -466,6 +480,136 @@ public final class ExpressionServer {
             ArrowBuf body = message.slice(start + length, header.bodyLength());
             body.getReferenceManager().retain();
             return MessageSerializer.deserializeRecordBatch(header, body);  // it releases the body
+        }
+    }
+
+    /** A projection into this row. */
+    private static MutableProjection project(List expressions, InternalRow target) {
+        MutableProjection projection = MutableProjection.create(sequence(expressions));
+        projection.initialize(0);
+        projection.target(target);
+        return projection;
+    }
+
+    // ------------------------------------------------------------------------------------------ groups
+
+    /**
+     * Computes an aggregate function of one group after the other. As in a plan of Spark, the state of the rows is sent,
+     * and merged into an empty one: some functions give another result without that.
+     */
+    static final class Groups {
+        private final int width;
+        private final ImperativeAggregate imperative;
+        private final InternalRow partial;
+        private final InternalRow state;
+        private final JoinedRow joined = new JoinedRow();
+        private final MutableProjection initialize;
+        private final MutableProjection initializePartial;
+        private final MutableProjection update;
+        private final MutableProjection merge;
+        private final MutableProjection evaluate;
+        private final InternalRow result;
+
+        Groups(AggregateFunction function, int width) {
+            this.width = width;
+            partial = new SpecificInternalRow(function.aggBufferSchema());
+            state = new SpecificInternalRow(function.aggBufferSchema());
+            if (function instanceof ImperativeAggregate) {
+                imperative = ((ImperativeAggregate) function).withNewMutableAggBufferOffset(0)
+                        .withNewInputAggBufferOffset(0);
+                initialize = null;
+                initializePartial = null;
+                update = null;
+                merge = null;
+                evaluate = null;
+                result = null;
+                return;
+            }
+            imperative = null;
+            // Of a row that is the state and then the arguments.
+            int size = function.aggBufferAttributes().size();
+            DeclarativeAggregate declared = (DeclarativeAggregate) function.transformDown(new Shift(size));
+            Map columns = new ConcurrentHashMap();
+            bind(declared.aggBufferAttributes(), 0, columns);
+            bind(declared.inputAggBufferAttributes(), size, columns);
+            Bind bound = new Bind(new IdentityHashMap(), columns);
+            initialize = project(list(declared.initialValues(), bound), state);
+            initializePartial = project(list(declared.initialValues(), bound), partial);
+            update = project(list(declared.updateExpressions(), bound), partial);
+            merge = project(list(declared.mergeExpressions(), bound), state);
+            List value = new ArrayList();
+            value.add(declared.evaluateExpression().transformDown(bound));
+            result = new GenericInternalRow(1);
+            evaluate = project(value, result);
+        }
+
+        private static void bind(scala.collection.Seq attributes, int start, Map columns) {
+            for (int i = 0; i < attributes.size(); i++) {
+                AttributeReference attribute = (AttributeReference) attributes.apply(i);
+                columns.put(Long.valueOf(attribute.exprId().id()),
+                        new BoundReference(start + i, attribute.dataType(), attribute.nullable()));
+            }
+        }
+
+        private static List list(scala.collection.Seq expressions, Bind bound) {
+            List found = new ArrayList();
+            for (int i = 0; i < expressions.size(); i++) {
+                found.add(((Expression) expressions.apply(i)).transformDown(bound));
+            }
+            return found;
+        }
+
+        /** The value of the function for these rows; null stands for no rows. */
+        Object aggregate(ColumnarArray rows, UnsafeProjection toRow) {
+            if (imperative == null) {
+                initializePartial.apply(InternalRow.empty());
+                initialize.apply(InternalRow.empty());
+            } else {
+                imperative.initialize(partial);
+                imperative.initialize(state);
+            }
+            for (int i = 0; rows != null && i < rows.numElements(); i++) {
+                InternalRow values = rows.getStruct(i, width);
+                if (toRow != null) {
+                    values = (InternalRow) toRow.apply(values);
+                }
+                if (imperative == null) {
+                    update.apply(joined.apply(partial, values));
+                } else {
+                    imperative.update(partial, values);
+                }
+            }
+            if (imperative == null) {
+                merge.apply(joined.apply(state, partial));
+                evaluate.apply(state);
+                return result.get(0, null);
+            }
+            if (imperative instanceof TypedImperativeAggregate) {
+                ((TypedImperativeAggregate) imperative).serializeAggregateBufferInPlace(partial);
+            }
+            imperative.merge(state, partial);
+            return imperative.eval(state);
+        }
+    }
+
+    /** Moves columns of the input behind those of an aggregate function's state. */
+    static final class Shift extends scala.runtime.AbstractPartialFunction {
+        private final int places;
+
+        Shift(int places) {
+            this.places = places;
+        }
+
+        public boolean isDefinedAt(Object part) {
+            return part instanceof BoundReference;
+        }
+
+        public Object applyOrElse(Object part, scala.Function1 otherwise) {
+            if (!isDefinedAt(part)) {
+                return otherwise.apply(part);
+            }
+            BoundReference old = (BoundReference) part;
+            return new BoundReference(old.ordinal() + places, old.dataType(), old.nullable());
         }
     }
 

@@ -60,7 +60,23 @@ class Programs:
         number = next(_numbers)
         answer = self._compile(number, len(calls), parts)
         if answer == number:
-            self._add(_Program(number, self._server, [part.type for part in read], result_of(calls)))
+            self._add(_Program(number, self._server, _columns(read), result_of(calls)))
+        return answer
+
+    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> int | str:
+        """The number of a program that computes an aggregate function of groups; or why there is none.
+
+        Its only argument is a column of groups: lists of structs with the values of `read`, one for each row.
+        """
+        parts = self._origins.expressions((function, *read))
+        if parts is None:
+            return "it is not an expression of Spark's plan"
+        number = next(_numbers)
+        answer = self._compile(number, 1, parts)
+        if answer == number:
+            rows = pa.struct(list(_columns(read)))
+            groups = pa.schema([("c0", pa.list_(pa.field("element", rows, nullable=False)))])
+            self._add(_Program(number, self._server, groups, function.type, of_groups=True))
         return answer
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
@@ -82,7 +98,7 @@ class Programs:
                 raise EvaluationError(str(answer))
             return self._server()
 
-        self._add(_Program(number, server, [part.type for part in read], call.type))
+        self._add(_Program(number, server, _columns(read), call.type))
         self._deferred[key] = number
         return number
 
@@ -128,6 +144,10 @@ class Programs:
         return sum(program.seconds for program in self._prepared.values())
 
 
+def _columns(read: Sequence[Expression]) -> pa.Schema:
+    return pa.schema([(f"c{place}", to_arrow(part.type)) for place, part in enumerate(read)])
+
+
 def result_of(calls: Sequence[Call]) -> DataType:
     """What a program for these calls computes."""
     if len(calls) == 1:
@@ -140,14 +160,17 @@ class _Program:
         self,
         number: int,
         server: Callable[[], ExpressionServer],
-        arguments: Sequence[DataType],
+        arguments: pa.Schema,
         result: DataType,
+        *,
+        of_groups: bool = False,
     ) -> None:
-        """`server` is asked once, when the program is first used."""
+        """`server` is asked once, when the program is first used. With `of_groups` the argument is a list of rows."""
         self.number = number
         self._find_server = server
         self._server: ExpressionServer | None = None
-        self._input = pa.schema([(f"c{place}", to_arrow(type_)) for place, type_ in enumerate(arguments)])
+        self._input = arguments
+        self._of_groups = of_groups
         self._output = pa.schema([("c0", to_arrow(result))])
         self._holds_text = contains_any(result, frozenset({STRING}))
         self._lock = threading.Lock()
@@ -161,12 +184,19 @@ class _Program:
         started = time.perf_counter()
         # A program without arguments is given a column for the number of rows alone.
         batch = make_batch(columns[: len(self._input)], self._input, rows)
+        if rows > 1 and batch.nbytes > _MOST_BYTES:
+            halves = [
+                [column.slice(start, rows // 2 + 1) for column in columns] for start in (0, rows // 2 + 1)
+            ]
+            return pa.concat_arrays([self.evaluate(half) for half in halves])
+        if batch.nbytes > _LARGEST_BYTES:
+            raise EvaluationError("a group is larger than a message to the JVM")
         found = self._connect().evaluate(self.number, batch, self._output).column(0)
         if self._holds_text:
             # Spark's strings may hold any bytes, but those of the native engine are UTF-8.
             found.validate(full=True)
         with self._lock:
-            self.rows += rows
+            self.rows += len(batch.column(0).flatten()) if self._of_groups else rows
             self.seconds += time.perf_counter() - started
         return found
 
@@ -176,6 +206,10 @@ class _Program:
                 self._server = self._find_server()
             return self._server
 
+
+# A message to the JVM is at most one buffer of Java. Groups of many rows are sent in several.
+_MOST_BYTES = 256 * 2**20
+_LARGEST_BYTES = 2**31 - 2**20
 
 _programs: weakref.WeakValueDictionary[int, _Program] = weakref.WeakValueDictionary()
 

@@ -3,6 +3,7 @@
 
     percentile(x, 0.5)          array_agg(x)                -> kernel
     max_by(x, y)                array_agg(struct(x, y))     -> kernel
+    hll_sketch_agg(x)           array_agg(x)                -> a program of the JVM
 
 Where the result would depend on the order of rows and nothing defines that order, the kernel fails, and Spark runs the
 query.
@@ -18,6 +19,7 @@ import pyarrow as pa
 from datafusion import Expr
 
 from volley.lower.accumulators import Accumulator, Total
+from volley.lower.gathered_programs import run_aggregate
 from volley.lower.gathered_sets import approximate_count, collect_set, mode
 from volley.lower.gathered_statistics import MOMENTS, approximate_percentiles, moments, percentiles
 from volley.lower.gathered_values import (
@@ -31,7 +33,7 @@ from volley.lower.gathered_values import (
 )
 from volley.lower.segments import Finish, segments_of
 from volley.lower.semantics import Kernel, kernel
-from volley.plan.expressions import AggregateCall, Call, Expression, SortKey
+from volley.plan.expressions import JVM_AGGREGATES, AggregateCall, Call, Expression, SortKey
 from volley.plan.types import BOOLEAN, LONG, StructType, to_arrow
 
 # The arguments that are gathered, if not all of them; the others are constants.
@@ -44,7 +46,7 @@ def is_gathered(call: AggregateCall) -> bool:
         return bool(call.order_by)
     if name in ("Min", "Max"):
         return isinstance(call.type, StructType)
-    return name in _FINISHERS or name == "CollectSet"
+    return name in _FINISHERS or name == "CollectSet" or name in JVM_AGGREGATES
 
 
 def gather(call: AggregateCall, distinct: bool) -> Accumulator:
@@ -61,6 +63,8 @@ def value_of_list(call: AggregateCall, values: Expr, is_unordered: bool) -> Expr
     """The result of the function from the list of `gather`. `is_unordered`: nothing shows the order of an array."""
     source = gather(call, False).list_type
     result = to_arrow(call.type)
+    if call.function.function in JVM_AGGREGATES:
+        return run_aggregate(call, _order(call), source)(values.cast(source))
     finish = _finish(replace(call, result_id=0), is_unordered, result)
     return kernel(f"{call.function.function}_{id(finish)}", finish, result, source)(values.cast(source))
 

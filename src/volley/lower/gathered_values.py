@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from volley.lower.functions.constants import constant_value
-from volley.lower.segments import Finish, Segments, drop_nulls, order_codes, sort, valid
+from volley.lower.segments import Finish, Segments, drop_nulls, order_codes, sort_by, valid
 from volley.lower.semantics import ExactnessError
 from volley.plan.expressions import AggregateCall, Literal, SortKey
 from volley.plan.types import to_arrow
@@ -128,7 +128,7 @@ def first_or_last(call: AggregateCall, order: Sequence[SortKey]) -> Finish:
     is_first = call.function.function == "First"
 
     def finish(segments: Segments) -> pa.Array:
-        ordered = _ordered(segments, order)
+        ordered = sort_by(segments, order)
         if ignores_nulls:
             ordered = drop_nulls(ordered, [0])
         places = ordered.starts if is_first else ordered.starts + ordered.counts - 1
@@ -143,7 +143,7 @@ def collect_list(call: AggregateCall, order: Sequence[SortKey]) -> Finish:
     keeps_nulls = call.function.option("ignoreNulls") is False
 
     def finish(segments: Segments) -> pa.Array:
-        ordered = _ordered(segments, order)
+        ordered = sort_by(segments, order)
         return (ordered if keeps_nulls else drop_nulls(ordered, [0])).lists(wanted)
 
     return finish
@@ -158,7 +158,7 @@ def join_texts(call: AggregateCall, order: Sequence[SortKey]) -> Finish:
     between = pa.scalar(delimiter.value or ("" if pa.types.is_string(wanted) else b""), wanted)
 
     def finish(segments: Segments) -> pa.Array:
-        present = _ordered(drop_nulls(segments, [0]), order)
+        present = sort_by(drop_nulls(segments, [0]), order)
         if len(order) == own:
             _refuse_ties(present)
         joined = pc.binary_join(present.lists(pa.list_(wanted)), between)
@@ -175,11 +175,3 @@ def _refuse_ties(ordered: Segments) -> None:
         equal &= key[1:] == key[:-1]
     if np.any(equal & (value[1:] != value[:-1])):
         raise ExactnessError("values without an order")
-
-
-def _ordered(segments: Segments, order: Sequence[SortKey]) -> Segments:
-    """Sorted by the columns after the first, which are the sort keys."""
-    if not order:
-        return segments
-    keys = zip(segments.columns[-len(order) :], order, strict=True)
-    return sort(segments, [(values, key.ascending, key.nulls_first) for values, key in keys])

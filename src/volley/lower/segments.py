@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from volley.plan.expressions import SortKey
+
 
 @dataclass(frozen=True)
 class Segments:
@@ -76,6 +78,14 @@ def sort(segments: Segments, keys: Sequence[tuple[pa.Array, bool, bool]]) -> Seg
     """Sorted within groups by keys of (values, ascending, nulls first). Stable."""
     codes = [order_codes(*key) for key in keys]
     return segments.take(np.lexsort((*reversed(codes), segments.groups)))
+
+
+def sort_by(segments: Segments, order: Sequence[SortKey]) -> Segments:
+    """Sorted by the last columns, which are the sort keys."""
+    if not order:
+        return segments
+    keys = zip(segments.columns[-len(order) :], order, strict=True)
+    return sort(segments, [(values, key.ascending, key.nulls_first) for values, key in keys])
 
 
 def order_codes(values: pa.Array, ascending: bool = True, nulls_first: bool = True) -> Any:

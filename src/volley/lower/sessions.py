@@ -14,6 +14,7 @@ from functools import lru_cache
 from datafusion import SessionConfig, SessionContext
 
 from volley.formats.parquet import drop_footers
+from volley.formats.remote_parquet import drop_remote_footers
 from volley.lower.memory import OperatorMemory
 from volley.lower.recent_frames import drop_frames
 from volley.runtime import Phase, Shared
@@ -74,6 +75,7 @@ def drop_caches() -> None:
     """Forget plans, and the footers and statistics of files. What is in use stays until it is over."""
     drop_frames()
     drop_footers()
+    drop_remote_footers()
     for cached in (planning_context, hashing_context, split_context):
         cached.cache_clear()
 

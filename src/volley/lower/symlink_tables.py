@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directories of symbolic links, which give DataFusion any set of files as one path.
 
-    <directory>/part=0/000000.parquet -> /data/t/day=2024-01-01/a.parquet
-    <directory>/part=1/000001.parquet -> /data/t/day=2024-01-02/b.parquet
+    <directory>/__volley_part=0/000000.parquet -> /data/t/day=2024-01-01/a.parquet
+    <directory>/__volley_part=1/000001.parquet -> /data/t/day=2024-01-02/b.parquet
 
 A directory is reused by the next scan of the same files: DataFusion caches footers and statistics by path, and reading
 them again would take most of the time of a short query. Files that have changed get a new directory.
@@ -24,7 +24,7 @@ from volley.plan.expressions import Scalar
 from volley.plan.nodes import DataFile
 from volley.runtime import Phase, Shared
 
-PART = "part"
+PART = "__volley_part"
 """The column that DataFusion derives from the folder names; only with several partitions."""
 
 # Beyond this many links, unused directories are removed.

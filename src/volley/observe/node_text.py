@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from volley.plan.expressions import Alias, Attribute, Expression, Literal
+from volley.plan.expressions import Alias, Attribute, Expression, Literal, class_of
 from volley.plan.nodes import (
     Aggregate,
     CachedRows,
@@ -119,7 +119,7 @@ def _summary(node: Node, workers: int, limits: PlannerLimits, name_of: Callable[
             return "Filter"
         case Aggregate(grouping, calls, _, _, _):
             modes = "/".join(dict.fromkeys(str(call.mode) for call in calls)) or "Distinct"
-            functions = ", ".join(call.function.function for call in calls)
+            functions = ", ".join(map(class_of, calls))
             return f"Aggregate {modes} by [{names(grouping)}]" + (f": {functions}" if functions else "")
         case Sort(keys, whole, _):
             return f"Sort{'' if whole else ' within partitions'} by {len(keys)} keys"

@@ -25,7 +25,8 @@ class OperatorReport:
 class StageReport:
     """`planned_tasks` is what the stage would have had without the real sizes of its inputs; `decisions` is what else
     these changed, in words. A stage whose work its reader did is not among the stages, but in that one's decisions.
-    `attempts` above `tasks` means that some ran again. `workers` is how many were there when the stage began.
+    `attempts` above `tasks` means that some ran again, `recomputed_tasks` of them after the stage was complete because
+    its output was lost. `workers` is how many were there when the stage began.
 
     What went to disk for want of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
     aggregates and joins held, `shuffle_spilled_bytes` of the stage's output.
@@ -44,6 +45,7 @@ class StageReport:
     shuffle_spilled_bytes: int = 0
     decisions: tuple[str, ...] = ()
     workers: int = 0
+    recomputed_tasks: int = 0
 
     @property
     def spilled_bytes(self) -> int:
@@ -69,7 +71,9 @@ class QueryReport:
     `volley.cancel` and rows that were not read to their end; `error` then says why. `spark_tasks` is None where Spark
     ran it with Volley off: they are not counted then. `native_tasks` counts every attempt at a native task, those of
     subqueries too, which are no part of `stages`. `jvm_rows` is how many rows native tasks sent to the JVM, for each
-    expression that it evaluates, and `jvm_seconds` how long they waited for it, all together.
+    expression that it evaluates, and `jvm_seconds` how long they waited for it, all together. `restarts` is how often
+    the whole query began again because a worker was lost; `recomputed_tasks` counts the tasks that ran again although
+    their stage was complete.
     """
 
     query: str
@@ -89,6 +93,7 @@ class QueryReport:
     error: ErrorReport | None = None
     jvm_rows: int = 0
     jvm_seconds: float = 0.0
+    restarts: int = 0
 
     @property
     def native(self) -> bool:
@@ -98,6 +103,10 @@ class QueryReport:
     def spilled_bytes(self) -> int:
         """What went to disk for want of memory, of operators and of exchanged data."""
         return sum(stage.spilled_bytes for stage in self.stages)
+
+    @property
+    def recomputed_tasks(self) -> int:
+        return sum(stage.recomputed_tasks for stage in self.stages)
 
     @property
     def released_workers(self) -> int:
@@ -111,6 +120,7 @@ class QueryReport:
             "native": self.native,
             "released_workers": self.released_workers,
             "spilled_bytes": self.spilled_bytes,
+            "recomputed_tasks": self.recomputed_tasks,
             "reasons": [
                 {"reason": str(item.reason), "what": item.what, "detail": item.detail}
                 for item in self.reasons
@@ -124,6 +134,7 @@ class QueryReport:
             f"execution {self.execution_seconds:.3f})"
             + (f", {self.spark_tasks} Spark tasks" if self.spark_tasks is not None else "")
             + (f", {self.spilled_bytes:,} bytes spilled" if self.spilled_bytes else "")
+            + (f", begun again {self.restarts} times" if self.restarts else "")
             + (f", {self.jvm_rows:,} rows in the JVM for {self.jvm_seconds:.3f} s" if self.jvm_rows else "")
         ]
         if self.error is not None:
@@ -136,6 +147,7 @@ class QueryReport:
                 + f", {stage.rows:,} rows, {stage.bytes:,} bytes, {stage.seconds:.3f} s"
                 + (f", on {stage.workers} workers" if self.released_workers else "")
                 + _spilled(stage)
+                + (f", {stage.recomputed_tasks} tasks recomputed" if stage.recomputed_tasks else "")
             )
             lines += [f"    {feed}" for feed in stage.feeds]
             lines += [f"    {decision}" for decision in stage.decisions]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from volley.events import (
     Event,
@@ -26,6 +27,7 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     last_task: dict[int, int] = {}
     feeds: dict[int, list[FeedStatus]] = {}
     operators: dict[int, dict[tuple[int, str], dict[str, int]]] = {}
+    recomputed: Counter[int] = Counter()
     operators_spilled: Counter[int] = Counter()
     shuffle_spilled: Counter[int] = Counter()
     reports: dict[int, StageReport] = {}
@@ -36,6 +38,7 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
             case TaskStarted():
                 stage = event.attempt.task.stage.stage
                 attempts[stage] = attempts.get(stage, 0) + 1
+                recomputed[stage] += stage in reports
                 last_task[stage] = max(last_task.get(stage, 0), event.attempt.task.task)
             case FeedFinished():
                 feeds.setdefault(event.stage.stage, []).append(event.status)
@@ -65,7 +68,17 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
                     ),
                     feeds=tuple(feeds.get(stage, ())),
                 )
-    return tuple(reports[stage] for stage in sorted(reports))
+    return tuple(
+        # What ran after the end of the stage counts too.
+        replace(
+            reports[stage],
+            attempts=attempts.get(stage, 0),
+            recomputed_tasks=recomputed[stage],
+            operator_spilled_bytes=operators_spilled[stage],
+            shuffle_spilled_bytes=shuffle_spilled[stage],
+        )
+        for stage in sorted(reports)
+    )
 
 
 def _add(sums: dict[tuple[int, str], dict[str, int]], task: TaskMetrics) -> None:

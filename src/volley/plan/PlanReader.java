@@ -45,6 +45,7 @@ import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SubqueryAdaptiveBroadcastExec;
 import org.apache.spark.sql.execution.SubqueryBroadcastExec;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
+import org.apache.spark.sql.execution.datasources.BucketingUtils;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
@@ -908,7 +909,14 @@ public final class PlanReader {
             out.key("defaults").bool(hasDefaults(scan.requiredSchema()));
             names("data_names", relation.dataSchema().fields(), out);
             names("partition_names", fields, out);
-            out.key("refused").raw("null");
+            PartitionedFile[] found = scan.selectedPartitions().toPartitionArray();
+            String refused = scan.bucketedScan() ? refusedBuckets(scan, found) : null;
+            out.key("refused");
+            if (refused == null) {
+                out.raw("null");
+            } else {
+                out.string(refused);
+            }
             out.key("options").open('{');
             scala.collection.Iterator options = relation.options().iterator();
             while (options.hasNext()) {
@@ -918,13 +926,25 @@ public final class PlanReader {
             out.close('}');
             settings((org.apache.spark.sql.classic.SparkSession) relation.sparkSession(), out);
             FileList files = new FileList(fields, out);
-            PartitionedFile[] found = scan.selectedPartitions().toPartitionArray();
             for (int i = 0; i < found.length; i++) {
                 files.add(found[i].urlEncodedPath(), found[i].fileSize(), found[i].modificationTime(),
                         found[i].partitionValues());
             }
             files.close();
             out.close('}');
+        }
+
+        /** Why a bucketed scan means more than the rows of its files; null if it does not. */
+        private static String refusedBuckets(FileSourceScanExec scan, PartitionedFile[] files) {
+            if (scan.outputOrdering().nonEmpty()) {
+                return "a bucketed table in the order of its buckets";
+            }
+            for (int i = 0; i < files.length; i++) {
+                if (BucketingUtils.getBucketId(files[i].toPath().getName()).isEmpty()) {
+                    return "a bucketed table with a file that is in no bucket";
+                }
+            }
+            return null;
         }
 
         /** A scan of DataSource V2, which has no buckets and no metadata columns. */

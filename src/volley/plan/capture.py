@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import volley.plan.decode_sessions  # noqa: F401  registers its decoders
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown

@@ -198,7 +198,7 @@ class OrderCarrier:
     def _scan(self, node: FileScan) -> tuple[Node, Order]:
         """Spark reads the largest file first, each from its start."""
         size_bytes = sum(file.size_bytes for file in node.files)
-        if len(node.files) > self.max_files or size_bytes > self.max_bytes:
+        if node.bucketed or len(node.files) > self.max_files or size_bytes > self.max_bytes:
             return node, Order()
         files = sorted(node.files, key=lambda file: -file.size_bytes)
         if len(files) <= 1:

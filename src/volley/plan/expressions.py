@@ -84,6 +84,14 @@ JVM_FIELD = "JvmField"
 """One of several values that a `JvmExpression` computes together, by the option `ordinal`."""
 
 
+JVM_AGGREGATE = "JvmAggregate"
+"""The function of an `AggregateCall` that Spark's own code computes from the rows of a group, in any order. It has the
+same options as a `JvmExpression`; its arguments are the columns that it reads."""
+JVM_ORDERED_AGGREGATE = "JvmOrderedAggregate"
+"""The same, if the result may depend on the order of the rows."""
+JVM_AGGREGATES = frozenset({JVM_AGGREGATE, JVM_ORDERED_AGGREGATE})
+
+
 class AggregateMode(StrEnum):
     """Which step of an aggregation a node does: rows to state, state to state, state to value, rows to value."""
 
@@ -174,6 +182,12 @@ class InSubquery:
 Expression = (
     Attribute | Literal | Alias | Call | AggregateCall | SortKey | WindowCall | ScalarSubquery | InSubquery
 )
+
+
+def class_of(call: AggregateCall) -> str:
+    """The Catalyst class of the function, whoever computes it."""
+    function = call.function
+    return str(function.option("name")) if function.function in JVM_AGGREGATES else function.function
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:

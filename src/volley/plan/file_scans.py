@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -13,8 +14,8 @@ from volley.plan.decode_expressions import scalar
 from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan, Node
-from volley.plan.read_rules import READ_RULES
-from volley.plan.types import BINARY, TIMESTAMP, TIMESTAMP_NTZ, DataType
+from volley.plan.read_rules import CORRUPT_RECORD, CORRUPT_RECORD_OPTION, READ_RULES
+from volley.plan.types import BINARY, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
 from volley.storage.s3a import Unmapped
 
 _ROW_INDEX = "_tmp_metadata_row_index"
@@ -54,8 +55,8 @@ class ScanFacts:
         rules = READ_RULES.get(self.format_name)
         if rules is None:
             return f"format {self.format_name}"
-        if self.bucketed or self.refused:
-            return self.refused or "bucketed table"
+        if self.refused:
+            return self.refused
         for place, column in enumerate(output):
             if column.name == _ROW_INDEX:
                 return "metadata column row_index"
@@ -73,10 +74,21 @@ class ScanFacts:
             if option is None or not option.permits(value, types):
                 return f"read option {key}={value}"
         partitioned = {name.lower() for name in self.partition_names}
-        for column in read:
-            if column.name.lower() not in partitioned and not rules.reads(column.type):
+        stored = [column for column in read if column.name.lower() not in partitioned]
+        if [column.name for column in stored] == [self._corrupt_column]:
+            return "only the column of corrupt records"
+        for column in stored:
+            if not rules.reads(column.type):
                 return f"column {column.name} of type {column.type}"
         return None
+
+    @property
+    def _corrupt_column(self) -> str | None:
+        """The column in which a text format keeps malformed records. Spark refuses to read nothing else."""
+        if CORRUPT_RECORD not in READ_RULES[self.format_name].settings:
+            return None
+        given = {key.lower(): value for key, value in self.options.items()}
+        return given.get(CORRUPT_RECORD_OPTION, self.settings[CORRUPT_RECORD])
 
     def carried(self) -> tuple[tuple[str, str], ...]:
         """The settings and options that change how the files are read; an option overrides nothing here."""
@@ -139,6 +151,7 @@ def file_scan(
         file_columns=() if problem else tuple(facts.data_names),
         prunings=() if problem else operator.all("prunings"),
         unreachable=unreachable,
+        bucketed=facts.bucketed,
     )
 
 
@@ -173,6 +186,13 @@ def _files(
 def _partition_value(text: str | bool | None, data_type: DataType) -> Scalar:
     if data_type in (BINARY, TIMESTAMP, TIMESTAMP_NTZ):
         raise CaptureError(f"a partition column of type {data_type} is not readable.")
+    if (
+        isinstance(data_type, DecimalType)
+        and isinstance(text, str)
+        and Decimal(text).as_tuple().exponent != -data_type.scale
+    ):
+        # Spark takes the digits of such a value for those of the column: `k=7` is 0.7 in a DECIMAL(5,1).
+        raise CaptureError(f"the partition value {text} does not have the scale of {data_type}.")
     return scalar(text, data_type)
 
 

@@ -61,7 +61,8 @@ class FileScan:
     `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
     read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
     find columns by position. `prunings` are conditions on partition columns that a join above implies.
-    `unreachable` says why only Spark reads from the file system of its files.
+    `unreachable` says why only Spark reads from the file system of its files. Spark reads the files of one bucket
+    together if `bucketed`, and plans no exchange then.
     """
 
     format: str
@@ -76,6 +77,7 @@ class FileScan:
     file_columns: tuple[str, ...] = ()
     prunings: tuple[InSubquery, ...] = ()
     unreachable: str | None = None
+    bucketed: bool = False
 
     children = ()
 

@@ -19,6 +19,9 @@ COGROUPED = 2**57 + 2**56
 CROSSING_ROW = 2**58
 """The constant column that carries rows without columns between Spark and the native engine."""
 
+SESSION = 2**58 + 2**57
+"""Columns that find the sessions of rows (`plan.decode_sessions`)."""
+
 ROW = 2**59
 """Constant columns that preserve the number of rows without columns (`stages.row_counts`)."""
 

@@ -137,6 +137,7 @@ _PARQUET = ReadRules(
 
 SESSION_ZONE = "spark.sql.session.timeZone"
 CORRUPT_RECORD = "spark.sql.columnNameOfCorruptRecord"
+CORRUPT_RECORD_OPTION = "columnnameofcorruptrecord"
 _PARSER_POLICY = "spark.sql.legacy.timeParserPolicy"
 _DATE_PATTERN = "yyyy-MM-dd"
 _TIME_PATTERNS = ("yyyy-MM-dd HH:mm:ss", "yyyy-MM-dd'T'HH:mm:ss")
@@ -153,7 +154,7 @@ _TEXT_OPTIONS = {
     "charset": one_of("UTF-8", "UTF8"),
     "linesep": exactly("\n"),
     "mode": one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
-    "columnnameofcorruptrecord": any_value("any; Spark runs the query if a record is malformed"),
+    CORRUPT_RECORD_OPTION: any_value("any; Spark runs the query if a record is malformed"),
     "multiline": _FALSE,
     "locale": one_of("en-US"),
     "timezone": _ONLY_UTC,
@@ -163,7 +164,7 @@ _TEXT_OPTIONS = {
     "enabledatetimeparsingfallback": any_value(),
 }
 _TEXT_CARRIED = frozenset(
-    {CORRUPT_RECORD, "columnnameofcorruptrecord", "linesep", "mode", "timestampformat", "timestampntzformat"}
+    {CORRUPT_RECORD, CORRUPT_RECORD_OPTION, "linesep", "mode", "timestampformat", "timestampntzformat"}
 )
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from volley.plan.expressions import (
+    JVM_ORDERED_AGGREGATE,
     AggregateCall,
     AggregateMode,
     Alias,
@@ -365,7 +366,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
 
 # Their result is a row's position, or the value at some position.
 NUMBERING = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
-ORDERED_AGGREGATES = frozenset({"First", "Last", "CollectList", "ListAgg"})
+ORDERED_AGGREGATES = frozenset({"First", "Last", "CollectList", "ListAgg", JVM_ORDERED_AGGREGATE})
 _BY_POSITION = frozenset({"First", "Last", "NthValue", "CollectList"})
 _SUMMED = frozenset(
     {"Sum", "Average", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Skewness", "Kurtosis"}
@@ -397,7 +398,7 @@ def function_of(call: WindowCall) -> Call:
 
 def _shows_order(call: AggregateCall) -> bool:
     """Whether the result depends on the order of the input."""
-    if call.function.function in _BY_POSITION:
+    if call.function.function in _BY_POSITION or call.function.function == JVM_ORDERED_AGGREGATE:
         return True
     # Adding doubles in another order changes their last bits.
     is_float = call.type in FRACTIONAL or any(part.type in FRACTIONAL for part in call.function.arguments)

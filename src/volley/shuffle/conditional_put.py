@@ -60,7 +60,7 @@ def _link(path: str, data: bytes) -> None:
 class _S3:
     def __init__(self, uri: str, region: str) -> None:
         try:
-            import boto3
+            from boto3.session import Session
             from botocore.config import Config
         except ImportError as error:
             raise ConfigError(
@@ -69,7 +69,8 @@ class _S3:
             ) from error
         options = {name: values[-1] for name, values in parse_qs(urlsplit(uri).query).items()}
         endpoint = options.get("endpoint_override")
-        self._client = boto3.client(
+        # `boto3.client` makes the session that all threads share, and is not safe to call from several of them.
+        self._client = Session().client(
             "s3",
             region_name=region,
             endpoint_url=f"{options.get('scheme', 'https')}://{endpoint}" if endpoint else None,

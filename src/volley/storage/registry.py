@@ -63,14 +63,30 @@ class Stores:
 
     def redact(self, id: str, text: str) -> str:
         """The text without the secrets of a store."""
-        for settings in self.settings((id,)):
-            for hidden in (settings.access_key, settings.secret_key, settings.session_token):
-                text = text.replace(hidden.value, "***") if hidden is not None else text
-        return text
+        return _redact(self.settings((id,)), text)
+
+    def redact_all(self, text: str) -> str:
+        """The text without the secrets of any store."""
+        with self._lock:
+            held = [store.settings for store in self._stores.values()]
+        return _redact(held, text)
 
     def close(self) -> None:
         with self._lock:
             self._stores.clear()
+
+
+def _redact(stores: Iterable[S3Settings], text: str) -> str:
+    hidden = {
+        key.value
+        for store in stores
+        for key in (store.access_key, store.secret_key, store.session_token)
+        if key is not None
+    }
+    # One may be the beginning of another.
+    for value in sorted(hidden, key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
 
 
 def _connect(settings: S3Settings) -> fs.FileSystem:

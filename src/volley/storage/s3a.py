@@ -7,7 +7,7 @@
     required    settings that change what is read, with the values under which they do not
     unknown     every other setting that somebody has set: a reason
 
-A reason names settings, never their values: any of them may be a secret.
+A reason names settings and credential providers. It has no other value of a setting: any of them may be a secret.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ _DEFAULT_PROVIDERS = (
 )
 _CENTRAL = "s3.amazonaws.com"
 _REGION_OF_AWS = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?")
+_PUBLIC_REGION = re.compile(r"(?:af|ap|ca|eu|il|me|mx|sa|us)-(?!iso)[a-z-]+-\d+")
 # Most other servers take any region; S3A itself has used several.
 _REGION_ELSEWHERE = "us-east-1"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 0.001}
@@ -149,7 +150,7 @@ def map_settings(
     endpoint, region, tls = _place(merged)
     path_style = _boolean(merged, "path.style.access", default=False)
     if path_style and not endpoint:
-        endpoint = f"s3.{region}.amazonaws.com"
+        endpoint = _endpoint_in(region)
     if endpoint and ("." in bucket or _is_address(endpoint)):
         # The SDK has no host name for these.
         path_style = True
@@ -250,6 +251,16 @@ def _place(settings: Settings) -> tuple[str, str, bool]:
             raise Unmapped(f"{PREFIX}endpoint.region is not set")
         region = found[1] if found else _REGION_ELSEWHERE
     return endpoint, region, tls
+
+
+def _endpoint_in(region: str) -> str:
+    """The host that serves the buckets of a region of AWS by path."""
+    if region.startswith("cn-"):
+        return f"s3.{region}.amazonaws.com.cn"
+    if not _PUBLIC_REGION.fullmatch(region):
+        # The partitions of governments and of sovereign clouds have domains of their own.
+        raise Unmapped(f"{PREFIX}path.style.access in a region whose endpoint is not known")
+    return f"s3.{region}.amazonaws.com"
 
 
 def _is_address(endpoint: str) -> bool:

@@ -29,6 +29,7 @@ UPLOADED = re.compile(r"part-\d{5}-[0-9a-f-]{36}-\d{5}[.-]c\d{3,}\.[\w.]+$")
 """The names of objects that Volley uploads."""
 
 _ABANDONED = timedelta(days=1)
+# boto logs the headers of requests at level DEBUG, and a session token is one of them.
 _LOGGERS = ("botocore.auth", "botocore.endpoint", "botocore.parsers", "botocore.hooks")
 # The least that S3 takes for a part which is not the last, and what it takes of parts at most, set the limits.
 _PART_BYTES = 16 * 2**20
@@ -59,7 +60,30 @@ class Upload:
         return cls(found["key"], found["id"], tuple(found["etags"]), found["size_bytes"])
 
 
-_redacted: set[str] = set()
+@dataclass(frozen=True)
+class Folder:
+    """The folder that a write puts its objects in. It is never the root of a bucket."""
+
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def of(cls, url: str) -> Folder:
+        """The folder at `s3a://bucket/prefix`."""
+        bucket, _, prefix = url.partition("://")[2].partition("/")
+        return cls(bucket, prefix.rstrip("/"))
+
+    def key(self, name: str, partition: str = "") -> str:
+        """The key of an object in this folder, or in that of a partition below it."""
+        return "/".join(part for part in (self.prefix, partition, name) if part)
+
+
+def object_name(job: str, task: int, stream: int, number: int, suffix: str, partition: str = "") -> str:
+    """The name under which a write puts a file into its folder, the same as Spark's. `job` is the id of the write."""
+    separator = "." if partition else "-"
+    name = f"part-{task:05}-{job}-{stream:05}{separator}c{number:03}{suffix}"
+    assert UPLOADED.search(name), "an abandoned upload is known by its name"
+    return name
 
 
 class Uploads:
@@ -71,12 +95,14 @@ class Uploads:
         (settings,) = shared_stores().settings((store,)) or (None,)
         if settings is None:
             raise QueryError("the settings of an object store are not known here any more.")
-        if store not in _redacted:
-            _redacted.add(store)
-            for name in _LOGGERS:
-                logging.getLogger(name).addFilter(_Redaction(store))
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_redact_record)
         try:
-            self._client = _client(settings)
+            with self._errors(""):
+                self._client = s3_client(settings)
+        except ValueError:
+            # Without the cause, which may quote what somebody has put into the endpoint.
+            raise QueryError("boto3 does not accept the endpoint of an object store.") from None
         except ImportError as error:
             raise QueryError(
                 "writes to object stores need boto3, which is not installed.",
@@ -179,23 +205,18 @@ def _parts(source: Any, size_bytes: int) -> Iterator[bytes]:
         yield data
 
 
-class _Redaction(logging.Filter):
-    """boto logs the headers of requests at level DEBUG, and a session token is one of them."""
-
-    def __init__(self, store: str) -> None:
-        super().__init__()
-        self._store = store
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        redacted = shared_stores().redact(self._store, text)
-        if redacted != text:
-            record.msg, record.args = redacted, None
-        return True
+def _redact_record(record: logging.LogRecord) -> bool:
+    """A filter of loggers, one for all stores: a logger keeps it once, however often it is added."""
+    text = record.getMessage()
+    redacted = shared_stores().redact_all(text)
+    if redacted != text:
+        record.msg, record.args = redacted, None
+    return True
 
 
-def _client(settings: S3Settings) -> Any:
-    import boto3
+def s3_client(settings: S3Settings) -> Any:
+    """boto3's client for these settings and no others."""
+    from boto3.session import Session
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -203,7 +224,8 @@ def _client(settings: S3Settings) -> Any:
         return text.value if text is not None else None
 
     scheme = "https" if settings.tls else "http"
-    return boto3.client(
+    # `boto3.client` makes the session that all threads share, and is not safe to call from several of them.
+    return Session().client(
         "s3",
         region_name=settings.region,
         endpoint_url=f"{scheme}://{settings.endpoint}" if settings.endpoint else None,
@@ -211,6 +233,8 @@ def _client(settings: S3Settings) -> Any:
         aws_secret_access_key=shown(settings.secret_key),
         aws_session_token=shown(settings.session_token),
         config=Config(
+            # Those of environment variables and ~/.aws/config mean nothing to Spark's file system.
+            ignore_configured_endpoint_urls=True,
             connect_timeout=settings.connect_seconds,
             read_timeout=_SECONDS,
             retries={"mode": "standard", "total_max_attempts": settings.attempts},

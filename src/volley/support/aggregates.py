@@ -11,6 +11,9 @@ import pyarrow as pa
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import scalar
 from volley.plan.expressions import (
+    JVM_AGGREGATE,
+    JVM_AGGREGATES,
+    JVM_ORDERED_AGGREGATE,
     AggregateCall,
     AggregateMode,
     Attribute,
@@ -20,6 +23,7 @@ from volley.plan.expressions import (
     Scalar,
     SortKey,
     attribute_of,
+    class_of,
 )
 from volley.plan.nodes import (
     Aggregate,
@@ -60,13 +64,14 @@ from volley.plan.types import (
     is_number,
 )
 from volley.support.expressions import check_expression
+from volley.support.jvm_aggregates import ORDER_FREE_RESULTS, USER_DEFINED, shows_order
 from volley.support.operators import AGGREGATES, UNSPLITTABLE, is_unsplittable
 from volley.support.reasons import Reason, Unsupported
 
 
 def check_aggregate(node: Aggregate) -> Iterator[Unsupported]:
     for position, call in enumerate(node.calls):
-        name = call.function.function
+        name = class_of(call)
         yield from check_function(call.function, call.distinct)
         if is_unsplittable(call) and call.mode is AggregateMode.PARTIAL_MERGE:
             # Spark merges states in several steps here; ours aggregates rows in one step.
@@ -77,8 +82,8 @@ def check_aggregate(node: Aggregate) -> Iterator[Unsupported]:
 def _check_order(node: Aggregate, position: int) -> Iterator[Unsupported]:
     """Whether a result that depends on the order or the partitions of the rows is Spark's nevertheless."""
     call = node.calls[position]
-    name = call.function.function
-    match name:
+    name = class_of(call)
+    match call.function.function:
         case "First" | "Last" if call.mode.reads_rows and not _is_deterministic(node, call):
             if not has_input_order(node):
                 yield Unsupported(
@@ -97,6 +102,21 @@ def _check_order(node: Aggregate, position: int) -> Iterator[Unsupported]:
         case "Mode" if call.mode.reads_rows and call.function.option("reverseOpt") is None:
             if not _reads_little(node):
                 yield Unsupported(Reason.NONDETERMINISTIC, name, "among equally frequent values")
+        case function if function == JVM_AGGREGATE and call.mode.gives_values:
+            is_known = name not in ORDER_FREE_RESULTS or _reads_little(_node_over_rows(node))
+            if not is_known or shows_order(node, position):
+                yield Unsupported(Reason.NONDETERMINISTIC, name, "a sketch depends on Spark's partitions")
+        case function if function == JVM_ORDERED_AGGREGATE and call.mode.gives_values:
+            if name not in USER_DEFINED and not _is_one_state(node):
+                yield Unsupported(Reason.NONDETERMINISTIC, name, "it depends on Spark's partitions")
+
+
+def _is_one_state(node: Aggregate) -> bool:
+    """Whether Spark aggregates all rows of a group in one task, in a known order."""
+    rows = node if all(call.mode.reads_rows for call in node.calls) else node.child
+    if not isinstance(rows, Aggregate) or not all(call.mode.reads_rows for call in rows.calls):
+        return False
+    return _has_few_groups(rows)
 
 
 # The arguments of listagg: text, delimiter, then sort keys.
@@ -165,6 +185,8 @@ def _reads_little(node: Node) -> bool:
 
 def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
     """Check the function and the types of its arguments, in a group or in a window."""
+    if call.function in JVM_AGGREGATES:
+        return
     rule = AGGREGATES.get(call.function)
     if rule is None or rule.reason is not None:
         reason = rule.reason if rule is not None and rule.reason is not None else Reason.AGGREGATE

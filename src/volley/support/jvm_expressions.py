@@ -14,6 +14,10 @@ Several of them in one projection are one program, so that its rows cross once:
 
 Text is cast natively where it has a plain form, and by Spark's code elsewhere, row by row.
 
+An aggregate function without a native form is computed by Spark's code from the rows of each group:
+
+    hll_sketch_agg(a + b)                     ->   JvmAggregate[hll_sketch_agg](a, b)
+
 Where a branch must not be evaluated, native CASE, AND and OR guard such a part like any other that may fail.
 """
 
@@ -24,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from volley.plan.expressions import (
+    JVM_AGGREGATES,
     JVM_EXPRESSION,
     JVM_FIELD,
     AggregateCall,
@@ -43,7 +48,9 @@ from volley.plan.expressions import (
 from volley.plan.nodes import FileScan, Node, Project, SourceScan, Unknown, map_expressions
 from volley.plan.nodes import with_children as with_inputs
 from volley.plan.types import BINARY, BOOLEAN, STRING, StructField, StructType
+from volley.support.aggregates import check_function
 from volley.support.expressions import check_expression, check_itself
+from volley.support.jvm_aggregates import program_kind
 
 
 class Preparation(Protocol):
@@ -54,6 +61,9 @@ class Preparation(Protocol):
 
     def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> int | str:
         """The same for several expressions, whose values are the fields of a struct."""
+
+    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> int | str:
+        """The same for an aggregate function, which computes its values from groups of rows."""
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
         """The number of a program that will rarely run; None if there can be none. Equal keys have one number."""
@@ -74,7 +84,7 @@ def delegate_to_jvm(plan: Node, programs: Preparation, replaced: Callable[[Node,
 def delegated(expression: Expression) -> Iterator[Call]:
     """The parts of an expression that the JVM evaluates."""
     for part in walk(expression):
-        if isinstance(part, Call) and part.function == JVM_EXPRESSION:
+        if isinstance(part, Call) and (part.function == JVM_EXPRESSION or part.function in JVM_AGGREGATES):
             yield part
 
 
@@ -162,6 +172,8 @@ class _Delegation:
         native = all(is_native for _, is_native in parts)
         if not evaluated:
             return new, native
+        if isinstance(old, AggregateCall) and isinstance(new, AggregateCall):
+            return self._rewrite_aggregate(old, new, native)
         if not isinstance(old, Call):
             return new, native and check_itself(new) is None
         native = native and check_itself(new) is None
@@ -170,6 +182,16 @@ class _Delegation:
         if (call := self._delegate(old)) is not None:
             return call, True
         return new, native
+
+    def _rewrite_aggregate(
+        self, old: AggregateCall, new: AggregateCall, native: bool
+    ) -> tuple[Expression, bool]:
+        if native and not any(True for _ in check_function(new.function, new.distinct)):
+            return new, native
+        function = self._delegate_aggregate(old.function)
+        if function is None:
+            return new, native
+        return replace(new, function=function), not (new.filter and check_expression(new.filter))
 
     def _with_fallback(self, old: Call, new: Expression) -> Expression:
         """A cast of text with a program for the texts that have no plain form."""
@@ -189,7 +211,18 @@ class _Delegation:
         plan = self._subqueries[id(part.plan)][1]
         return part if plan is part.plan else replace(part, plan=plan)
 
-    def _delegate(self, call: Call) -> Call | None:
+    def _delegate_aggregate(self, call: Call) -> Call | None:
+        kind = program_kind(call)
+        source = self._source(call) if kind is not None else None
+        if kind is None or source is None or not source.read:
+            return None
+        number = self._programs.prepare_aggregate(call, source.read)
+        if isinstance(number, str):
+            return None
+        return Call(kind, source.arguments, call.type, None, (("program", number), ("name", call.function)))
+
+    def _source(self, call: Call) -> _Source | None:
+        """What a program for the call would read; None if there is something that is not carried natively."""
         if check_itself(Call(JVM_EXPRESSION, (_ANY_COLUMN,), call.type)) is not None:
             return None
         found: dict[tuple[type, int], Attribute | ScalarSubquery | InSubquery] = {}
@@ -201,13 +234,16 @@ class _Delegation:
         arguments = [self._rewrite(leaf) for leaf in read]
         if not all(native for _, native in arguments):
             return None
-        number = self._programs.prepare(call, read)
-        if isinstance(number, str):
+        return _Source(call, read, tuple(part for part, _ in arguments))
+
+    def _delegate(self, call: Call) -> Call | None:
+        source = self._source(call)
+        number = self._programs.prepare(call, source.read) if source is not None else ""
+        if source is None or isinstance(number, str):
             return None
-        found_natively = tuple(part for part, _ in arguments)
         options = (("program", number), ("name", call.function))
-        made = Call(JVM_EXPRESSION, found_natively or (_ANY_COLUMN,), call.type, None, options)
-        self._sources[made] = _Source(call, read, found_natively)
+        made = Call(JVM_EXPRESSION, source.arguments or (_ANY_COLUMN,), call.type, None, options)
+        self._sources[made] = source
         return made
 
 

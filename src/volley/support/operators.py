@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volley.plan.expressions import AggregateCall, Call, Expression, Literal
+from volley.plan.expressions import JVM_AGGREGATES, AggregateCall, Call, Expression, Literal
 from volley.plan.nodes import JoinKind
 from volley.plan.types import INTEGRAL, StructType
 from volley.support.reasons import Reason
@@ -51,6 +51,8 @@ OPERATORS: dict[str, Rule] = {
     "UnionExec": Rule("UNION ALL; columns correspond by position."),
     "ExpandExec": Rule("Rollup, cube, grouping sets, several distinct aggregates."),
     "WindowExec": Rule("See window functions."),
+    "MergingSessionsExec": Rule("session_window, found by window functions over the rows of a group."),
+    "UpdatingSessionsExec": Rule("session_window with distinct aggregates."),
     "WindowGroupLimitExec": Rule("Skipped: only an early filter, which the rank filter above repeats."),
     "ShuffleExchangeExec": Rule("Hash, range, round robin and single partitions."),
     "BroadcastExchangeExec": Rule("Computed once, read by every task."),
@@ -172,7 +174,7 @@ def is_unsplittable(call: AggregateCall) -> bool:
     """Whether the rows of a group must be in one task: the call has no state that tasks could exchange."""
     name = call.function.function
     is_nested = name in ("Min", "Max") and isinstance(call.type, StructType)
-    return name in UNSPLITTABLE or is_nested or bool(call.order_by)
+    return name in UNSPLITTABLE or name in JVM_AGGREGATES or is_nested or bool(call.order_by)
 
 
 WINDOWS: dict[str, Rule] = {

@@ -89,6 +89,7 @@ SQL_NAMES: dict[str, str] = {
     "BitAndAgg": "bit_and",
     "BitOrAgg": "bit_or",
     "BitXorAgg": "bit_xor",
+    "CountMinSketchAgg": "count_min_sketch",
     "CollectList": "collect_list",
     "CollectSet": "collect_set",
     "HyperLogLogPlusPlus": "approx_count_distinct",

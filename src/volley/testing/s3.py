@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pyarrow.fs as fs
 
+from volley.storage.registry import shared_stores
+from volley.storage.settings import Hidden, S3Settings
+
 KEYS = {"AWS_ACCESS_KEY_ID": "volley", "AWS_SECRET_ACCESS_KEY": "volley-secret"}
 """Environment variables for its clients."""
 
@@ -56,6 +59,20 @@ class Bucket:
             region="us-east-1",
             allow_bucket_creation=True,
         )
+
+    def add_store(self, port: int | None = None, attempts: int = 5) -> S3Settings:
+        """Let this process use the bucket by the id of a store, optionally through a proxy on `port`."""
+        store = S3Settings(
+            endpoint=f"127.0.0.1:{port or self.port}",
+            region="us-east-1",
+            tls=False,
+            virtual_hosted=False,
+            access_key=Hidden(KEYS["AWS_ACCESS_KEY_ID"]),
+            secret_key=Hidden(KEYS["AWS_SECRET_ACCESS_KEY"]),
+            attempts=attempts,
+        ).with_id()
+        shared_stores().add((store,))
+        return store
 
     def upload(self, source: Path, target: str) -> None:
         """Copy a file, or the files of a folder, to `target` in the bucket."""

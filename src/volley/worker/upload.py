@@ -11,7 +11,7 @@ from pathlib import Path
 from volley.errors import QueryError
 from volley.ids import AttemptId
 from volley.plan.nodes import UploadTarget, WriteFiles
-from volley.storage.uploads import UPLOADED, Upload, Uploads
+from volley.storage.uploads import Folder, Upload, Uploads, object_name
 from volley.worker.files import Written
 
 _log = logging.getLogger(__name__)
@@ -21,11 +21,10 @@ class Uploader:
     """The uploads of one attempt. Used by several threads."""
 
     def __init__(self, node: WriteFiles, target: UploadTarget, attempt: AttemptId) -> None:
-        bucket, _, prefix = node.directory.partition("://")[2].partition("/")
-        self._prefix = prefix.rstrip("/")
+        self._folder = Folder.of(node.directory)
         self._target = target
         self._task = attempt.task.task
-        self._uploads = Uploads(target.store, bucket)
+        self._uploads = Uploads(target.store, self._folder.bucket)
         self._lock = threading.Lock()
         self._made: list[Upload] = []
         self._ended = False
@@ -34,11 +33,10 @@ class Uploader:
         """Send a finished file and remove it here. Its name becomes the upload."""
         file = Path(written.file)
         stream, _, number = file.stem.split("-")
-        separator = "." if written.partition else "-"
-        name = f"part-{self._task:05}-{self._target.job}-{stream}{separator}c{number}{self._target.suffix}"
-        assert UPLOADED.search(name), "an abandoned upload is known by its name"
-        folders = [part for part in (self._prefix, written.partition) if part]
-        made = self._uploads.stage(file, "/".join((*folders, name)))
+        name = object_name(
+            self._target.job, self._task, int(stream), int(number), self._target.suffix, written.partition
+        )
+        made = self._uploads.stage(file, self._folder.key(name, written.partition))
         file.unlink()
         with self._lock:
             self._made.append(made)

@@ -66,6 +66,10 @@ class EngineProcess:
             )
         self._tree = ProcessTree(self._process.pid)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> EngineProcess:
         setup = self._setup
         request = {
