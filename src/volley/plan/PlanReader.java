@@ -117,12 +117,15 @@ public final class PlanReader {
         }
     }
 
-    /** Where each partition of a table lies, as a JSON list of paths. */
+    /** Where each partition of a table lies, as a JSON list of local paths and of URLs. */
     public String locations(scala.collection.Iterable partitions) {
         Text text = new Text().open('[');
         scala.collection.Iterator each = partitions.iterator();
         while (each.hasNext()) {
-            text.next().string(((CatalogTablePartition) each.next()).location().getPath());
+            java.net.URI place = ((CatalogTablePartition) each.next()).location();
+            boolean local = place.getScheme() == null || place.getScheme().equals("file");
+            text.next().string(local
+                    ? place.getPath() : place.getScheme() + "://" + place.getAuthority() + place.getPath());
         }
         return text.close(']').toString();
     }

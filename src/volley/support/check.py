@@ -146,8 +146,6 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_groups(node)
         case PythonGroupMap() | PythonAggregate():
             yield from _check_shared((*node.program.columns, *node.output))
-            if isinstance(node, PythonCoGroupMap):
-                yield from _check_shared(node.right_columns)
             yield from _check_groups(node)
         case PythonWindow():
             yield from _check_shared((*node.program.columns, *node.results))
