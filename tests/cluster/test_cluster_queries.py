@@ -25,7 +25,7 @@ SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1", **DISTRIBUTED_SETTINGS
 
 
 @pytest.mark.parametrize("query", SOME)
-def test_rows_are_sparks(
+def test_rows_are_sparks_at_the_known_cost(
     tpch: SparkSession, answers: Answers, costs: Costs, cluster: LocalCluster, query: str
 ) -> None:
     with conf(tpch, cluster.settings | SHUFFLED):
