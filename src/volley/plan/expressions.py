@@ -92,6 +92,10 @@ JVM_ORDERED_AGGREGATE = "JvmOrderedAggregate"
 JVM_AGGREGATES = frozenset({JVM_AGGREGATE, JVM_ORDERED_AGGREGATE})
 
 
+COLLECT_ROWS = "CollectRows"
+"""The function of an `AggregateCall` that lists all rows of a group, in any order."""
+
+
 class AggregateMode(StrEnum):
     """Which step of an aggregation a node does: rows to state, state to state, state to value, rows to value."""
 
