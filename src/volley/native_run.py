@@ -238,6 +238,7 @@ class NativeRun:
         token.on_fire(lambda: session_state.ended(query))
         try:
             session_state.started(query)
+            stores = _stores_of(graph)
             options = RunOptions(
                 token=token,
                 timeout_seconds=self._config.timeout_seconds,
@@ -250,7 +251,7 @@ class NativeRun:
                 settings=options_to_send(self._config),
                 # Sorting both sides costs more than dividing them, if the query is not divided yet.
                 sorts_joins=self._division > 1 or len(graph.stages) - len(graph.subqueries) > 1,
-                stores=shared_stores().settings(_stores_of(graph)),
+                stores=(lambda: shared_stores().renewed_settings(stores)) if stores else None,
                 holds_result=holds_result,
             )
             return begin(graph, transport, options)

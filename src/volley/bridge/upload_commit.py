@@ -49,6 +49,8 @@ class UploadStaging:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if error is not None:
+                self._uploads = Uploads(self.store, self._folder.bucket)
             self._uploads.abort_job(f"{self._folder.prefix}/", self.job)
         except QueryError as failure:
             _log.warning("uploads of a write could not be aborted: %s", failure)
@@ -66,6 +68,8 @@ class UploadStaging:
         marker = self._folder.key(_SUCCESS)
         unmarked = False
         try:
+            # With credentials of now: the query may have taken longer than those of its start are valid.
+            self._uploads = Uploads(self.store, self._folder.bucket)
             old = self._old(replaces)
             if old and mark_success and marker in self._uploads.keys(marker):
                 self._uploads.delete(marker)

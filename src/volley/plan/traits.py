@@ -65,6 +65,7 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.types import FRACTIONAL
@@ -296,6 +297,16 @@ def _python_window(node: PythonWindow) -> Traits:
     )
 
 
+def _python_table(node: PythonTable) -> Traits:
+    # It may return anything, and is not deterministic unless it says so.
+    return Traits(
+        evaluates=(*node.grouping, *node.order, *node.arguments),
+        together=node.grouping or (() if node.single else None),
+        sorts_input=bool(node.grouping),
+        is_work=True,
+    )
+
+
 def _exchange(node: Exchange) -> Traits:
     return Traits(
         evaluates=(*node.keys, *node.order),
@@ -362,6 +373,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     PythonCoGroupMap: _python_groups,
     PythonAggregate: _python_groups,
     PythonWindow: _python_window,
+    PythonTable: _python_table,
     Exchange: _exchange,
     WriteFiles: _write,
     Join: _join,

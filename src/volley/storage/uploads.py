@@ -94,7 +94,7 @@ class Uploads:
     def __init__(self, store: str, bucket: str) -> None:
         self._store = store
         self._bucket = bucket
-        (settings,) = shared_stores().settings((store,)) or (None,)
+        (settings,) = shared_stores().renewed_settings((store,)) or (None,)
         if settings is None:
             raise QueryError("the settings of an object store are not known here any more.")
         for name in _LOGGERS:

@@ -42,13 +42,14 @@ from volley.plan.expressions import (
     WindowCall,
     children,
     conjuncts,
+    struct_of,
     transform,
     walk,
     with_children,
 )
 from volley.plan.nodes import FileScan, Node, Project, SourceScan, Unknown, map_expressions
 from volley.plan.nodes import with_children as with_inputs
-from volley.plan.types import BINARY, BOOLEAN, STRING, StructField, StructType
+from volley.plan.types import BINARY, BOOLEAN, STRING
 from volley.support.aggregates import check_function
 from volley.support.expressions import check_expression, check_itself
 from volley.support.jvm_aggregates import program_kind
@@ -131,11 +132,10 @@ class _Delegation:
         )
         if isinstance(number, str):
             return node
-        fields = [StructField(f"f{place}", call.type, True) for place, call in enumerate(calls)]
         whole = Call(
             JVM_EXPRESSION,
             tuple(argument for _, argument in found.values()) or (_ANY_COLUMN,),
-            StructType(tuple(fields)),
+            struct_of(calls),
             None,
             (("program", number), ("name", ", ".join(source.call.function for source in sources))),
         )
