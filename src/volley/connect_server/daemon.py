@@ -92,7 +92,7 @@ class ConnectServer:
         return self._stopped.is_set()
 
     def drain(self, hurry: threading.Event) -> None:
-        """Accept no more calls, and let those that run come to an end."""
+        """Refuse new calls, and wait for those that run."""
         ended = self._server.stop(self._settings.drain_seconds)
         while not ended.wait(0.1):
             if hurry.is_set():
@@ -142,7 +142,7 @@ class ConnectServer:
 
 
 class ConnectDaemon:
-    """A process of its own for a server, which ends with its Spark."""
+    """A server in a process of its own, which ends when Spark's JVM does."""
 
     def __init__(self, spark: SparkSession, server: ConnectServer) -> None:
         self._spark = spark
@@ -157,7 +157,7 @@ class ConnectDaemon:
     def close(self) -> None:
         self._server.close()
         self._spark.stop()
-        # It ends when nothing holds its standard input any more.
+        # The JVM ends when its standard input is closed.
         self._java.stdin.close()
         self._java.wait()
 
@@ -169,7 +169,7 @@ class ConnectDaemon:
 
 
 def _credentials(security: Security, require_client_certificate: bool) -> Any:
-    """Those of a server with TLS; None without."""
+    """The gRPC credentials of a server with TLS; None without TLS."""
     tls = security.tls
     if require_client_certificate and (tls is None or tls.ca is None):
         raise ConfigError("mutual TLS needs the CA that signs the certificates of clients.")
