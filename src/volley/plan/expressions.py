@@ -79,7 +79,7 @@ class Call:
 
 JVM_EXPRESSION = "JvmExpression"
 """The function of a `Call` that Spark's own code evaluates. Its option `program` is a number of `volley.jvm`, and
-`name` the Catalyst class at the top of what it stands for, or several of them."""
+`name` the Catalyst class at the top of what it stands for, or several of them; `inside` are those below it, if any."""
 JVM_FIELD = "JvmField"
 """One of several values that a `JvmExpression` computes together, by the option `ordinal`."""
 JVM_AGGREGATE = "JvmAggregate"

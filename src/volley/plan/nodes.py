@@ -9,7 +9,7 @@ A node produces the columns of its `output`, identified by Catalyst's ids. Nodes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import is_, is_not
@@ -351,6 +351,37 @@ class Union:
 
 
 @dataclass(frozen=True)
+class Recursion:
+    """A recursive query: the rows of `anchor`, then those of `step` over the rows of the step before, until there are
+    none.
+
+    The driver runs it before the plan around it. Of at least `limit` rows it need not find more. Beyond `level_limit`
+    steps or `row_limit` rows Spark raises an error. `programs` keeps what the JVM evaluates in its plans.
+    """
+
+    output: tuple[Attribute, ...]
+    anchor: Node
+    step: Node
+    limit: int | None
+    level_limit: int | None
+    row_limit: int | None
+    programs: tuple[object, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.anchor, self.step)
+
+
+@dataclass(frozen=True)
+class RecursionInput:
+    """The rows of the step before, in the step of a `Recursion`."""
+
+    output: tuple[Attribute, ...]
+
+    children = ()
+
+
+@dataclass(frozen=True)
 class Unknown:
     """An operator without a native form, kept so that explain can name it."""
 
@@ -394,6 +425,8 @@ Node = (
     | WriteFiles
     | Join
     | Union
+    | Recursion
+    | RecursionInput
     | Unknown
 )
 
@@ -412,6 +445,8 @@ def with_children(node: Node, children: tuple[Node, ...]) -> Node:
     match node:
         case Join():
             return replace(node, left=children[0], right=children[1])
+        case Recursion():
+            return replace(node, anchor=children[0], step=children[1])
         case Union() | Unknown():
             return replace(node, inputs=children)
         case _:
@@ -429,18 +464,18 @@ def transform(node: Node, change: Callable[[Node], Node]) -> Node:
 def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> Node:
     """The node with `change` applied to each of its own expressions; children are not changed."""
     changes: dict[str, Any] = {}
-    for field in fields(node):
-        value = getattr(node, field.name)
+    for part in fields(node):
+        value = getattr(node, part.name)
         changed = _map_field(value, change)
         if changed is not value:
-            changes[field.name] = changed
+            changes[part.name] = changed
     return replace(node, **changes) if changes else node
 
 
 def expressions(node: Node) -> Iterator[Expression]:
     """Every expression of the node itself, including its columns."""
-    for field in fields(node):
-        yield from _field_expressions(getattr(node, field.name))
+    for part in fields(node):
+        yield from _field_expressions(getattr(node, part.name))
 
 
 def _map_field(value: object, change: Callable[[Expression], Expression]) -> object:

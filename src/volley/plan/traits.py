@@ -47,6 +47,8 @@ from volley.plan.nodes import (
     OneRow,
     Project,
     Range,
+    Recursion,
+    RecursionInput,
     Sort,
     SourceScan,
     StageInput,
@@ -340,6 +342,11 @@ def _union(node: Union) -> Traits:
     return Traits(together=None, repeatable=True, needs_order=False)
 
 
+def _recursion(node: Recursion) -> Traits:
+    # Its rows are in the plan before that runs.
+    return Traits(together=None, repeatable=True, needs_order=False)
+
+
 TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     FileScan: _leaf,
     SourceScan: _leaf,
@@ -350,6 +357,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     Range: _leaf,
     OneRow: _leaf,
     StageInput: _leaf,
+    RecursionInput: _leaf,
     Project: _project,
     Filter: _filter,
     Aggregate: _aggregate,
@@ -370,6 +378,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     WriteFiles: _write,
     Join: _join,
     Union: _union,
+    Recursion: _recursion,
     Unknown: unknown,
 }
 

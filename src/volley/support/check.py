@@ -20,6 +20,8 @@ from volley.plan.nodes import (
     LocalRows,
     Node,
     Range,
+    Recursion,
+    RecursionInput,
     Sort,
     SourceScan,
     StageInput,
@@ -135,7 +137,7 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_shared(node.output)
         case CachedRows():
             yield from _check_shared(node.output)
-        case LocalRows() | Range() | StageInput():
+        case LocalRows() | Range() | StageInput() | Recursion() | RecursionInput():
             yield from _check_types(node.output)
         case PythonEval():
             yield from _check_shared((*node.program.columns, *node.results))

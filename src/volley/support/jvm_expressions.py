@@ -37,6 +37,7 @@ from volley.plan.expressions import (
     Expression,
     InSubquery,
     Literal,
+    Scalar,
     ScalarSubquery,
     WindowCall,
     children,
@@ -241,7 +242,9 @@ class _Delegation:
         number = self._programs.prepare(call, source.read) if source is not None else ""
         if source is None or isinstance(number, str):
             return None
-        options = (("program", number), ("name", call.function))
+        options: tuple[tuple[str, Scalar], ...] = (("program", number), ("name", call.function))
+        if inside := [part.function for part in walk(call) if isinstance(part, Call) and part is not call]:
+            options = (*options, ("inside", ", ".join(inside)))
         made = Call(JVM_EXPRESSION, source.arguments or (_ANY_COLUMN,), call.type, None, options)
         self._sources[made] = source
         return made

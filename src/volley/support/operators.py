@@ -62,6 +62,7 @@ OPERATORS: dict[str, Rule] = {
     "BroadcastNestedLoopJoinExec": Rule("See joins."),
     "CartesianProductExec": Rule("Runs as a cross join."),
     "GenerateExec": Rule("See generators."),
+    "UnionLoopExec": Rule("WITH RECURSIVE, step by step from the driver."),
     "SampleExec": Rule(
         "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC
     ),
