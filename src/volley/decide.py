@@ -345,11 +345,15 @@ class Decider:
         """The decision with plans that workers in other processes can run; Spark's where one of them cannot."""
         if decision.plan is None or not self._deployment.is_remote:
             return decision
+
+        def convert(plan: Node) -> Node:
+            return make_plan_portable(plan, lambda: self._deployment.runs_python)
+
         try:
-            inputs = tuple(item.change_plans(make_plan_portable) for item in decision.inputs)
+            inputs = tuple(item.change_plans(convert) for item in decision.inputs)
             if isinstance(decision.plan, SparkPart):
-                return replace(decision, plan=decision.plan.change_plans(make_plan_portable), inputs=inputs)
-            return replace(decision, plan=make_plan_portable(decision.plan), inputs=inputs)
+                return replace(decision, plan=decision.plan.change_plans(convert), inputs=inputs)
+            return replace(decision, plan=convert(decision.plan), inputs=inputs)
         except NotPortable as error:
             reason = Unsupported(Reason.DATA_SOURCE, self._what, error.message)
             return replace(

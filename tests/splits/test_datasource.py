@@ -230,16 +230,38 @@ class TestDaemons:
                 spark, "select split, count(*), sum(id) from numbers where id % 3 = 0 group by split"
             )
 
-    def test_a_class_of_the_program_itself_is_left_to_spark(
+    def test_a_class_of_the_program_itself_is_sent_to_workers_that_may_run_code(
         self, spark: SparkSession, cluster: LocalCluster
     ) -> None:
-        class Mine(Numbers):
+        class Part(InputPartition):
+            """Not plain, either."""
+
+        class MyReader(DataSourceReader):
+            def partitions(self) -> list[InputPartition]:
+                return [Part(range(10 * number, 10 * number + 10)) for number in range(3)]
+
+            def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+                assert type(partition).__name__ == "Part"
+                return iter([(number,) for number in partition.value])
+
+        class Mine(DataSource):
             @classmethod
             def name(cls) -> str:
                 return "mine"
 
+            def schema(self) -> str:
+                return "id bigint"
+
+            def reader(self, schema: Any) -> MyReader:
+                return MyReader()
+
         with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS):
-            registered(spark, Mine, splits=3)
+            registered(spark, Mine)
+            assert_same_rows(spark, "select id % 7, count(*), sum(id) from mine group by id % 7")
+
+        # Its owner, or the session, does not want that.
+        without = {"spark.volley.pythonFunctions": "false"}
+        with conf(spark, cluster.settings | DISTRIBUTED_SETTINGS | without):
             assert spark.sql("select id from mine").count() == 30
             explanation = volley.explain(spark.table("mine"))
             assert str(explanation).startswith("Spark runs this query: 2 of 2 operators (100%) are native")
@@ -324,17 +346,17 @@ def test_a_source_is_told_of_the_columns_that_are_read_and_no_others() -> None:
 class TestReferences:
     def test_partitions_are_sent_as_plain_json(self) -> None:
         partition = NumbersPartition(1, 2, 3, 4)
-        assert decode(encode(partition, here=False), here=False) == partition
+        assert decode(encode(partition, pickles=False), pickles=False) == partition
         value = InputPartition(
             {"a": (1, [None, 1.5, True]), "b": b"\x00", "c": Decimal("1.20"), "d": datetime.date(2024, 2, 29)}
         )
-        assert decode(encode(value, here=False), here=False).value == value.value
+        assert decode(encode(value, pickles=False), pickles=False).value == value.value
         with pytest.raises(NotPortable, match="object"):
-            encode(InputPartition(object()), here=False)
+            encode(InputPartition(object()), pickles=False)
 
     def test_a_peer_can_name_nothing_but_partitions_and_sources(self) -> None:
         with pytest.raises(NotPortable):
-            decode(b'{"class": "subprocess:Popen", "fields": {}}', here=False)
+            decode(b'{"class": "subprocess:Popen", "fields": {}}', pickles=False)
         schema = '{\\"type\\": \\"struct\\", \\"fields\\": []}'
         words = '{"class": "subprocess:Popen", "options": {}, "schema": "' + schema + '"}'
         with pytest.raises(NotPortable):

@@ -87,6 +87,6 @@ def test_the_bases_themselves_are_declared() -> None:
 @pytest.mark.parametrize("name", ["peer_package.sources:Other", "peer_package:x", "subprocess:Popen"])
 def test_a_partition_of_another_class_is_refused_and_its_module_not_imported(name: str) -> None:
     with pytest.raises(NotPortable, match="InputPartition"):
-        decode(json.dumps({"class": name, "fields": {}}).encode(), here=False)
+        decode(json.dumps({"class": name, "fields": {}}).encode(), pickles=False)
     assert "peer_package" not in sys.modules
     assert not hasattr(sys, "peer_ran_this")

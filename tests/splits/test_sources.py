@@ -246,7 +246,7 @@ class TestIceberg:
 
         reader = source.reader(source.schema())
         # As they would travel to a daemon.
-        partitions = [decode(encode(found, here=False), here=False) for found in reader.discover()]
+        partitions = [decode(encode(found, pickles=False), pickles=False) for found in reader.discover()]
         return sorted(
             value for found in partitions for batch in reader.read(found) for value in batch["id"].to_pylist()
         )

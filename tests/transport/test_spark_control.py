@@ -207,7 +207,7 @@ class TestWorker:
         for number in range(3):
             want = driver.next_want()
             assert (want.attempt, want.after) == (THEIRS, number)
-            payload = encode_partition(NumbersPartition(number, number * 10, 10), here=False)
+            payload = encode_partition(NumbersPartition(number, number * 10, 10), pickles=False)
             driver.give(SplitBatch(THEIRS, 0, number, (payload,), number + 1, over=number == 2))
         ended = self.outcome(driver, attempt)
         assert isinstance(ended, TaskDone)

@@ -26,10 +26,11 @@ from volley.cli.worker import worker
 from volley.cluster import LocalCluster
 from volley.errors import QueryCancelled
 from volley.ids import AttemptId, QueryId, StageId, TaskId
-from volley.plan.nodes import OneRow
+from volley.plan.nodes import FeedInput, Limit, Node, OneRow, SourceScan
 from volley.plan.python_nodes import EvalType, PythonCall, PythonEval, PythonProcess, PythonProgram
 from volley.rpc.messages import Failure, TaskFailure, TaskSpec
 from volley.shuffle.memory import MemoryStore
+from volley.splits.datasource import CODE
 from volley.testing.rows import assert_same_rows
 from volley.worker.slots import Slots
 
@@ -273,16 +274,17 @@ def test_a_worker_runs_functions_only_if_its_owner_said_so() -> None:
     process = PythonProcess("app", "no-such-python", "3.11", (), "", (), (), None, True)
     program = PythonProgram(EvalType.ARROW_BATCHED, (PythonCall("f", (b"",), ()),), (), (), 10, 0, process)
     attempt = AttemptId(TaskId(StageId(QueryId.new(), 0), 0), 0)
-    task = TaskSpec(attempt, PythonEval(program, (), (), OneRow()), None, False, ())
+    sent_source = FeedInput(0, SourceScan("mine", f"{CODE}3.11::", (), ()))
 
-    async def outcome() -> object:
+    async def outcome(plan: Node) -> object:
         slots = Slots("w", 1, 1, MemoryStore("w"), runs_python=False)
         assert slots.reserve(attempt)
-        return await slots.start(task).done()
+        return await slots.start(TaskSpec(attempt, plan, None, False, ())).done()
 
-    failure = asyncio.run(outcome())
-    assert isinstance(failure, TaskFailure)
-    assert (failure.failure, "does not run Python functions" in failure.message) == (Failure.DATA, True)
+    for plan in (PythonEval(program, (), (), OneRow()), Limit(1, 0, True, sent_source)):
+        failure = asyncio.run(outcome(plan))
+        assert isinstance(failure, TaskFailure)
+        assert (failure.failure, "does not run Python functions" in failure.message) == (Failure.DATA, True)
     refused = CliRunner().invoke(worker, ["--python-functions", "--no-token"])
     assert (refused.exit_code, "needs a token" in refused.output) == (2, True)
 

@@ -20,16 +20,19 @@ The `reader` of a `SourceScan` says how a process gets the source:
 
     here:<digest>:<schema>                     an object in this process, for a driver with in-process workers
     {"class": "module:name", "options": ...}   a class that every worker imports; no code is sent
+    code:<Python>:<pickle>:<schema>            an object with its class, for workers whose owners let them run code
 
-Partitions are pickled if they stay in the process, and sent as plain JSON if they leave it.
+Partitions are sent as plain JSON if workers import the class, and pickled otherwise.
 """
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import pickle
-from collections.abc import AsyncIterator, Iterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +41,7 @@ import pyarrow as pa
 from volley.errors import DataError, QueryError, VolleyError
 from volley.plan.expressions import Expression
 from volley.plan.local_registry import lookup
-from volley.plan.nodes import HERE, Node, SourceScan, transform
+from volley.plan.nodes import HERE, FeedInput, Node, SourceScan, transform, walk
 from volley.plan.subqueries import with_subqueries
 from volley.spark_versions.arrow import arrow_schema
 from volley.splits.conditions import push_down
@@ -51,6 +54,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ROWS_PER_BATCH = 10_000
+# It is part of every task that reads the source.
+_MAX_CODE_BYTES = 2**20
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+CODE = "code:"
+"""The beginning of a reference to a source that is sent with its class."""
 
 
 class NotPortable(QueryError):
@@ -62,10 +70,35 @@ class NotPortable(QueryError):
 # ---------------------------------------------------------------------------------------- references
 
 
-def make_portable(reference: str) -> str:
-    """Convert a reference for use in other processes. Raises NotPortable, with the reason, if that is impossible."""
+def make_portable(reference: str, may_send_code: Callable[[], bool] = lambda: False) -> str:
+    """Convert a reference for use in other processes. Raises NotPortable, with the reason, if that is impossible.
+
+    A class that workers cannot import is sent by value if they may run code.
+    """
     if not reference.startswith(HERE):
         return reference
+    try:
+        return _name_class(reference)
+    except NotPortable:
+        if not may_send_code():
+            raise
+    digest, _, schema = reference.removeprefix(HERE).partition(":")
+    pickled = lookup(digest) or b""
+    if not 0 < len(pickled) <= _MAX_CODE_BYTES:
+        raise NotPortable(f"the source has {len(pickled)} bytes, which is too much to send to workers")
+    return f"{CODE}{_PYTHON}:{base64.b64encode(pickled).decode()}:{schema}"
+
+
+def sends_code(plan: Node) -> bool:
+    """Whether a plan of a peer has a data source that is sent by value, also in what runs on each split."""
+    return any(
+        (isinstance(node, SourceScan) and node.reader.startswith(CODE))
+        or (isinstance(node, FeedInput) and sends_code(node.plan))
+        for node in walk(plan)
+    )
+
+
+def _name_class(reference: str) -> str:
     from pyspark.sql.datasource import DataSource
 
     source, schema = _open(reference)
@@ -85,13 +118,15 @@ def make_portable(reference: str) -> str:
     return json.dumps(description | {"schema": schema.json()}, sort_keys=True)
 
 
-def make_plan_portable(plan: Node) -> Node:
+def make_plan_portable(plan: Node, may_send_code: Callable[[], bool] = lambda: False) -> Node:
     """Make all data sources of a plan usable in other processes. Raises NotPortable if one cannot be."""
 
     def convert(node: Node) -> Node:
-        return replace(node, reader=make_portable(node.reader)) if isinstance(node, SourceScan) else node
+        if not isinstance(node, SourceScan):
+            return node
+        return replace(node, reader=make_portable(node.reader, may_send_code))
 
-    return with_subqueries(transform(plan, convert), make_plan_portable)
+    return with_subqueries(transform(plan, convert), lambda below: make_plan_portable(below, may_send_code))
 
 
 def _open(reference: str) -> tuple[DataSource, StructType]:
@@ -107,6 +142,13 @@ def _open(reference: str) -> tuple[DataSource, StructType]:
             )
         # Safe to unpickle: the driver's own program pickled it, and Spark's planner does the same.
         return pickle.loads(pickled), StructType.fromJson(json.loads(schema))
+    if reference.startswith(CODE):
+        # The worker has checked that its owner lets it run code (`sends_code`).
+        python, _, rest = reference.removeprefix(CODE).partition(":")
+        if python != _PYTHON:
+            raise DataError(f"the source was sent by Python {python}, and this is Python {_PYTHON}.")
+        code, _, schema = rest.partition(":")
+        return pickle.loads(base64.b64decode(code)), StructType.fromJson(json.loads(schema))
     words = json.loads(reference)
     kind = _import_class(words["class"], DataSource)
     return kind(words["options"]), StructType.fromJson(json.loads(words["schema"]))
@@ -188,7 +230,7 @@ class DataSourceSplits:
         self._found += 1
         self._found_bytes += size_bytes or 0
         return Split(
-            encode(partition, self._reference.startswith(HERE)),
+            encode(partition, self._reference.startswith((HERE, CODE))),
             size_bytes,
             tuple(getattr(partition, "hosts", ())),
         )
@@ -219,7 +261,7 @@ class DataSourceRows:
     """A `SplitReader` that calls the data source's reader and checks its rows as Spark does."""
 
     def __init__(self, scan: SourceScan) -> None:
-        self._here = scan.reader.startswith(HERE)
+        self._pickles = scan.reader.startswith((HERE, CODE))
         try:
             self._source, self._schema = _open(scan.reader)
             self._reader = _make_reader(self._source, self._schema)
@@ -235,7 +277,7 @@ class DataSourceRows:
         # Use Spark's own conversion and checks: batches pass through, rows are converted.
         from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
-        partition = decode(split, self._here)
+        partition = decode(split, self._pickles)
         try:
             rows = self._reader.read(partition)
             if not isinstance(rows, Iterator):
@@ -253,8 +295,8 @@ class DataSourceRows:
 # ---------------------------------------------------------------------------------------- partitions
 
 
-def encode(partition: InputPartition, here: bool) -> bytes:
-    if here:
+def encode(partition: InputPartition, pickles: bool) -> bytes:
+    if pickles:
         from pyspark import cloudpickle
 
         pickled: bytes = cloudpickle.dumps(partition)  # type: ignore[no-untyped-call]  # it has no types
@@ -273,10 +315,10 @@ def encode(partition: InputPartition, here: bool) -> bytes:
     return json.dumps({"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}).encode()
 
 
-def decode(payload: bytes, here: bool) -> InputPartition:
+def decode(payload: bytes, pickles: bool) -> InputPartition:
     from pyspark.sql.datasource import InputPartition
 
-    if here:
+    if pickles:
         partition: InputPartition = pickle.loads(payload)
         return partition
     words = json.loads(payload)

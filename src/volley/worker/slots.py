@@ -29,6 +29,7 @@ from volley.plan.python_nodes import PythonNode
 from volley.rpc.control import NOT_RESERVED
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
+from volley.splits.datasource import sends_code
 from volley.stages.graph import result_schema
 from volley.worker.fragment import Running
 from volley.worker.listeners import tell_ended, tell_started
@@ -295,8 +296,11 @@ class Attempt:
         self._running = running
 
     def _check_python(self) -> None:
-        # A plan carries pickled functions, which are code: only the owner of a worker lets it run code.
-        if not self._runs_python and any(isinstance(node, PythonNode) for node in walk(self._spec.plan)):
+        # A plan carries pickled functions and sources, which are code: only the owner of a worker lets it run code.
+        if self._runs_python:
+            return
+        plan = self._spec.plan
+        if sends_code(plan) or any(isinstance(node, PythonNode) for node in walk(plan)):
             raise DataError("this worker does not run Python functions.")
 
     async def _give(self, batch: pa.RecordBatch) -> None:
