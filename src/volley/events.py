@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from volley.fields import Count, Seconds
 from volley.ids import AttemptId, QueryId, StageId
@@ -79,13 +80,47 @@ class OperatorMetrics:
     values: tuple[tuple[str, int], ...]
 
 
+class Distance(StrEnum):
+    """From where a task read exchanged rows: from its own process, from another one on its host, or from elsewhere."""
+
+    LOCAL = "local"
+    HOST = "host"
+    REMOTE = "remote"
+
+
+LATENCY_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Upper bounds in seconds of the buckets of `FetchMetrics.latencies`; the last bucket has none."""
+
+
+@dataclass(frozen=True)
+class FetchMetrics:
+    """What a task read of the output of `stage`, by distance, in bytes of rows; `transferred_bytes` as they came.
+
+    Its streams waited `wait_seconds` for it, all together. `latencies` counts requests by the time to their first
+    answer.
+    """
+
+    stage: Count
+    local_bytes: Count = 0
+    host_bytes: Count = 0
+    remote_bytes: Count = 0
+    transferred_bytes: Count = 0
+    wait_seconds: Seconds = 0.0
+    retries: Count = 0
+    latencies: tuple[Count, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
+    max_latency_seconds: Seconds = 0.0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.local_bytes + self.host_bytes + self.remote_bytes
+
+
 @dataclass(frozen=True)
 class TaskMetrics:
     """The metrics of a task. Its worker creates them, and the report shows them unchanged.
 
     `rows` and `size_bytes` measure its output. `shuffle_spilled_bytes` of these did not fit into the memory of the
-    shuffle store. `fetched_bytes` were read from other stages, and its streams waited `fetch_wait_seconds` for them,
-    all together.
+    shuffle store. `fetches` is what it read of the output of other stages, one for each.
     """
 
     rows: Count
@@ -93,8 +128,15 @@ class TaskMetrics:
     seconds: Seconds
     operators: tuple[OperatorMetrics, ...] = ()
     shuffle_spilled_bytes: Count = 0
-    fetched_bytes: Count = 0
-    fetch_wait_seconds: Seconds = 0.0
+    fetches: tuple[FetchMetrics, ...] = ()
+
+    @property
+    def fetched_bytes(self) -> int:
+        return sum(fetch.size_bytes for fetch in self.fetches)
+
+    @property
+    def fetch_wait_seconds(self) -> float:
+        return sum(fetch.wait_seconds for fetch in self.fetches)
 
     @property
     def operator_spilled_bytes(self) -> int:

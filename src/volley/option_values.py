@@ -73,12 +73,3 @@ def bytes_or_zero(text: str) -> int:
 
 def bytes_or_auto(text: str) -> int | None:
     return None if text.lower() == "auto" else bytes_or_zero(text)
-
-
-def parse_addresses(text: str) -> tuple[str, ...]:
-    """Parse host:port,... without duplicates."""
-    addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for address in addresses:
-        if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):\d{1,5}", address):
-            raise ValueError(f"expected host:port,...; {address!r} is not host:port")
-    return addresses

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from volley.membership import parse_members
 from volley.option_values import (
     at_least,
     boolean,
@@ -15,7 +16,6 @@ from volley.option_values import (
     choice,
     days,
     optional_port,
-    parse_addresses,
     parse_bytes,
     port,
     seconds,
@@ -25,6 +25,7 @@ from volley.option_values import (
 from volley.plugins import parse_store, parse_transport
 
 PREFIX = "spark.volley."
+SHUFFLE_SERVERS = PREFIX + "shuffle.service"
 PLUGIN_PREFIX = PREFIX + "plugin."
 """Options below it belong to plug-ins, which read them themselves."""
 
@@ -80,7 +81,12 @@ OPTIONS: tuple[Option, ...] = (
         parse_transport,
     ),
     Option(
-        "workers", "addresses", "", "Transport flight: the worker daemons, host:port,...", parse_addresses
+        "workers",
+        "addresses",
+        "",
+        "Transport flight: the worker daemons, as host:port, dns:name:port (all addresses of a name) or file:/path (a"
+        " host:port a line), ... Names and files are looked up again while queries run.",
+        parse_members,
     ),
     Option(
         "worker.timeoutSeconds",
@@ -143,8 +149,9 @@ OPTIONS: tuple[Option, ...] = (
         "shuffle.service",
         "addresses",
         "",
-        "Store service: the shuffle servers, host:port,... " + _FIXED,
-        parse_addresses,
+        "Store service: the shuffle servers, as host:port, dns:name:port or file:/path, ... Names and files are looked"
+        " up for each query. " + _FIXED,
+        parse_members,
     ),
     Option(
         "shuffle.replicas",

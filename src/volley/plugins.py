@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the transports, shuffle stores and data sources of other packages.
+"""Finds the transports, shuffle stores, data sources and task listeners of other packages.
 
 A package declares them as entry points:
 
@@ -41,7 +41,8 @@ class Kind:
 TRANSPORTS = Kind("transport", "volley.transports", ("local", "flight", "spark"), version=1)
 STORES = Kind("shuffle store", "volley.shuffle_stores", ("memory", "service"), version=1)
 SOURCES = Kind("data source", "volley.sources", (), version=1)
-KINDS = (TRANSPORTS, STORES, SOURCES)
+LISTENERS = Kind("task listener", "volley.task_listeners", (), version=1)
+KINDS = (TRANSPORTS, STORES, SOURCES, LISTENERS)
 
 
 @dataclass(frozen=True)

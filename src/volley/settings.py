@@ -8,7 +8,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.config import read_enabled
 from volley.connect.local_server import classic_session
-from volley.options import PREFIX
+from volley.membership import resolve_option
+from volley.options import PREFIX, SHUFFLE_SERVERS
 
 ENABLED = PREFIX + "enabled"
 SEAM = "_volley_seam"
@@ -16,14 +17,19 @@ SEAM = "_volley_seam"
 
 
 def settings(spark: SparkSession) -> dict[str, str]:
-    """Volley's options that are set on this session."""
-    return {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+    """Volley's options that are set on this session, with the shuffle servers of this moment.
+
+    A query keeps to them: its driver and its workers must agree on the servers.
+    """
+    found = {key: value for key, value in explicit_settings(spark).items() if key.startswith(PREFIX)}
+    return resolve_option(found, SHUFFLE_SERVERS)
 
 
 def explicit_settings(spark: SparkSession) -> dict[str, str]:
     """All options that are set on this session, in one call to the JVM: a Java map costs several per entry."""
     separator = "\x01"
-    text = classic_session(spark)._jsparkSession.conf().getAll().mkString(separator)
+    # PySpark keeps the JVM's configuration of a session.
+    text = classic_session(spark).conf._jconf.getAll().mkString(separator)
     pairs = (entry.partition(" -> ") for entry in text.split(separator))
     return {key: value for key, _, value in pairs}
 

@@ -22,7 +22,8 @@ from volley.events import EventLog, StageRolledBack, TaskFailed
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.loop import shared_loop
 from volley.observe.stages import stage_reports
-from volley.plan.nodes import Aggregate, Node, Partitioning
+from volley.plan.expressions import Alias
+from volley.plan.nodes import Aggregate, Node, Partitioning, Project
 from volley.rpc.messages import TaskSpec
 from volley.shuffle.base import Block
 from volley.shuffle.config import ShuffleConfig
@@ -34,7 +35,7 @@ from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTransport
 from volley.transport.local import LocalTransport
 
-ROWS = 1_000_000
+ROWS = 500_000
 
 
 def run(plan: Node, transport: Transport, log: EventLog) -> list[int]:
@@ -60,6 +61,8 @@ def kill_once(cluster: LocalCluster) -> Callable[[AttemptId, str], None]:
 @pytest.mark.parametrize("services", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_killed_in_the_middle_of_its_result_costs_its_tasks(services: int) -> None:
     distinct = Aggregate((NUMBER,), (), (), (NUMBER,), exchanged(Partitioning.HASH, numbers(ROWS)))
+    # Wide rows: what the sockets hold would reach the driver even after the kill.
+    wide = Project((NUMBER, *(Alias(100 + i, f"c{i}", NUMBER) for i in range(31))), distinct)
     log = EventLog()
     with LocalCluster(2, cores=1, memory="512m", services=services) as cluster:
         fleet = Fleet(cluster.addresses, cluster.security, 5.0)
@@ -68,17 +71,24 @@ def test_a_worker_killed_in_the_middle_of_its_result_costs_its_tasks(services: i
             config = ShuffleConfig.of(Config.read(cluster.settings))
             shared = driver_store(config, cluster.security) if services else None
             transport = FlightTransport(fleet, result_buffer_bytes=2**16, shared=shared)
-            rows = run(distinct, AfterFirstRows(transport, kill_once(cluster)), log)
+            rows = run(wide, AfterFirstRows(transport, kill_once(cluster)), log)
         finally:
             fleet.close()
     assert rows == list(range(ROWS))
     failed = [event for event in log.events if isinstance(event, TaskFailed)]
-    assert {event.attempt.task.stage.stage for event in failed} == {1}
+    # A map task may be placed on the killed worker before its end is noticed.
+    assert 1 in {event.attempt.task.stage.stage for event in failed}
     assert not any(event.final for event in failed)
     maps, result = stage_reports(log.events)
-    # The map output of the killed worker is lost with it, unless servers keep it.
-    assert maps.recomputed_tasks == (0 if services else 1)
+    # The map output is lost if the killed worker held it. Servers keep it.
+    assert finished(log)[(0, 0)] <= (1 if services else 2)
+    assert not services or not maps.recomputed_tasks
     assert result.attempts > result.tasks
+    # The workers share a host, and so do the servers. All tasks may run on the worker that is left.
+    assert maps.exchange is not None
+    assert maps.exchange.fetched_local_bytes + maps.exchange.fetched_host_bytes > 0
+    assert (maps.exchange.requests > 0) == bool(services)
+    assert (maps.exchange.latency_max_seconds > 0) == bool(services)
 
 
 class HeldByOne(LocalTransport):

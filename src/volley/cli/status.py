@@ -12,16 +12,16 @@ import click
 from volley.cli.console import new_console
 from volley.cli.health import health_table, service_table
 from volley.cluster import Unhealthy, ask_health, drain
-from volley.option_values import parse_addresses
+from volley.membership import current_addresses, parse_members
 from volley.own_token import token_file_for
 from volley.rpc.service import ServiceHealth
 from volley.security import Security
 
 
 def parse_daemons(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """Callback of an option or argument of the form host:port,..."""
+    """Callback of an option or argument that lists daemons: host:port, dns:name:port or file:/path, ..."""
     try:
-        return parse_addresses(value)
+        return current_addresses(parse_members(value))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 

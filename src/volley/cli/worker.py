@@ -16,6 +16,8 @@ from volley.cli.console import parse_settings
 from volley.cli.daemon_options import Listening, bytes_option, listening_options
 from volley.config import Config
 from volley.machine import available_cores, available_memory_bytes
+from volley.membership import resolve_option
+from volley.options import SHUFFLE_SERVERS
 from volley.tracing import export_spans
 
 
@@ -88,7 +90,7 @@ def worker(
             "needs PySpark, which is not installed: pip install volley-spark instead of volley-worker",
             param_hint="--python-functions",
         )
-    config = Config.read(parse_settings(settings))
+    config = Config.read(resolve_option(parse_settings(settings), SHUFFLE_SERVERS))
     spill = directories or (Path(tempfile.gettempdir()),)
     check_directories(spill)
     width = cores or available_cores()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from zlib import crc32
 
@@ -28,6 +28,10 @@ class Placement:
         self._transport = transport
         self._absence_seconds = absence_seconds
         self._running: Counter[str] = Counter()
+        self._names: frozenset[str] = frozenset()
+        self._joined: set[str] = set()
+        # How many attempts each worker got since the last one joined.
+        self._placed: Counter[str] = Counter()
         self._room = asyncio.Event()
 
     async def place(self, attempt: AttemptId, avoid: Set[str] = frozenset()) -> str:
@@ -36,6 +40,7 @@ class Placement:
         while True:
             self._room.clear()
             workers = self._transport.workers()
+            self._note_joined(workers)
             if workers:
                 absent_since = None
             else:
@@ -46,6 +51,7 @@ class Placement:
                 name = worker[1].name
                 if await self._transport.reserve(name, attempt):
                     self._running[name] += 1
+                    self._placed[name] += 1
                     return name
             # Other queries and joining workers free slots too, without telling us: poll.
             with suppress(TimeoutError):
@@ -61,12 +67,22 @@ class Placement:
             return self._transport.absence()
         return NoWorkers("no worker is available.")
 
+    def _note_joined(self, workers: Sequence[WorkerInfo]) -> None:
+        names = frozenset(worker.name for worker in workers)
+        if self._names and (joined := names - self._names):
+            self._joined |= joined
+            self._placed.clear()
+        self._names |= names
+
     def _rank(
         self, item: tuple[int, WorkerInfo], attempt: AttemptId, avoid: Set[str]
-    ) -> tuple[bool, int, bool]:
+    ) -> tuple[bool, int, bool, bool]:
         number, worker = item
         # Put equal task numbers of two stages on one worker: much of what they exchange stays local. Each query starts
         # at another worker, or the first worker would get all single-task stages.
         first = crc32(attempt.task.stage.query.value.encode())
         home = number == (first + attempt.task.task) % max(1, len(self._transport.workers()))
-        return worker.name in avoid, self._running[worker.name], not home
+        # A stage may have fewer tasks than there are workers now: one that joined would never be anybody's home.
+        fewest = min((self._placed[name] for name in self._names - self._joined), default=0)
+        is_due = worker.name in self._joined and self._placed[worker.name] <= fewest
+        return worker.name in avoid, self._running[worker.name], not is_due, not home

@@ -17,6 +17,7 @@ from volley.config import Config
 from volley.errors import QueryError
 from volley.ids import QueryId
 from volley.loop import shared_loop
+from volley.membership import current_addresses
 from volley.own_token import token_file_for
 from volley.security import Credentials, Security
 from volley.shuffle.base import SharedStore
@@ -100,7 +101,7 @@ def runs_python(config: Config, open_transport: Callable[[], Transport]) -> bool
 
 def read_security(config: Config) -> Security:
     """What this session presents to daemons and to shuffle servers."""
-    daemons = (*config.workers, *config.shuffle_service)
+    daemons = (*current_addresses(config.workers), *config.shuffle_service)
     return Security.read(token_file_for(daemons, config.token_file), *tls_files(config))
 
 

@@ -17,6 +17,7 @@ from volley.deployment.base import (
     shared_store,
 )
 from volley.errors import ConfigError
+from volley.membership import current_addresses
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.session_options import options_to_send
 from volley.transport.base import Transport
@@ -43,7 +44,7 @@ class FlightDeployment:
         return max(absence_seconds(self._config), self._config.worker_timeout_seconds)
 
     def planned_workers(self) -> int:
-        return len(self._config.workers)
+        return len(current_addresses(self._config.workers))
 
     def open(self) -> FlightTransport:
         config = self._config

@@ -17,6 +17,7 @@ from volley.deployment.base import (
     shared_store,
 )
 from volley.errors import QueryError
+from volley.membership import current_addresses
 from volley.plugins import TRANSPORTS, load
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.session_options import options_to_send
@@ -57,7 +58,7 @@ class PluginDeployment:
         return self._factory(
             TransportContext(
                 settings=dict(config.plugin),
-                workers=config.workers,
+                workers=current_addresses(config.workers),
                 timeout_seconds=config.worker_timeout_seconds,
                 security=read_security(config),
                 shared=shared_store(config),

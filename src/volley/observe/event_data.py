@@ -55,6 +55,7 @@ def _metrics(metrics: TaskMetrics) -> dict[str, Any]:
         "shuffle_spilled_bytes": metrics.shuffle_spilled_bytes,
         "fetched_bytes": metrics.fetched_bytes,
         "fetch_wait_seconds": round(metrics.fetch_wait_seconds, 6),
+        "fetches": [_plain(fetch) for fetch in metrics.fetches],
         "operator_spilled_bytes": metrics.operator_spilled_bytes,
         "operators": [{"name": operator.name} | dict(operator.values) for operator in metrics.operators],
     }

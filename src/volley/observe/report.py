@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, Literal
 
 from volley.events import FeedStatus
+from volley.observe.exchanges import ExchangeReport
 from volley.support.reasons import Engine, Unsupported
 
 Outcome = Literal["answered", "failed", "cancelled"]
@@ -29,7 +30,8 @@ class StageReport:
     its output was lost. `workers` is how many were there when the stage began.
 
     What went to disk for want of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
-    aggregates and joins held, `shuffle_spilled_bytes` of the stage's output.
+    aggregates and joins held, `shuffle_spilled_bytes` of the stage's output. `exchange` is how that output reached the
+    stages that read it; None if none did.
     """
 
     stage: int
@@ -46,6 +48,7 @@ class StageReport:
     decisions: tuple[str, ...] = ()
     workers: int = 0
     recomputed_tasks: int = 0
+    exchange: ExchangeReport | None = None
 
     @property
     def spilled_bytes(self) -> int:
@@ -151,6 +154,8 @@ class QueryReport:
             )
             lines += [f"    {feed}" for feed in stage.feeds]
             lines += [f"    {decision}" for decision in stage.decisions]
+            if stage.exchange is not None:
+                lines.append(f"    {stage.exchange}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -17,11 +17,14 @@ from volley.events import (
     TaskMetrics,
     TaskStarted,
 )
+from volley.observe.exchanges import exchange_reports
 from volley.observe.report import OperatorReport, StageReport
 
 
 def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
     """One report a finished stage, in the order of their numbers; operators are summed over the tasks."""
+    events = tuple(events)
+    exchanges = exchange_reports(events)
     started: dict[int, StageStarted] = {}
     attempts: dict[int, int] = {}
     last_task: dict[int, int] = {}
@@ -74,6 +77,7 @@ def stage_reports(events: Iterable[Event]) -> tuple[StageReport, ...]:
             reports[stage],
             attempts=attempts.get(stage, 0),
             recomputed_tasks=recomputed[stage],
+            exchange=exchanges.get(stage),
             operator_spilled_bytes=operators_spilled[stage],
             shuffle_spilled_bytes=shuffle_spilled[stage],
         )

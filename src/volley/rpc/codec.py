@@ -35,7 +35,7 @@ from typing import (
 
 from volley import ids
 from volley.errors import QueryError
-from volley.events import OperatorMetrics, TaskMetrics
+from volley.events import FetchMetrics, OperatorMetrics, TaskMetrics
 from volley.fields import AtMost, Between, Matches
 from volley.plan import expressions, nodes, python_nodes, source_nodes, types
 from volley.rpc import blocks, control, messages, service
@@ -55,7 +55,7 @@ _MODULES: tuple[ModuleType, ...] = (
     control,
     store_settings,
 )
-_EXTRA_CLASSES: tuple[type, ...] = (Output, OperatorMetrics, TaskMetrics)
+_EXTRA_CLASSES: tuple[type, ...] = (Output, FetchMetrics, OperatorMetrics, TaskMetrics)
 
 _VERSION = messages.PROTOCOL_VERSION
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.errors import BlockDamaged, BlockMissing, VolleyError
+from volley.events import Distance
 from volley.rpc.client import first_line
 from volley.rpc.codec import encode
 from volley.shuffle.base import Block, BlockRequest
@@ -19,6 +21,7 @@ from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.frames import Header, Kind, unframe
 from volley.shuffle.location import Place
+from volley.transfers import current_transfers
 
 Connect = Callable[[Place], flight.FlightClient]
 """Returns a client of the holder. Called again after a failure."""
@@ -57,6 +60,7 @@ class Fetch(Generic[Place]):
         self._budget_bytes = budget_bytes
         self._retry_policy = retry_policy
         self._max_message_bytes = max_message_bytes
+        self._transfers = current_transfers()
         self._changed = threading.Condition()
         self._ready: deque[tuple[int, pa.RecordBatch]] = deque()
         self._ready_bytes = 0
@@ -121,6 +125,7 @@ class Fetch(Generic[Place]):
                 if not self._ask_another():
                     self._end(error)
                     return
+                self._transfers.count_retry()
             except (flight.FlightError, pa.ArrowException, OSError) as error:
                 came = progress.chunks_arrived > arrived
                 if came:
@@ -143,13 +148,18 @@ class Fetch(Generic[Place]):
         request = BlockRequest(
             self._blocks[progress.block :], progress.chunk, self._codec, self._max_message_bytes
         )
+        asked: float | None = time.perf_counter()
         stream = self._ask(request)
         if stream is None:
             return
         first = progress.block
         parts: list[pa.Buffer] = []
+        distance = Distance.HOST if self._holder.on_this_host else Distance.REMOTE
         try:
             for part in stream:
+                if asked is not None:
+                    self._transfers.count_request(time.perf_counter() - asked)
+                    asked = None
                 header, data = unframe(part.data, part.app_metadata)
                 self._check(header, data, first)
                 if header.kind is Kind.INDEX:
@@ -159,6 +169,7 @@ class Fetch(Generic[Place]):
                 parts.append(data)
                 if header.last:
                     batch = progress.unseal(header.chunk, _whole(parts, header))
+                    self._transfers.count_data(distance, batch.nbytes, sum(part.size for part in parts))
                     parts = []
                     if not self._arrived(progress, batch):
                         return
@@ -241,6 +252,7 @@ class Fetch(Generic[Place]):
             self._end(self._unreadable(progress, f"{failures} tries failed, {first_line(error)}", error))
             return False
         self._ask_another()
+        self._transfers.count_retry()
         if not others:
             with self._changed:
                 self._changed.wait_for(self._closed.is_set, timeout=self._retry_policy.delay(rounds))

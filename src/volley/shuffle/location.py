@@ -26,6 +26,9 @@ class Holder(Protocol):
     def gone(self) -> bool:
         """Whether it is known to have ended, so that retrying is pointless."""
 
+    @property
+    def on_this_host(self) -> bool: ...
+
 
 Place = TypeVar("Place", bound=Holder)
 

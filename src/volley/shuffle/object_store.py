@@ -23,6 +23,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from volley.errors import BlockDamaged, BlockMissing
+from volley.events import Distance
 from volley.ids import AttemptId, QueryId
 from volley.shuffle.active_queries import ActiveQueries
 from volley.shuffle.base import Block
@@ -34,6 +35,7 @@ from volley.shuffle.location import Holder
 from volley.shuffle.object_sink import COMMITTED, ObjectSink, folders_of, is_object
 from volley.shuffle.objects import Folder
 from volley.shuffle.prefetch import prefetch
+from volley.transfers import Transfers, current_transfers
 
 Value = TypeVar("Value")
 
@@ -115,27 +117,30 @@ class ObjectStore:
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
         pool = ThreadPoolExecutor(_READERS, thread_name_prefix="volley-objects")
+        transfers = current_transfers()
         try:
-            works = (partial(self._open_block, block) for block in blocks)
+            works = (partial(self._open_block, block, transfers) for block in blocks)
             for block, index, first in prefetch(pool, works, _BLOCKS_AHEAD):
-                rest = (partial(self._chunk, block, chunk) for chunk in index.chunks[len(first) :])
+                rest = (partial(self._chunk, block, chunk, transfers) for chunk in index.chunks[len(first) :])
                 unsealer = Unsealer(block, index)
                 for number, data in enumerate(chain(first, prefetch(pool, rest, _CHUNKS_AHEAD))):
-                    yield unsealer.unseal(number, data)
+                    batch = unsealer.unseal(number, data)
+                    transfers.count_data(Distance.REMOTE, batch.nbytes, data.size)
+                    yield batch
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _open_block(self, block: Block) -> tuple[Block, Index, list[pa.Buffer]]:
+    def _open_block(self, block: Block, transfers: Transfers) -> tuple[Block, Index, list[pa.Buffer]]:
         """Read the index of a block and, if there is only one, its chunk."""
         attempt, _, start, size_bytes = self._place(block)
-        packed = self._read(block, f"{attempt}/{COMMITTED}", start, size_bytes)
+        packed = self._read(block, f"{attempt}/{COMMITTED}", start, size_bytes, transfers)
         index = Index.unpack(packed, block)
         check_totals(block, index)
         alone = index.chunks if len(index.chunks) == 1 else ()
-        return block, index, [self._chunk(block, chunk) for chunk in alone]
+        return block, index, [self._chunk(block, chunk, transfers) for chunk in alone]
 
-    def _chunk(self, block: Block, chunk: Chunk) -> pa.Buffer:
-        return self._read(block, self._data(block), chunk.start, chunk.size_bytes)
+    def _chunk(self, block: Block, chunk: Chunk, transfers: Transfers) -> pa.Buffer:
+        return self._read(block, self._data(block), chunk.start, chunk.size_bytes, transfers)
 
     def _data(self, block: Block) -> str:
         attempt, name, _, _ = self._place(block)
@@ -151,9 +156,12 @@ class ObjectStore:
             raise BlockMissing(f"{block}: its query is over.", attempt=block.attempt)
         return self._folder.path(*folders_of(block.attempt)), name, int(start), int(size_bytes)
 
-    def _read(self, block: Block, path: str, start: int, size_bytes: int) -> pa.Buffer:
+    def _read(self, block: Block, path: str, start: int, size_bytes: int, transfers: Transfers) -> pa.Buffer:
+        asked = time.perf_counter()
         try:
-            data = retry(self._config.retry, partial(self._folder.read, path, start, size_bytes))
+            read = partial(self._folder.read, path, start, size_bytes)
+            data = retry(self._config.retry, read, transfers.count_retry)
+            transfers.count_request(time.perf_counter() - asked)
         except OSError as error:
             raise BlockMissing(
                 f"{block} cannot be read from {self._folder.uri}: {error}.", attempt=block.attempt
@@ -163,7 +171,9 @@ class ObjectStore:
         return data
 
 
-def retry(retry_policy: RetryPolicy, work: Callable[[], Value]) -> Value:
+def retry(
+    retry_policy: RetryPolicy, work: Callable[[], Value], on_retry: Callable[[], None] = lambda: None
+) -> Value:
     """Retry on I/O errors, but not if the object does not exist."""
     failures = 0
     while True:
@@ -175,4 +185,5 @@ def retry(retry_policy: RetryPolicy, work: Callable[[], Value]) -> Value:
             failures += 1
             if failures > retry_policy.attempts:
                 raise
+        on_retry()
         time.sleep(retry_policy.delay(failures))

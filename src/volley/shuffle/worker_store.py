@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.errors import BlockDamaged, BlockMissing
+from volley.events import Distance
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode
 from volley.shuffle.active_queries import ActiveQueries
@@ -30,6 +31,7 @@ from volley.shuffle.frames import SCHEMA, Header, Kind, frame, split_chunk
 from volley.shuffle.local_blocks import open_peer
 from volley.shuffle.location import Location
 from volley.shuffle.worker_sink import WorkerSink
+from volley.transfers import current_transfers
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class WorkerStore:
         return True
 
     def _read_local(self, block: Block) -> Iterator[pa.RecordBatch]:
+        transfers = current_transfers()
+        distance = Distance.LOCAL if block.location == self._name else Distance.HOST
         if block.location == self._name:
             _, index, files = self._open_own(block)
         else:
@@ -156,7 +160,9 @@ class WorkerStore:
             check_totals(block, index)
             unsealer = Unsealer(block, index)
             for number in range(len(index.chunks)):
-                yield unsealer.unseal(number, _bytes(block, index, number, files))
+                batch = unsealer.unseal(number, _bytes(block, index, number, files))
+                transfers.count_data(distance, batch.nbytes, index.chunks[number].size_bytes)
+                yield batch
         finally:
             _close_all(files)
 

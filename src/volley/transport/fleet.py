@@ -8,6 +8,9 @@ Each daemon has a `Peer` with its own thread, which polls it for news, each time
 When a peer is lost, the attempts that ran on it fail at once. When it answers again, or a new process at its address
 does, it gets work again. A fleet outlives queries, so connections and handshakes are made once.
 
+Names and files are looked up every second. A worker that joins gets a peer, and with it the next tasks. One that leaves
+the list is retired: it gets no new tasks, and its peer stays as long as a query may read what it holds.
+
 Every worker process has an id. If two addresses lead to the same process, only one of the peers uses it: a worker has
 one queue of news per driver, and two peers that share it would take each other's.
 """
@@ -26,6 +29,7 @@ import pyarrow.flight as flight
 
 from volley.errors import NoWorkers, PeerLost, QueryError
 from volley.ids import AttemptId, QueryId
+from volley.membership import Membership
 from volley.rpc.client import Client
 from volley.rpc.control import Ack, Bye, News, Watch
 from volley.rpc.handshake import Hello, Identity, process_name
@@ -35,6 +39,7 @@ from volley.security import Security
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 _FIRST_PROBE_SECONDS = 0.2
 _LAST_PROBE_SECONDS = 5.0
 # A worker that queries wait for is asked more often.
@@ -64,6 +69,8 @@ class Peer:
         self._spare: list[flight.FlightClient] = []
         self._info: WorkerInfo | None = None
         self._draining = False
+        self.retired = False
+        """Whether it left the list of workers: it gets no new attempts."""
         self._listeners: dict[AttemptId, Listener] = {}
         self._closed = threading.Event()
         self._wake = threading.Event()
@@ -79,7 +86,7 @@ class Peer:
     def info(self) -> WorkerInfo | None:
         """The worker, or None if no attempts may be placed on it."""
         with self._lock:
-            return None if self._draining else self._info
+            return None if self._draining or self.retired else self._info
 
     @property
     def up(self) -> bool:
@@ -230,9 +237,9 @@ def _tell(listener: Listener, news: TaskDone | TaskFailure | SplitRequest) -> No
 
 
 class Fleet:
-    """The peers at `addresses`, and the thread pool from which they are called."""
+    """The peers at the addresses of `members`, and the thread pool from which they are called."""
 
-    def __init__(self, addresses: Sequence[str], security: Security, timeout_seconds: float) -> None:
+    def __init__(self, members: Sequence[str], security: Security, timeout_seconds: float) -> None:
         self.security = security
         self.timeout_seconds = timeout_seconds
         self.threads = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="volley-call")
@@ -242,14 +249,44 @@ class Fleet:
         self._leases: weakref.WeakSet[FleetLease] = weakref.WeakSet()
         self._claims: dict[str, str] = {}
         self.driver = f"{process_name('driver')}, {QueryId.new()}"
-        self._peers = {address: Peer(address, self) for address in addresses}
+        self._membership = Membership(members)
+        self._peers: dict[str, Peer] = {}
+        self._closed = threading.Event()
+        self.look_up()
+        if self._membership.may_change:
+            threading.Thread(target=self._keep_looking, name="volley-members", daemon=True).start()
 
     def __getitem__(self, address: str) -> Peer:
-        return self._peers[address]
+        with self._lock:
+            return self._peers[address]
 
     @property
     def peers(self) -> Sequence[Peer]:
-        return list(self._peers.values())
+        with self._lock:
+            return list(self._peers.values())
+
+    def look_up(self) -> None:
+        """Add the workers that have joined, and retire those that have left."""
+        addresses = self._membership.addresses()
+        with self._lock:
+            joined = [address for address in addresses if address not in self._peers]
+            for address in joined:
+                self._peers[address] = Peer(address, self)
+            for address, peer in self._peers.items():
+                peer.retired = address not in addresses
+            left: list[Peer] = []
+            if not self._queries and not self._leases:
+                gone = [address for address, peer in self._peers.items() if peer.retired]
+                left = [self._peers.pop(address) for address in gone]
+        for peer in left:
+            peer.close()
+
+    def _keep_looking(self) -> None:
+        while not self._closed.wait(_LOOK_SECONDS):
+            try:
+                self.look_up()
+            except Exception:
+                _log.exception("looking for workers failed")
 
     @property
     def is_up(self) -> bool:
@@ -262,6 +299,7 @@ class Fleet:
         If workers were lost, it waits up to `timeout_seconds` for one to come back; but only once, so that queries do
         not keep waiting for workers that are gone.
         """
+        self.look_up()
         if not self.is_up:
             for peer in self.peers:
                 peer.probe()
@@ -278,7 +316,9 @@ class Fleet:
     def absence(self) -> NoWorkers:
         """The error for a fleet without usable workers."""
         problems = "; ".join(
-            f"{peer.address}: {'it is draining.' if peer.up else peer.problem}" for peer in self.peers
+            [f"{peer.address}: {'it is draining.' if peer.up else peer.problem}" for peer in self.peers]
+            or self._membership.problems()
+            or ["nothing is listed."]
         )
         return NoWorkers(
             f"no worker is usable. {problems}",
@@ -326,6 +366,7 @@ class Fleet:
             self._leases.discard(lease)
 
     def close(self) -> None:
+        self._closed.set()
         closing = [threading.Thread(target=peer.close) for peer in self.peers]
         for thread in closing:
             thread.start()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from volley.rpc.messages import TaskDone
 from volley.shuffle.base import Block
 from volley.tracing import start_span
+from volley.transfers import Transfers, reading_for
 
 
 class Readable(Protocol):
@@ -21,36 +22,31 @@ class Readable(Protocol):
 
 
 class Fetched:
-    """Counts over all streams of one task, which read on threads of their own."""
+    """What one task reads, by stage. Its streams read on threads of their own."""
 
     def __init__(self) -> None:
         self.traceparent = ""
         """The parent of the spans of its streams."""
         self._lock = threading.Lock()
-        self._size_bytes = 0
-        self._wait_seconds = 0.0
+        self._transfers: dict[int, Transfers] = {}
 
-    def measure(self, store: Readable) -> Readable:
-        """The store, with what is read from it counted here."""
-        return _Measured(store, self)
+    def measure(self, store: Readable, stage: int) -> Readable:
+        """The store, for the output of `stage`, with what is read from it counted here."""
+        with self._lock:
+            transfers = self._transfers.setdefault(stage, Transfers())
+        return _Measured(store, self, transfers)
 
     def add_to(self, done: TaskDone) -> TaskDone:
         with self._lock:
-            metrics = replace(
-                done.metrics, fetched_bytes=self._size_bytes, fetch_wait_seconds=self._wait_seconds
-            )
-        return replace(done, metrics=metrics)
-
-    def count(self, size_bytes: int, wait_seconds: float) -> None:
-        with self._lock:
-            self._size_bytes += size_bytes
-            self._wait_seconds += wait_seconds
+            fetches = tuple(self._transfers[stage].metrics(stage) for stage in sorted(self._transfers))
+        return replace(done, metrics=replace(done.metrics, fetches=fetches))
 
 
 class _Measured:
-    def __init__(self, store: Readable, fetched: Fetched) -> None:
+    def __init__(self, store: Readable, fetched: Fetched, transfers: Transfers) -> None:
         self._store = store
         self._fetched = fetched
+        self._transfers = transfers
 
     def read_many(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
         size_bytes, wait_seconds = 0, 0.0
@@ -58,11 +54,12 @@ class _Measured:
             batches = iter(self._store.read_many(blocks))
             while True:
                 asked = time.perf_counter()
-                batch = next(batches, None)
+                with reading_for(self._transfers):
+                    batch = next(batches, None)
                 waited = time.perf_counter() - asked
                 if batch is None:
                     break
-                self._fetched.count(batch.nbytes, waited)
+                self._transfers.count_batch(batch.nbytes, waited)
                 size_bytes, wait_seconds = size_bytes + batch.nbytes, wait_seconds + waited
                 yield batch
             span.set(blocks=len(blocks), size_bytes=size_bytes, wait_seconds=wait_seconds)

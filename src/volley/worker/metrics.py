@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from volley.allocator import resident_bytes
+from volley.events import LATENCY_BOUNDS, Distance, FetchMetrics
 from volley.metrics_server import Gauges, gauge
 from volley.rpc.control import Health
 from volley.rpc.messages import Failure, TaskDone, TaskFailure
@@ -36,7 +40,15 @@ class WorkerMetrics:
         )
         self._rows = count("output_rows", "Rows that finished attempts produced.")
         self._bytes = count("output_bytes", "Bytes that finished attempts produced.")
-        self._fetched = count("fetched_bytes", "Bytes that attempts read from other stages.")
+        self._fetched = count(
+            "fetched_bytes", "Bytes that attempts read from other stages, by distance.", "distance"
+        )
+        for distance in Distance:
+            self._fetched.labels(distance.value)
+        self._transferred = count("transferred_bytes", "The same, as they were read: perhaps compressed.")
+        self._fetch_retries = count("fetch_retries", "Requests for these bytes that were tried again.")
+        self._latencies = _Latencies()
+        registry.register(self._latencies)
         self._wait = count("fetch_wait_seconds", "Seconds that streams of attempts waited for these bytes.")
         self._spilled = count("spilled_bytes", "Bytes that went to disk for want of memory.", "what")
 
@@ -53,7 +65,13 @@ class WorkerMetrics:
         self._seconds.observe(metrics.seconds)
         self._rows.inc(metrics.rows)
         self._bytes.inc(metrics.size_bytes)
-        self._fetched.inc(metrics.fetched_bytes)
+        for fetch in metrics.fetches:
+            self._fetched.labels(Distance.LOCAL.value).inc(fetch.local_bytes)
+            self._fetched.labels(Distance.HOST.value).inc(fetch.host_bytes)
+            self._fetched.labels(Distance.REMOTE.value).inc(fetch.remote_bytes)
+            self._transferred.inc(fetch.transferred_bytes)
+            self._fetch_retries.inc(fetch.retries)
+            self._latencies.add(fetch)
         self._wait.inc(metrics.fetch_wait_seconds)
         self._spilled.labels("operators").inc(metrics.operator_spilled_bytes)
         self._spilled.labels("exchanges").inc(metrics.shuffle_spilled_bytes)
@@ -61,6 +79,29 @@ class WorkerMetrics:
     def watch(self, health: Callable[[], Health], budget: WorkerBudget) -> None:
         """Add what is true at the moment of a scrape."""
         self.registry.register(_State(health, budget))
+
+
+class _Latencies(Collector):
+    """The histogram of the first answers to requests, out of the buckets that tasks counted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
+
+    def add(self, fetch: FetchMetrics) -> None:
+        with self._lock:
+            self._counts = [ours + theirs for ours, theirs in zip(self._counts, fetch.latencies, strict=True)]
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            totals = list(accumulate(self._counts))
+        found = HistogramMetricFamily(
+            "volley_worker_fetch_latency_seconds",
+            "Seconds to the first answer to a request for exchanged data.",
+        )
+        bounds = [*map(str, LATENCY_BOUNDS), "+Inf"]
+        found.add_metric([], list(zip(bounds, totals, strict=True)), sum_value=None)
+        yield found
 
 
 class _State(Gauges):

@@ -31,6 +31,7 @@ from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, Tas
 from volley.shuffle.base import ShuffleStore
 from volley.stages.graph import result_schema
 from volley.worker.fragment import Running
+from volley.worker.listeners import tell_ended, tell_started
 from volley.worker.split_queue import SplitQueues
 from volley.worker.stores import OneStore, Settings, Stores
 from volley.worker.task import failure_of, run_task
@@ -146,7 +147,9 @@ class Slots:
         )
         self._attempts[task.attempt] = attempt
         _log.debug("attempt %s began", task.attempt, extra=about(_query(task.attempt)))
+        started = tell_started(self.name, task.attempt)
         attempt.on_end(_log_end)
+        attempt.on_end(lambda ended: tell_ended(started, ended.outcome))
         attempt.on_end(lambda ended: self._on_end(ended.outcome))
         return attempt
 

@@ -109,7 +109,7 @@ async def _run_once(
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
         python = PythonStreams(task.attempt, cores, memory, errors)
-        inputs = _Inputs(task, fetched.measure(store), cores, errors, scans, python, resources)
+        inputs = _Inputs(task, store, fetched, cores, errors, scans, python, resources)
         running = await run_blocking(Work.PLAN, _plan, task, inputs, cores, memory, resources, scans, errors)
         on_running(running)
         try:
@@ -268,6 +268,7 @@ class _Inputs:
 
     task: TaskSpec
     store: Readable
+    fetched: Fetched
     cores: int
     errors: list[Exception]
     scans: Scans
@@ -279,7 +280,8 @@ class _Inputs:
             case FeedInput():
                 return self.scans.table(node)
             case StageInput():
-                return _input_table(self.task.inputs, self.store, self.cores, self.errors, node)
+                store = self.fetched.measure(self.store, node.stage)
+                return _input_table(self.task.inputs, store, self.cores, self.errors, node)
             case _:
                 return self.python.table(node, self, self.resources)
 

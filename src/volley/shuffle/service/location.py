@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 
 _SCHEME = "service:"
@@ -31,3 +32,9 @@ class Replica:
 
     address: str
     gone = False
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether its address leads to this host, as far as the address alone tells."""
+        host = self.address.rpartition(":")[0].strip("[]")
+        return host in ("localhost", "::1", socket.gethostname()) or host.startswith("127.")
