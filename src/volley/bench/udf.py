@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.functions import udtf
 from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 from rich.table import Table
 
@@ -123,6 +124,31 @@ def grouped_aggregate(spark: SparkSession, sizes: Sizes) -> DataFrame:
     return _total(_numbers(spark, sizes).groupBy("g").agg(_pandas(largest)("id").alias("v")))
 
 
+def window_frame(spark: SparkSession, sizes: Sizes) -> DataFrame:
+    """A tenth of the rows: the function is called for each."""
+
+    def largest(numbers: pd.Series) -> int:
+        return int(numbers.max())
+
+    over = Window.partitionBy("g").orderBy("id").rowsBetween(-3, 0)
+    fewer = _numbers(spark, replace(sizes, rows=-(-sizes.rows // 10)))
+    return _total(fewer.select(_pandas(largest)("id").over(over).alias("v")))
+
+
+def table_function(spark: SparkSession, sizes: Sizes) -> DataFrame:
+    """A tenth of the rows: PySpark makes a batch of what the function returns for each."""
+
+    class Neighbours:
+        def eval(self, number: int) -> Iterator[tuple[int]]:
+            yield (number - 1,)
+            yield (number + 1,)
+
+    function: Any = udtf(Neighbours, returnType="v long")
+    spark.udtf.register("neighbours", function)
+    _numbers(spark, replace(sizes, rows=-(-sizes.rows // 10))).createOrReplaceTempView("numbers")
+    return _total(spark.sql("select v from numbers, lateral neighbours(id)"))
+
+
 def _tpch(name: str) -> Case:
     def query(spark: SparkSession, sizes: Sizes) -> DataFrame:
         def net(price: pd.Series, discount: pd.Series) -> pd.Series:
@@ -157,6 +183,8 @@ CASES: dict[str, Case] = {
     "applyInPandas": apply_in_pandas,
     "cogrouped map": cogrouped_map,
     "grouped aggregate": grouped_aggregate,
+    "window frame": window_frame,
+    "table function": table_function,
     "UDF in TPC-H q01": _tpch("q01"),
     "UDF in TPC-H q05": _tpch("q05"),
     "TPC-H q01 over cached lineitem": _cached("q01"),
