@@ -3,7 +3,7 @@
 
 One object of the function's class sees all rows of a task, one after the other, and may keep what it has seen. So the
 rows must be those that it sees in Spark: all of them (one row, WITH SINGLE PARTITION), or the groups of a PARTITION BY,
-with a new object for each. Rows that Spark divides as it likes are native if the class keeps nothing.
+with a new object for each. Rows that Spark divides as it likes are native if `eval` does not use its object.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from volley.plan import own_ids
 from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Alias, Attribute, Call, Expression, SortKey
 from volley.plan.nodes import Exchange, Filter, Limit, Node, OneRow, Partitioning, Project, Sort, TopN
+from volley.plan.pickled_classes import methods_use_object
 from volley.plan.python_nodes import EvalType, PythonCall, PythonTable, PythonTableFunction
 from volley.plan.python_programs import (
     Functions,
@@ -109,7 +110,7 @@ def _is_single(node: Node, gathered: Sequence[Node]) -> bool:
 
 def _keeps_nothing(pickle: bytes) -> bool:
     # A class that is pickled by its name does not show its methods.
-    return b"eval" in pickle and not any(name in pickle for name in _KEEPS_ROWS)
+    return not any(name in pickle for name in _KEEPS_ROWS) and not methods_use_object(pickle, "eval")
 
 
 def _group(node: PythonTable) -> PythonTable:
