@@ -199,6 +199,17 @@ def test_the_dashboard_of_a_session(spark: SparkSession, tmp_path: Path) -> None
         volley.history(spark)  # written by now
         assert get(serving, f"/api/queries/{report.query}")["rows"] == 1
         assert get(serving, "/api/daemons") == []
+        assert get(serving, "/api/frames") == []
+        spark.range(7).selectExpr("id", "id % 2 as k").createOrReplaceTempView("odd")
+        spark.sql("cache table odd options ('storageLevel' 'DISK_ONLY')")
+        spark.sql("select sum(id) from odd").collect()
+        spark.sql("select sum(k) from odd").collect()
+        (frame,) = get(serving, "/api/frames")
+        assert (frame["label"]["name"], frame["rows"], frame["hits"]) == ("odd", 7, 2)
+        assert "Disk" in frame["label"]["level"]
+        assert frame["memory_bytes"] == 0 < frame["disk_bytes"]
+        spark.catalog.clearCache()
+        assert get(serving, "/api/frames") == []
         assert serving.url in serving._repr_html_()
     finally:
         serving.close()

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pyspark import StatusTracker
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import volley
 from volley.bench.queries import QUERIES, query_text
@@ -51,6 +53,25 @@ def test_tpch(executors: SparkSession, query: str) -> None:
     with conf(executors, SHUFFLED):
         assert_same_rows(executors, query_text(query), native=False)
         assert_native_tasks(executors)
+
+
+def test_python_functions_run_beside_the_sidecars(executors: SparkSession) -> None:
+    """Functions of rows and of groups; one that needs a file of the driver stays with Spark."""
+
+    def show(group: pd.DataFrame) -> pd.DataFrame:
+        ids = sorted(group["o_orderkey"])
+        return pd.DataFrame({"n": [len(group)], "ids": [repr((ids[:3], group.dtypes))]})
+
+    def query(session: SparkSession) -> DataFrame:
+        orders = session.table("orders").where("o_orderkey < 4000")
+        upper = F.udf(lambda text: text.upper(), "string")
+        return orders.groupBy(upper("o_orderpriority").alias("p")).applyInPandas(show, "n long, ids string")
+
+    assert_same_rows(executors, query, native=False)
+    assert_native_tasks(executors)
+    table = executors.sparkContext.broadcast({1: 2})
+    frame = executors.range(9).select(F.udf(lambda number: table.value.get(number), "long")("id"))
+    assert "on the driver's machine" in str(volley.explain(frame).reasons)
 
 
 def test_a_spark_task_for_each_native_one(executors: SparkSession) -> None:

@@ -22,7 +22,7 @@ from volley.bridge.native_to_spark import SparkPart
 from volley.bridge.sent_frames import SentFrames
 from volley.errors import CaptureError, CrossingError, VolleyError
 from volley.frame_cache.kept_rows import KeptRows
-from volley.frame_cache.store import FrameStorage, frame_cache
+from volley.frame_cache.store import FrameLabel, FrameStorage, frame_cache
 from volley.plan.cached_frames import registered_frames
 from volley.plan.nodes import CachedRows, Node, transform
 from volley.plan.reader import describe_error
@@ -69,7 +69,9 @@ class FrameLoader:
 
     def _load(self, node: CachedRows) -> Node:
         rows = self._frames.held.get(node.frame)
-        if rows is None:
+        if rows is not None:
+            frame_cache().count_hit(node.frame)
+        else:
             rows = self._frames.held[node.frame] = self._fill(self._frames.fills[node.frame])
         if self._sent is not None:
             return self._sent.send(node, rows)
@@ -83,7 +85,9 @@ class FrameLoader:
         storage = FrameStorage(frame.memory, frame.disk, self._budget_bytes, self._directory)
         compute = partial(self._compute, fill, schema)
         try:
-            return frame_cache().fill(frame.name, schema, storage, compute, places=fill.places)
+            return frame_cache().fill(
+                frame.name, schema, storage, compute, places=fill.places, label=_label(fill)
+            )
         except VolleyError:
             raise
         except (OSError, pa.ArrowException) as error:
@@ -115,6 +119,13 @@ class FrameLoader:
             ) from error
         frame_cache().refuse(fill.frame.name, problem)
         raise CrossingError(f"a cached frame is left to Spark: {problem}.")
+
+
+def _label(fill: FrameFill) -> FrameLabel:
+    builder = fill.relation.cacheBuilder()
+    table = builder.tableName()
+    name = table.get() if table.isDefined() else ", ".join(column.name for column in fill.output)
+    return FrameLabel(str(name), str(builder.storageLevel().description()))
 
 
 def _start_nothing(plan: Node, resources: ExitStack) -> NoReturn:

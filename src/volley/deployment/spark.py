@@ -21,12 +21,15 @@ class SparkDeployment:
 
     is_remote = True
     takes_frames = False
-    runs_python = False
     serves_spark = True
 
     def __init__(self, spark: SparkSession, config: Config) -> None:
         self._spark = spark
         self._config = config
+
+    @property
+    def runs_python(self) -> bool:
+        return self._config.python_functions
 
     @property
     def absence_seconds(self) -> float:

@@ -17,7 +17,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,6 +37,28 @@ class FrameStorage:
 
 
 @dataclass(frozen=True)
+class FrameLabel:
+    """What people call a frame: its table, or its columns; and its storage level in Spark's words."""
+
+    name: str
+    level: str
+
+
+_UNNAMED = FrameLabel("", "")
+
+
+@dataclass(frozen=True)
+class KeptFrame:
+    """A frame that is kept. `hits` counts the scans that found its rows here."""
+
+    label: FrameLabel
+    rows: int
+    memory_bytes: int
+    disk_bytes: int
+    hits: int
+
+
+@dataclass(frozen=True)
 class CacheUsage:
     """What the kept frames take."""
 
@@ -49,6 +71,8 @@ class CacheUsage:
 class _Entry:
     rows: KeptRows
     storage: FrameStorage
+    label: FrameLabel
+    hits: int = 0
 
 
 class FrameCache:
@@ -84,6 +108,7 @@ class FrameCache:
         compute: Callable[[], Iterator[pa.RecordBatch]],
         *,
         places: bool = False,
+        label: FrameLabel = _UNNAMED,
     ) -> KeptRows:
         """The rows of a frame. The first thread that asks computes them, and others wait for it.
 
@@ -99,8 +124,29 @@ class FrameCache:
                 for batch in compute():
                     writer.append(batch)
                 rows = writer.finish()
-            self._add(frame, _Entry(rows, storage))
+            self._add(frame, _Entry(rows, storage, label))
             return rows
+
+    def count_hit(self, frame: str) -> None:
+        """Note that a scan has found the rows of a frame."""
+        with self._lock:
+            if frame in self._entries:
+                self._entries[frame].hits += 1
+
+    def frames(self) -> list[KeptFrame]:
+        """What is kept, the frame that was read last first."""
+        with self._lock:
+            entries = list(reversed(self._entries.values()))
+            return [
+                KeptFrame(
+                    entry.label,
+                    entry.rows.rows,
+                    0 if entry.rows.on_disk else entry.rows.size_bytes,
+                    entry.rows.size_bytes if entry.rows.on_disk else 0,
+                    entry.hits,
+                )
+                for entry in entries
+            ]
 
     def refuse(self, frame: str, reason: str) -> None:
         """Note why the rows of a frame are left to Spark."""
@@ -155,7 +201,7 @@ class FrameCache:
                 if moved is None:
                     del self._entries[frame]
                 else:
-                    self._entries[frame] = _Entry(moved, entry.storage)
+                    self._entries[frame] = replace(entry, rows=moved)
                     self._entries.move_to_end(frame, last=False)
                     self._readable[frame] = moved
 

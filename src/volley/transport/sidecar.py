@@ -42,6 +42,8 @@ def main(words: dict[str, Any]) -> None:
             shuffle=ShuffleSettings.of(Config.read({PREFIX + k: v for k, v in settings.options.items()})),
             lease_seconds=_FOREVER_SECONDS,
             insecure=settings.insecure,
+            # The executor runs the functions of its application anyway, and only that application has the token.
+            python_functions=True,
         ),
         Security.read("", ca, certificate, key, environment={"VOLLEY_TOKEN": settings.token}),
     )

@@ -7,6 +7,7 @@
     GET /api/queries/{id}        one query in detail
     GET /api/compare?a=..&b=..   two of them
     GET /api/daemons             the health of workers and shuffle servers
+    GET /api/frames              the cached frames that the program of this dashboard keeps
     GET /api/reasons             what the codes mean
     GET /api/changes             server-sent events: summaries of queries that began, went on or ended
 
@@ -20,6 +21,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -33,6 +35,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from volley.frame_cache.store import KeptFrame
 from volley.observe.dashboard import data
 from volley.observe.history_store import HistoryReader
 from volley.security import Security
@@ -68,12 +71,13 @@ def make_app(
     token: str | None = None,
     addresses: Callable[[], Sequence[str]] = tuple,
     security: Security | None = None,
+    frames: Callable[[], Sequence[KeptFrame]] | None = None,
     is_closing: Callable[[], bool] = lambda: False,
 ) -> Starlette:
     """The application over the histories in `directories`. `hosts` are the names by which it may be called.
 
     With a `token`, requests must present it: once as `?token=`, which the page's cookie then replaces, or as a bearer.
-    Streams end when `is_closing`.
+    Without `frames` this process keeps no cached frames. Streams end when `is_closing`.
     """
     readers = [HistoryReader(directory) for directory in directories]
     pages = _Pages(readers, addresses, security or Security(), is_closing)
@@ -84,6 +88,7 @@ def make_app(
         Route("/api/queries/{query}", pages.query, methods=["GET"]),
         Route("/api/compare", pages.compare, methods=["GET"]),
         Route("/api/daemons", pages.daemons, methods=["GET"]),
+        Route("/api/frames", partial(_frames, frames), methods=["GET"]),
         Route("/api/reasons", pages.reasons, methods=["GET"]),
         Route("/api/changes", pages.changes, methods=["GET"]),
     ]
@@ -97,6 +102,10 @@ def _static(name: str, kind: str) -> Callable[[Request], Response]:
         return Response(content, media_type=kind)
 
     return serve
+
+
+async def _frames(frames: Callable[[], Sequence[KeptFrame]] | None, request: Request) -> Response:
+    return JSONResponse(None if frames is None else [asdict(frame) for frame in frames()])
 
 
 class _Pages:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from volley.config import Config
 from volley.deployment.base import read_security
 from volley.errors import ConfigError
+from volley.frame_cache.store import frame_cache
 from volley.membership import current_addresses
 from volley.observe.dashboard.server import Dashboard, Site
 from volley.observe.history_writer import history_directory
@@ -24,7 +25,7 @@ def dashboard(
     key_file: str = "",
     insecure: bool = False,
 ) -> Dashboard:
-    """Serve the dashboard from this process: the history that the session writes to, and its workers.
+    """Serve the dashboard from this process: the history that the session writes to, its workers and cached frames.
 
     Its `url` is for a browser. It listens on loopback only, on any free port, unless told otherwise; beyond loopback it
     asks for a token, which is part of the `url`, and needs TLS or `insecure`. Needs the extra `dashboard`.
@@ -37,6 +38,5 @@ def dashboard(
         )
     members = (*config.workers, *config.shuffle_service)
     site = Site(host, port, token, certificate_file, key_file, insecure)
-    return Dashboard(
-        [directory], site, lambda: current_addresses(members), read_security(config) if members else None
-    )
+    security = read_security(config) if members else None
+    return Dashboard([directory], site, lambda: current_addresses(members), security, frame_cache().frames)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from volley.errors import ConfigError
+from volley.frame_cache.store import KeptFrame
 from volley.rpc.server import address_of
 from volley.runtime import Phase, Shared
 from volley.security import Security, is_loopback
@@ -42,6 +43,7 @@ class Dashboard:
         site: Site,
         addresses: Callable[[], Sequence[str]] = tuple,
         security: Security | None = None,
+        frames: Callable[[], Sequence[KeptFrame]] | None = None,
     ) -> None:
         uvicorn, make_app = _web()
         local = is_loopback(site.host)
@@ -65,6 +67,7 @@ class Dashboard:
             token=token,
             addresses=addresses,
             security=security,
+            frames=frames,
             is_closing=lambda: self._server.should_exit,
         )
         scheme = "https" if site.certificate_file else "http"

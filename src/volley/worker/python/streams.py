@@ -81,8 +81,10 @@ class PythonStreams:
         operator = convert(node)
         planning = planning_context(self._cores, self._memory)
         frame = lower(operator.plan, planning, inputs, resources, self._cores)
+        # Made here, because DataFusion cannot make a session on its own threads, on which a pass begins.
+        context = running_context(self._cores, self._memory)
         width = self._width(operator, frame)
-        table = _Table(self, operator, frame, width, self._threads)
+        table = _Table(self, operator, frame, context, width, self._threads)
         return StreamTable(operator.schema, [partial(table.batches, number) for number in range(width)])
 
     def _width(self, operator: Converted, frame: DataFrame) -> int:
@@ -94,7 +96,7 @@ class PythonStreams:
     def _streams_of(self, frame: DataFrame) -> int:
         return max(1, min(self._cores, int(frame.execution_plan().partition_count)))
 
-    def begin(self, operator: Converted, frame: DataFrame, width: int) -> _Pass:
+    def begin(self, operator: Converted, frame: DataFrame, context: SessionContext, width: int) -> _Pass:
         """Run the plan below an operator, in `width` streams."""
         with self._lock:
             if self._closed:
@@ -105,7 +107,6 @@ class PythonStreams:
                 TaskIdentity(self._attempt.task.stage.stage, first + number, self._attempt.attempt)
                 for number in range(width)
             ]
-            context = running_context(self._cores, self._memory)
             started = _Pass(operator, frame, context, tasks, self._errors, self._loop)
             self._passes.append(started)
         started.start()
@@ -134,12 +135,14 @@ class _Table:
         owner: PythonStreams,
         operator: Converted,
         frame: DataFrame,
+        context: SessionContext,
         width: int,
         threads: EngineThreads,
     ) -> None:
         self._owner = owner
         self._operator = operator
         self._frame = frame
+        self._context = context
         self._width = width
         self._threads = threads
         self._lock = threading.Lock()
@@ -152,7 +155,8 @@ class _Table:
             place = self._read[number]
             self._read[number] += 1
             if place == len(self._passes):
-                self._passes.append(self._owner.begin(self._operator, self._frame, self._width))
+                started = self._owner.begin(self._operator, self._frame, self._context, self._width)
+                self._passes.append(started)
                 self._threads.hold()
             elif not self._threads.try_hold():
                 return

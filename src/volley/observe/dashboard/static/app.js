@@ -225,6 +225,21 @@ async function daemonsPage(root) {
   return { close() { clearTimeout(timer); }, changed() {} };
 }
 
+async function storagePage(root) {
+  let timer = 0;
+  const load = async () => {
+    const found = await get("api/frames");
+    const rows = (found ?? []).map((one) => element("tr", {}, element("td", {}, one.label.name), element("td", {}, one.label.level),
+      number(one.rows.toLocaleString()), number(bytes(one.memory_bytes)), number(bytes(one.disk_bytes)), number(one.hits.toLocaleString())));
+    root.replaceChildren(element("h1", {}, "Cached frames"), rows.length
+      ? table([["frame", ""], ["storage level", ""], ["rows", "number"], ["in memory", "number"], ["on disk", "number"], ["hits", "number"]], rows)
+      : element("p", {}, found ? "No frame is kept." : "The program that caches frames shows them: call volley.dashboard(spark) there."));
+    timer = setTimeout(() => load().catch(fail), 2000);
+  };
+  await load();
+  return { close() { clearTimeout(timer); }, changed() {} };
+}
+
 async function reasonsPage(root, code) {
   const found = await get("api/reasons");
   root.replaceChildren(element("h1", {}, "Reasons why something is not native"), table([["code", ""], ["meaning", ""]], found.map((one) =>
@@ -248,7 +263,7 @@ async function show() {
   const root = element("div");
   main.replaceChildren(root);
   const [, name = "", ...rest] = location.hash.split("/").map(decodeURIComponent);
-  const pages = { "": listPage, query: queryPage, compare: comparePage, daemons: daemonsPage, reasons: reasonsPage };
+  const pages = { "": listPage, query: queryPage, compare: comparePage, daemons: daemonsPage, storage: storagePage, reasons: reasonsPage };
   try {
     const made = await (pages[name] ?? listPage)(root, ...rest);
     if (mine === turn) page = made;
