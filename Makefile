@@ -19,7 +19,7 @@ SUITES ?=
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos docstrings lint bench docs docs-functions docs-site java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos docstrings lint bench costs docs docs-functions docs-site java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -35,6 +35,7 @@ help:
 	@echo "make docstrings   PySpark's docstring examples: which run natively, and what blocks others"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
+	@echo "make costs        write tests/helpers/tpch_costs.csv anew: what the TPC-H queries cost, in counts"
 	@echo "make docs         write the generated pages of docs/ anew"
 	@echo "make docs-site    the documentation site, in build/site"
 	@echo "make docs-functions  docs/functions.md: where each function of Spark runs"
@@ -95,6 +96,9 @@ lint: $(READY) types
 
 bench: $(READY) java
 	$(BIN)/volley bench tpch --scale $(SCALE) --check --json bench-tpch-$(SCALE).json
+
+costs: $(READY) java
+	$(BIN)/pytest -q --record-costs -m "" -k known_cost tests/api/test_tpch.py tests/cluster/test_cluster_queries.py
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -21,13 +21,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import volley
 from helpers.answers import Answers
+from helpers.costs import Costs
 from helpers.leaves import leaf_frames
 from helpers.tables import frames
 from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.cluster import LocalCluster
-from volley.spark_versions.registry import current
+from volley.spark_versions.registry import VERSIONS, current
 from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deploy
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import restore_conf
@@ -54,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("volley")
     group.addoption("--transport", choices=TRANSPORTS, default="local", help="how tasks reach workers")
     group.addoption("--store", choices=STORES, default="memory", help="where exchanged data is kept")
+    group.addoption("--record-costs", action="store_true", help="write tests/helpers/tpch_costs.csv anew")
 
 
 SLOW_TIMEOUT_SECONDS = 1500
@@ -203,6 +205,17 @@ def tpch(spark: SparkSession, tpch_views: None) -> SparkSession:
 @pytest.fixture(scope="session")
 def answers() -> Answers:
     return Answers()
+
+
+@pytest.fixture(scope="session")
+def costs(request: pytest.FixtureRequest) -> Iterator[Costs]:
+    """What TPC-H queries cost by default, with the newest release of Spark."""
+    option = request.config.getoption
+    default = (option("--transport"), option("--store")) == (TRANSPORTS[0], STORES[0])
+    newest = current().release == VERSIONS[-1].release
+    known = Costs(record=option("--record-costs"), applies=default and newest)
+    yield known
+    known.save()
 
 
 @pytest.fixture(scope="session")

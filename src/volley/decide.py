@@ -42,6 +42,7 @@ from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
 from volley.support.reasons import Engine, Reason, Unsupported
+from volley.support.whole_partitions import aggregate_whole_partitions
 
 # Reasons that are always about an expression, never about its operator.
 _OF_EXPRESSIONS = frozenset({Reason.EXPRESSION, Reason.ARGUMENT_VALUE, Reason.CAST, Reason.TIME_ZONE})
@@ -225,7 +226,7 @@ class Decider:
         python = partial(_python_access, self._deployment)
         decoded = decode_plan(self._gateway, reading, origins, python=python)
         frame_scans = frame_scans or self._frame_scans()
-        plan = frame_scans.resolve(decoded.plan, origins)
+        plan = aggregate_whole_partitions(frame_scans.resolve(decoded.plan, origins), origins.replace)
         if not self._jvm:
             return self._with_recursions(
                 _Captured(plan, None, decoded.by_text_alone, frame_scans.frames), origins, frame_scans

@@ -14,6 +14,7 @@ they stop the native queries that they name, and do what they always did.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -58,6 +59,13 @@ def labels_of(spark: SparkSession) -> frozenset[Label]:
 def job_tag(query: QueryId) -> str:
     """On the Spark jobs that run for a query, so that they can be counted and stopped."""
     return f"volley-{query}"
+
+
+def stop_jobs(context: SparkContext, tag: str) -> None:
+    """Stop Spark's jobs and the native queries under a job tag, without waiting for that."""
+    threading.Thread(
+        target=context.cancelJobsWithTag, args=(tag,), name="volley-stop-jobs", daemon=True
+    ).start()
 
 
 def _all(query: RunningQuery) -> bool:

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from volley import session_state
@@ -33,7 +31,7 @@ from volley.coordinator.run import execute, materialize
 from volley.deployment.base import Deployment
 from volley.events import EventLog, TaskStarted
 from volley.ids import QueryId
-from volley.interrupts import job_tag
+from volley.interrupts import job_tag, stop_jobs
 from volley.machine import available_memory_bytes
 from volley.observe.progress import progress_listeners
 from volley.observe.query_tracer import QueryTracer
@@ -151,7 +149,7 @@ class NativeRun:
         plan = self._loader.load(run_recursions(subplan, self._run_step))
         graph = partition_result(self._graph(plan, transport), self._spark.sparkContext.defaultParallelism)
         output = self._begin(materialize, graph, transport)
-        output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, job_tag(self._query)))
+        output.on_cancel(partial(stop_jobs, self._spark.sparkContext, job_tag(self._query)))
         self._subplans.append(output)
         return output, access
 
@@ -292,10 +290,3 @@ def _stores_of(graph: StageGraph) -> frozenset[str]:
             elif isinstance(node, WriteFiles) and node.upload is not None:
                 found.add(node.upload.store)
     return frozenset(found)
-
-
-def _stop_jobs(context: SparkContext, tag: str) -> None:
-    """Cancel Spark's jobs, without waiting for that."""
-    threading.Thread(
-        target=context.cancelJobsWithTag, args=(tag,), name="volley-stop-spark", daemon=True
-    ).start()

@@ -33,6 +33,7 @@ from volley.intercepts import INTERCEPTS, Intercept
 from volley.interrupts import install as install_interrupts
 from volley.observe.explain import explain_after_spark
 from volley.plan.capture import prepare
+from volley.plan.jvm import cache_static_method
 from volley.plan.local_data import remember
 from volley.plugins import SOURCES, STORES, Plugin, installed, load, store_plugin
 from volley.settings import ENABLED, SEAM, settings, switch
@@ -77,6 +78,8 @@ def enable(spark: SparkSession) -> SparkSession:
         )
         return spark
     prepare(classic.sparkContext._gateway)
+    # PySpark calls it in every `spark.sql`.
+    cache_static_method(classic.sparkContext._gateway, "PythonUtils", "toArray")
     _register_sources(classic, session)
     classic.conf.set(ENABLED, "true")
     _turned_off.discard(session)

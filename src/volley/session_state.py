@@ -6,7 +6,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
@@ -37,11 +38,18 @@ _lock = threading.Lock()
 _running: defaultdict[str, set[RunningQuery]] = defaultdict(set)
 _latest: dict[str, QueryReport] = {}
 _mine = threading.local()
+# Every query asks for it, and the JVM session of an object of PySpark hardly ever changes.
+_ids: WeakKeyDictionary[SparkSession, tuple[Any, str]] = WeakKeyDictionary()
 
 
 def session_id(spark: SparkSession) -> str:
     """The id of the JVM session: PySpark may have several objects for one session."""
-    return str(classic_session(spark)._jsparkSession.sessionUUID())
+    classic = classic_session(spark)
+    java = classic._jsparkSession
+    known = _ids.get(classic)
+    if known is None or known[0] is not java:
+        known = _ids[classic] = (java, str(java.sessionUUID()))
+    return known[1]
 
 
 def last_query(spark: SparkSession) -> QueryReport | None:

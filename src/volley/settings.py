@@ -28,7 +28,8 @@ def settings(spark: SparkSession) -> dict[str, str]:
 def explicit_settings(spark: SparkSession) -> dict[str, str]:
     """All options that are set on this session, in one call to the JVM: a Java map costs several per entry."""
     separator = "\x01"
-    text = classic_session(spark)._jsparkSession.conf().getAll().mkString(separator)
+    # PySpark keeps the JVM's configuration of a session.
+    text = classic_session(spark).conf._jconf.getAll().mkString(separator)
     pairs = (entry.partition(" -> ") for entry in text.split(separator))
     return {key: value for key, _, value in pairs}
 

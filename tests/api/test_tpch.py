@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from helpers.answers import Answers
+from helpers.costs import Costs
 from volley.bench.queries import QUERIES, query_text
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
@@ -38,10 +39,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "query"), CASES)
-def test_rows_are_sparks(tpch: SparkSession, answers: Answers, settings: str, query: str) -> None:
-    with conf(tpch, SETTINGS[settings]):
-        answers.check(tpch, query)
+@pytest.mark.parametrize(("name", "query"), CASES)
+def test_rows_are_sparks_at_the_known_cost(
+    tpch: SparkSession, answers: Answers, costs: Costs, name: str, query: str
+) -> None:
+    with conf(tpch, SETTINGS[name]):
+        cost = answers.check(tpch, query)
+        costs.check(name, query, cost, lambda: answers.check(tpch, query))
 
 
 @pytest.mark.slow

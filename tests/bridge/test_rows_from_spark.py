@@ -20,10 +20,11 @@ from pyspark.sql import functions as F
 
 from helpers.crossings import ROWS, below, decided, explain_modes, held_bytes, report_of
 from volley.bridge.boundary import EngineBoundary
+from volley.bridge.ingestion import IngestTarget
 from volley.bridge.native_to_spark import SparkPart
 from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
 from volley.bridge.pushing import pusher
-from volley.bridge.spark_to_native import IngestTarget, SparkInput, SparkInputs
+from volley.bridge.spark_to_native import SparkInput, SparkInputs
 from volley.cluster import LocalCluster
 from volley.errors import CrossingError
 from volley.ids import AttemptId, QueryId, StageId, TaskId

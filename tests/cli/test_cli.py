@@ -65,7 +65,7 @@ class TestBench:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["--engines", "volley,presto"], "expected some of volley, spark, datafusion"),
+            (["--engines", "volley,presto"], "expected all, or some of volley, spark, datafusion"),
             (["--scale", "0"], "--scale"),
             (["--set", "shuffle=1"], "spark.key=value"),
             (["--runs", "0"], "--runs"),

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import volley
 from helpers.answers import Answers
+from helpers.costs import Costs
 from volley.bench.queries import QUERIES, query_text
 from volley.cluster import LocalCluster
 from volley.errors import ConfigError, NoWorkers
@@ -24,9 +25,12 @@ SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1", **DISTRIBUTED_SETTINGS
 
 
 @pytest.mark.parametrize("query", SOME)
-def test_rows_are_sparks(tpch: SparkSession, answers: Answers, cluster: LocalCluster, query: str) -> None:
+def test_rows_are_sparks_at_the_known_cost(
+    tpch: SparkSession, answers: Answers, costs: Costs, cluster: LocalCluster, query: str
+) -> None:
     with conf(tpch, cluster.settings | SHUFFLED):
-        answers.check(tpch, query)
+        cost = answers.check(tpch, query)
+        costs.check("three daemons", query, cost, lambda: answers.check(tpch, query))
     assert all(health and not health.held_bytes for health in cluster.health()), "a query left data behind"
 
 

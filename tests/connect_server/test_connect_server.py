@@ -159,6 +159,20 @@ def test_what_is_not_native_is_answered_by_sparks_server(
     assert client.release(request.operation_id).operation_id == request.operation_id
 
 
+def test_a_request_that_spark_answers_is_repeated(client: ConnectClient) -> None:
+    """A client whose stream broke asks again, before and after the end: it gets the same responses, of one run."""
+    request = client.request("select monotonically_increasing_id() as m, id from range(4)", reattachable=True)
+    broken = client.stub.ExecutePlan(request, metadata=client.metadata)
+    first = next(broken).response_id
+    broken.cancel()
+    for _ in range(2):
+        answer = client.execute(request)
+        assert answer.responses[0].response_id == first
+        assert len(answer.rows) == 4
+        assert answer.kinds[-1] == "result_complete"
+    client.release(request.operation_id)
+
+
 def test_errors_are_those_of_sparks_server(client: ConnectClient, plain: ConnectClient) -> None:
     for query in (
         "select id / (id - id) as x from range(3)",

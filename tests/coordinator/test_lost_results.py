@@ -84,9 +84,9 @@ def test_a_worker_killed_in_the_middle_of_its_result_costs_its_tasks(services: i
     assert finished(log)[(0, 0)] <= (1 if services else 2)
     assert not services or not maps.recomputed_tasks
     assert result.attempts > result.tasks
-    # The workers share a host, and so do the servers.
+    # The workers share a host, and so do the servers. All tasks may run on the worker that is left.
     assert maps.exchange is not None
-    assert maps.exchange.fetched_host_bytes > 0
+    assert maps.exchange.fetched_local_bytes + maps.exchange.fetched_host_bytes > 0
     assert (maps.exchange.requests > 0) == bool(services)
     assert (maps.exchange.latency_max_seconds > 0) == bool(services)
 

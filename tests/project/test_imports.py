@@ -42,7 +42,7 @@ ORDER = [
     "byte_semaphore",
     "recent",
     "loop",
-    "batches",
+    "runs",
     "tracing",
     "foreground",
     "metrics_server",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from volley.plan.nodes import DataFile, FeedInput, FileScan, Filter, Node, walk
 from volley.plan.types import BOOLEAN, LONG
 from volley.stages.graph import Stage
 from volley.stages.limits import DEFAULT_LIMITS as LIMITS
+from volley.stages.limits import PlannerLimits
 from volley.stages.scans import assign_files, cost_bytes
 from volley.testing.limits import DISTRIBUTED
 
@@ -83,12 +85,13 @@ def test_rows_stay_the_same(tmp_path: Path, files: int) -> None:
             assert event.by_task == (files // WORKERS,) * WORKERS
 
 
-def plans(equal_workers: bool) -> list[Node]:
+def plans(equal_workers: bool, tasks: int = WORKERS, limits: PlannerLimits = LIMITS) -> list[Node]:
     async def made() -> list[Node]:
-        stage = Stage(0, scan(*[100] * (2 * WORKERS)), WORKERS, None)
-        feeding = Feeding(stage, "s", reads_alike=True, equal_workers=equal_workers, limits=LIMITS)
-        assert feeding.may_grow == (not equal_workers)
-        return [feeding.plan_of(task) for task in range(WORKERS)]
+        stage = Stage(0, scan(*[100] * (2 * WORKERS)), tasks, None)
+        feeding = Feeding(stage, "s", reads_alike=True, equal_workers=equal_workers, limits=limits)
+        found = [feeding.plan_of(task) for task in range(tasks)]
+        assert feeding.may_grow == (tasks > 1 and isinstance(found[0], FeedInput))
+        return found
 
     return asyncio.run(made())
 
@@ -106,3 +109,17 @@ def test_every_task_has_files_of_its_own() -> None:
 
 def test_unequal_workers_are_fed() -> None:
     assert all(isinstance(plan, FeedInput) for plan in plans(False))
+
+
+def test_very_many_files_are_fed() -> None:
+    """A plan holds something for each of its files, and one task has all of them."""
+    few, many = PlannerLimits(planned_files=2 * WORKERS), PlannerLimits(planned_files=1)
+    assert isinstance(plans(True, 1, few)[0], FileScan)
+    assert isinstance(plans(True, 1, many)[0], FeedInput)
+    assert all(isinstance(plan, FeedInput) for plan in plans(True, WORKERS, many))
+
+
+def test_one_task_is_fed_all_rows(tmp_path: Path) -> None:
+    limits = replace(LIMITS, planned_files=2, files_per_split=2)
+    plan = by(V, table(tmp_path, (K, V), ROWS, seed=1, files=7))
+    assert found(adapted_run(plan, limits)).found == 4

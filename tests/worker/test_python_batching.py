@@ -17,11 +17,14 @@ SCHEMA = pa.schema([("a", pa.int64()), ("r", pa.int64())])
 
 
 def in_batches(rows: list[int | None], chance: random.Random) -> list[pa.RecordBatch]:
-    """The rows in batches of random sizes, some of them empty."""
+    """The rows in batches of random sizes, some of them empty, with random numbers below the NULLs."""
     found = []
     while rows:
         size = chance.randrange(0, 6)
-        found.append(pa.record_batch({"a": pa.array(rows[:size], pa.int64())}))
+        stored = pa.array([chance.randrange(9) if row is None else row for row in rows[:size]], pa.int64())
+        present = pa.array([row is not None for row in rows[:size]], pa.bool_())
+        buffers = [present.buffers()[1], stored.buffers()[1]]
+        found.append(pa.record_batch({"a": pa.Array.from_buffers(pa.int64(), len(stored), buffers)}))
         rows = rows[size:]
     return found
 

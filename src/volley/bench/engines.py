@@ -15,11 +15,15 @@ from datafusion import SessionConfig, SessionContext
 from pyspark.sql import SparkSession
 
 import volley
+from volley.bench.cost import Cost, CostMeter
 from volley.bench.data import TABLES
 from volley.bench.spark import start_spark
 from volley.errors import ConfigError
 from volley.machine import available_cores
+from volley.observe.report import QueryReport
 from volley.observe.tasks import spark_tasks
+
+_BUSIEST = 5
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,12 @@ class Run:
     planning_seconds: float | None = None
     capture_seconds: float | None = None
     execution_seconds: float | None = None
+    cost: Cost | None = None
+    operators: tuple[tuple[str, float], ...] = ()
+    """The native operators that computed longest, with the seconds of all their threads together."""
+    cpu_seconds: float | None = None
+    peak_bytes: int | None = None
+    """Processor time of the run and the largest memory in it, for engines in processes of their own."""
 
     @property
     def own_seconds(self) -> float:
@@ -80,11 +90,12 @@ class Volley:
     def run(self, sql: str) -> Run:
         self._spark.conf.set("spark.volley.enabled", "true")
         before = spark_tasks(self._spark)
-        started = time.perf_counter()
-        frame = self._spark.sql(sql)
-        analysed = time.perf_counter()
-        table = frame.toArrow()
-        ended = time.perf_counter()
+        with CostMeter(self._spark) as meter:
+            started = time.perf_counter()
+            frame = self._spark.sql(sql)
+            analysed = time.perf_counter()
+            table = frame.toArrow()
+            ended = time.perf_counter()
         report = volley.last_query(self._spark)
         if report is None:
             raise RuntimeError("Volley is enabled but saw no query")
@@ -97,7 +108,18 @@ class Volley:
             planning_seconds=analysed - started + report.planning_seconds,
             capture_seconds=report.capture_seconds,
             execution_seconds=report.execution_seconds,
+            cost=meter.cost(report),
+            operators=busiest_operators(report),
         )
+
+
+def busiest_operators(report: QueryReport) -> tuple[tuple[str, float], ...]:
+    """The operators of a query by the time that they computed, longest first, as DataFusion measures it."""
+    seconds: dict[str, float] = {}
+    for operator in (operator for stage in report.stages for operator in stage.operators):
+        took = dict(operator.metrics).get("elapsed_compute", 0) / 1e9
+        seconds[operator.name] = seconds.get(operator.name, 0.0) + took
+    return tuple(sorted(seconds.items(), key=lambda item: -item[1])[:_BUSIEST])
 
 
 class Embedded(Volley):

@@ -17,7 +17,10 @@ from volley.machine import available_memory_bytes
 PACKAGES = ("volley-spark", "pyspark", "datafusion", "pyarrow")
 
 
-def environment(spark: SparkSession, master: str, cores: int, settings: Mapping[str, str]) -> dict[str, Any]:
+def environment(
+    spark: SparkSession | None, master: str, cores: int, settings: Mapping[str, str]
+) -> dict[str, Any]:
+    """Without a session the version of Java is not known."""
     return {
         "master": master,
         "cores": cores,
@@ -26,7 +29,7 @@ def environment(spark: SparkSession, master: str, cores: int, settings: Mapping[
         "memory_bytes": available_memory_bytes(),
         "processor": processor(),
         "python": platform.python_version(),
-        "java": _java_version(spark),
+        "java": _java_version(spark) if spark else None,
         "versions": {package: metadata.version(package) for package in PACKAGES},
     }
 

@@ -50,6 +50,10 @@ class Result:
             "capture_seconds": self.best.capture_seconds,
             "execution_seconds": self.best.execution_seconds,
             "all_seconds": list(self.all_seconds),
+            "cost": self.best.cost.to_dict() if self.best.cost else None,
+            "operators": [list(operator) for operator in self.best.operators],
+            "cpu_seconds": self.best.cpu_seconds,
+            "peak_bytes": self.best.peak_bytes,
             "reasons": list(self.best.reasons),
             "difference": self.difference,
         }

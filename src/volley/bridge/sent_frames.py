@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 
 import pyarrow as pa
 
 from volley.batches import make_batch
-from volley.bridge.spark_to_native import RELEASE_SECONDS, IngestTarget, task_done
+from volley.bridge.ingestion import Ingestion, IngestTarget, task_done
 from volley.errors import CrossingError, VolleyError
 from volley.frame_cache.kept_rows import KeptRows
 from volley.ids import AttemptId, StageId, TaskId
@@ -32,16 +31,17 @@ class SentFrames:
     def __init__(self, ingest: Callable[[], IngestTarget | None], max_plan_bytes: int) -> None:
         self.outputs: dict[int, list[TaskDone]] = {}
         """What is in the stores, by the numbers of the `MaterializedInput` in the plan."""
-        self._ingest = ingest
+        self._ingestion = Ingestion(ingest)
         self._max_plan_bytes = max_plan_bytes
-        self._target: IngestTarget | None = None
         self._tasks = 0
 
     def send(self, node: CachedRows, rows: KeptRows) -> LocalRows | MaterializedInput:
         """A leaf that reads the same on the workers."""
         if rows.column_bytes(node.columns) <= self._max_plan_bytes:
             return _local_rows(node, rows)
-        target = self._open()
+        target = self._ingestion.open()
+        if target is None:
+            raise CrossingError("these workers take no rows of the driver.")
         outputs = [self._push(target, node, part) for part in rows.divide(target.partitions)]
         number = _FIRST_NUMBER + len(self.outputs)
         self.outputs[number] = outputs
@@ -49,19 +49,7 @@ class SentFrames:
 
     def close(self) -> None:
         """Free what the stores hold. May be called again."""
-        if self._target is not None and self._dropped.detach():
-            self._target.release().result(RELEASE_SECONDS)
-
-    def _open(self) -> IngestTarget:
-        if self._target is None:
-            target = self._target = self._ingest()
-            if target is None:
-                raise CrossingError("these workers take no rows of the driver.")
-            # An iterator over the rows of a query may be dropped before it has begun.
-            self._dropped = weakref.finalize(self, target.release)
-            self._dropped.atexit = False  # workers are told otherwise that a driver goes
-        assert self._target is not None
-        return self._target
+        self._ingestion.close()
 
     def _push(self, target: IngestTarget, node: CachedRows, part: tuple[pa.RecordBatch, ...]) -> TaskDone:
         attempt = AttemptId(TaskId(StageId(target.query, 0), self._tasks), 0)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from volley.rpc.server import Rows, Server, address_of, listen
+from volley.rpc.addresses import address_of
+from volley.rpc.server import Rows, Server, listen
 from volley.security import Security
 from volley.shuffle.location import Location
 from volley.worker.server import ServingStore

@@ -9,10 +9,7 @@ where that is the worker, or from Spark's tasks into the stores of the workers, 
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,23 +17,19 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.bridge.attributes import column_names, logical_of, stands_for_a_query
 from volley.bridge.boundary import EngineBoundary
+from volley.bridge.ingestion import Ingestion, IngestTarget, task_done
 from volley.bridge.native_to_spark import SparkPart, spark_part
 from volley.bridge.pushing import SCHEMA, pushed_of, pusher
 from volley.events import TaskMetrics
-from volley.ids import AttemptId, QueryId, StageId, TaskId
+from volley.ids import AttemptId, StageId, TaskId
 from volley.lower.scope import arrow_schema, distinct
 from volley.plan.capture import Origins
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import LocalRows, MaterializedInput, Node, Project, transform, with_children
 from volley.plan.types import to_arrow
-from volley.rpc.control import Pushed
 from volley.rpc.messages import TaskDone
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
-from volley.transport.base import IngestEndpoint
-
-# For a word with all workers, of which some may be gone.
-RELEASE_SECONDS = 60.0
 
 
 class SparkInput:
@@ -81,16 +74,6 @@ class SparkInput:
         return [task_done(said) for said in pushed_of(rows)]
 
 
-@dataclass(frozen=True)
-class IngestTarget:
-    """Where rows of one query come in, under a name of their own, until `release`, which does not wait."""
-
-    query: QueryId
-    partitions: int
-    ingest_endpoint: IngestEndpoint
-    release: Callable[[], Future[None]]
-
-
 class SparkInputs:
     """The rows of all hand-overs of a query. Spark runs them when they are first asked for.
 
@@ -108,14 +91,12 @@ class SparkInputs:
         self.outputs: dict[int, list[TaskDone]] = {}
         """What has been put into the stores, by the numbers of the `MaterializedInput` in the plan."""
         self._boundary = boundary
-        self._ingest = ingest
-        self._ingest_target: IngestTarget | None = None
+        self._ingestion = Ingestion(ingest)
         self._rows: list[Node] = []
 
     def fill(self, plan: Node) -> Node:
         """The plan that `number_inputs` made, with the rows of Spark where it reads them."""
         if not self._rows:
-            self._open()
             self._rows = [
                 _exactly(item.node.output, self._read(number, item)) for number, item in enumerate(self.items)
             ]
@@ -123,15 +104,8 @@ class SparkInputs:
             plan, lambda node: self._rows[node.number] if isinstance(node, MaterializedInput) else node
         )
 
-    def _open(self) -> None:
-        if self._ingest_target is None and (target := self._ingest()) is not None:
-            self._ingest_target = target
-            # An iterator over the rows of a query may be dropped before it has begun.
-            self._dropped = weakref.finalize(self, target.release)
-            self._dropped.atexit = False  # workers are told otherwise that a driver goes
-
     def _read(self, number: int, item: SparkInput) -> Node:
-        ingest_target = self._ingest_target
+        ingest_target = self._ingestion.open()
         if ingest_target is None:
             return item.rows(self._boundary)
         outputs = item.pushed(self._boundary, ingest_target)
@@ -144,20 +118,12 @@ class SparkInputs:
 
     def close(self) -> None:
         """Free what waits for the native side."""
-        if self._ingest_target is not None and self._dropped.detach():
-            self._ingest_target.release().result(RELEASE_SECONDS)
+        self._ingestion.close()
 
 
 def _exactly(output: tuple[Attribute, ...], rows: Node) -> Node:
     """The rows without the column that only keeps their number, for a plan that expects none."""
     return rows if output else Project((), rows)
-
-
-def task_done(said: Pushed) -> TaskDone:
-    """What a task that has pushed these rows has done."""
-    rows = sum(block.rows for block in said.blocks)
-    size_bytes = sum(block.size_bytes for block in said.blocks)
-    return TaskDone(said.attempt, said.blocks, TaskMetrics(rows, size_bytes, 0.0), said.holder)
 
 
 def number_inputs(plan: Node, items: tuple[SparkInput, ...]) -> Node:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,21 @@ from typing import Any
 import click
 from rich.console import Console
 
+from volley.bench import clicks as clicks_suite
+from volley.bench import h2o as h2o_suite
+from volley.bench import pipeline as pipeline_suite
 from volley.bench import tpcds as tpcds_suite
 from volley.bench.data import TABLES
 from volley.bench.engines import DataFusion, Embedded, Engine, Spark, Volley, cores_of, session
 from volley.bench.environment import environment
 from volley.bench.queries import parse_queries, query_text
 from volley.bench.run import Results, run_queries
+from volley.bench.suite import Suite
 from volley.bench.table import results_table
+from volley.cli.bench_compare import compare_command
 from volley.cli.bench_feed import feed
+from volley.cli.bench_growth import growth
+from volley.cli.bench_peers import PEERS, run_isolated
 from volley.cli.bench_shuffle import shuffle
 from volley.cli.bench_storage import storage
 from volley.cli.bench_udf import udf
@@ -40,47 +46,66 @@ from volley.machine import available_cores, available_memory_bytes
 
 # Options for workers, not for the session.
 SHUFFLE = "spark.volley.shuffle."
-ENGINES = ("volley", "spark", "datafusion", "embedded")
+ALL = ("volley", "spark", "datafusion", *PEERS)
+ENGINES = (*ALL, "embedded")
+# Engines that can run a PySpark program.
+SPEAK_PYSPARK = "volley,spark,sail"
 
 
 @click.group()
 def bench() -> None:
-    """Compare Volley with Spark and DataFusion.
+    """Compare Volley with Spark, DataFusion and other engines.
 
-    Example: volley bench tpch --scale 1
+    \b
+    Examples:
+      volley bench tpch --scale 1
+      volley bench tpch --scale 1 --engines all
     """
 
 
+bench.add_command(compare_command)
 bench.add_command(shuffle)
 bench.add_command(feed)
+bench.add_command(growth)
 bench.add_command(udf)
 bench.add_command(storage)
 
 
 def _engine_names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    if value.strip() == "all":
+        return ALL
     names = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     unknown = [name for name in names if name not in ENGINES]
     if unknown or not names:
-        raise click.BadParameter(f"expected some of {', '.join(ENGINES)}")
+        raise click.BadParameter(f"expected all, or some of {', '.join(ENGINES)}")
     return names
 
 
-def _suite_options(suite: str, default_scale: float, default_engines: str) -> Callable[[Command], Command]:
-    """The options of a command that runs a suite of queries."""
+def _suite_options(
+    suite: str, default_scale: float, default_engines: str, one: str = "about 1 GB of text"
+) -> Callable[[Command], Command]:
+    """The options of a command that runs a suite of queries. `one` says how much scale 1 is."""
     options = (
         click.option(
             "--scale",
             type=click.FloatRange(min=0, min_open=True),
             default=default_scale,
             show_default=True,
-            help=f"{suite} scale factor; 1 is about 1 GB of text.",
+            help=f"{suite} scale factor; 1 is {one}.",
         ),
         click.option(
             "--engines",
             default=default_engines,
             show_default=True,
             callback=_engine_names,
-            help="The engines to compare. With --cluster, embedded is Volley in this process.",
+            help=f"The engines to compare, or all: {', '.join(ALL)}. Those of other projects are installed on first "
+            "use, each in an environment of its own. With --cluster, embedded is Volley in this process.",
+        ),
+        click.option(
+            "--isolated",
+            is_flag=True,
+            help="Run each engine in a process of its own, to measure its memory and processor time. Implied by "
+            "engines of other projects.",
         ),
         runs_option("runs of each query on each engine"),
         click.option("--queries", default="", help="The queries to run, such as q01,q05. Default: all."),
@@ -171,19 +196,78 @@ def tpcds(context: click.Context, /, scale: float, queries: str, data: Path | No
     _run_suite(context, console, scale, suite, **options)
 
 
-@dataclass(frozen=True)
-class Suite:
-    """The chosen queries, and where to find their tables and texts. `settings` are what Spark needs to read them."""
+@bench.command()
+@_suite_options("H2O", 0.1, "volley,spark,datafusion", "10 million rows")
+@click.pass_context
+def h2o(context: click.Context, /, scale: float, queries: str, data: Path | None, **options: Any) -> None:
+    """Run 10 group-by and 5 join queries over a table of generated keys.
 
-    name: str
-    queries: tuple[str, ...]
-    data: Path
-    tables: tuple[str, ...]
-    text_of: Callable[[str], str]
-    settings: Mapping[str, str] = field(default_factory=dict)
+    \b
+    Examples:
+      volley bench h2o --scale 1 --engines all
+      volley bench h2o --queries g03,j05
+    """
+    _check_options(**options)
+    console = new_console()
+    chosen = parse_queries(queries, h2o_suite.QUERIES)
+    with step(console, f"H2O data, scale {scale:g} ..."):
+        directory = h2o_suite.h2o_data(scale, data)
+    suite = Suite("H2O", chosen, directory, h2o_suite.TABLES, h2o_suite.query_text)
+    _run_suite(context, console, scale, suite, **options)
 
 
-def _check_options(engines: tuple[str, ...], check: bool, workers: int, services: int, **others: Any) -> None:
+@bench.command()
+@_suite_options("page view", 0.1, "volley,spark,datafusion", "10 million rows of 95 columns")
+@click.pass_context
+def clicks(context: click.Context, /, scale: float, queries: str, data: Path | None, **options: Any) -> None:
+    """Run 43 queries of web analytics over one wide table of page views.
+
+    \b
+    Example:
+      volley bench clicks --scale 0.1 --engines volley,duckdb
+    """
+    _check_options(**options)
+    console = new_console()
+    chosen = parse_queries(queries, clicks_suite.QUERIES)
+    with step(console, f"Page views, scale {scale:g} ..."):
+        directory = clicks_suite.clicks_data(scale, data)
+    suite = Suite("Page views", chosen, directory, clicks_suite.TABLES, clicks_suite.query_text)
+    _run_suite(context, console, scale, suite, **options)
+
+
+@bench.command()
+@_suite_options("pipeline", 0.1, SPEAK_PYSPARK, "5 million rows of CSV")
+@click.pass_context
+def pipeline(
+    context: click.Context, /, scale: float, queries: str, data: Path | None, **options: Any
+) -> None:
+    """Run a PySpark program: read CSV, clean, join, rank, call a Python function, write Parquet.
+
+    \b
+    Example:
+      volley bench pipeline --scale 1
+    """
+    _check_options(**options)
+    console = new_console()
+    chosen = parse_queries(queries, pipeline_suite.QUERIES)
+    with step(console, f"Pipeline data, scale {scale:g} ..."):
+        directory = pipeline_suite.pipeline_data(scale, data)
+    programs = dict.fromkeys(pipeline_suite.QUERIES, pipeline_suite.PROGRAM)
+    suite = Suite("Pipeline", chosen, directory, (), str, programs=programs)
+    _run_suite(context, console, scale, suite, **options)
+
+
+def _is_isolated(engines: tuple[str, ...], isolated: bool) -> bool:
+    return isolated or any(name in PEERS for name in engines)
+
+
+def _check_options(
+    engines: tuple[str, ...], check: bool, workers: int, services: int, isolated: bool, **others: Any
+) -> None:
+    if workers and _is_isolated(engines, isolated):
+        raise click.BadParameter(
+            "engines in processes of their own run without workers", param_hint="--cluster"
+        )
     if check and "volley" not in engines:
         raise click.BadParameter(
             "nothing to compare: --engines does not include volley", param_hint="--check"
@@ -210,9 +294,23 @@ def _run_suite(
     workers: int,
     services: int,
     settings: tuple[str, ...],
+    isolated: bool,
 ) -> None:
     cores = cores_of(master)
     chosen_settings = {**suite.settings, **parse_settings(settings)}
+    if suite.programs or _is_isolated(engines, isolated):
+        # Their rows are always compared: nothing else shows whether they did the same work.
+        run_isolated(
+            console,
+            scale,
+            suite,
+            engines=engines,
+            runs=runs,
+            json_file=json_file,
+            master=master,
+            cores=cores,
+            settings=chosen_settings,
+        )
     if workers:
         with step(console, f"Starting {workers} workers ..."):
             cluster = LocalCluster(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -108,7 +107,7 @@ def _set(settings: Any, values: Mapping[str, str | None]) -> None:
             settings.set(key, value)
 
 
-class TagLocal:
+class JobTag:
     """Marks the jobs and native queries of this thread, so that they can be stopped together."""
 
     def __init__(self, context: SparkContext, tag: str) -> None:
@@ -120,10 +119,3 @@ class TagLocal:
 
     def __exit__(self, *raised: object) -> None:
         self._context.removeJobTag(self._tag)
-
-
-def stop_in_background(context: SparkContext, tag: str) -> None:
-    """Stop the jobs and native queries under a tag, without waiting for that."""
-    threading.Thread(
-        target=context.cancelJobsWithTag, args=(tag,), name="volley-connect-stop", daemon=True
-    ).start()

@@ -19,6 +19,7 @@ from volley.connect_server.proxy import Proxy
 from volley.errors import ConfigError
 from volley.observe.history_writer import flush_history
 from volley.option_values import parse_bytes
+from volley.rpc.addresses import address_of
 from volley.security import Security
 from volley.session import enable
 
@@ -84,15 +85,14 @@ class ConnectServer:
 
     @property
     def address(self) -> str:
-        host = self._settings.host
-        return f"{f'[{host}]' if ':' in host else host}:{self.port}"
+        return address_of(self._settings.host, self.port)
 
     @property
     def is_closing(self) -> bool:
         return self._stopped.is_set()
 
     def drain(self, hurry: threading.Event) -> None:
-        """Accept no more calls, and let those that run come to an end."""
+        """Refuse new calls, and wait for those that run."""
         ended = self._server.stop(self._settings.drain_seconds)
         while not ended.wait(0.1):
             if hurry.is_set():
@@ -109,8 +109,7 @@ class ConnectServer:
         flush_history()
 
     def _listen(self, credentials: Any) -> int:
-        host = self._settings.host
-        wanted = f"{f'[{host}]' if ':' in host else host}:{self._settings.port}"
+        wanted = address_of(self._settings.host, self._settings.port)
         try:
             bound = (
                 self._server.add_insecure_port(wanted)
@@ -143,7 +142,7 @@ class ConnectServer:
 
 
 class ConnectDaemon:
-    """A process of its own for a server, which ends with its Spark."""
+    """A server in a process of its own, which ends when Spark's JVM does."""
 
     def __init__(self, spark: SparkSession, server: ConnectServer) -> None:
         self._spark = spark
@@ -158,7 +157,7 @@ class ConnectDaemon:
     def close(self) -> None:
         self._server.close()
         self._spark.stop()
-        # It ends when nothing holds its standard input any more.
+        # The JVM ends when its standard input is closed.
         self._java.stdin.close()
         self._java.wait()
 
@@ -170,7 +169,7 @@ class ConnectDaemon:
 
 
 def _credentials(security: Security, require_client_certificate: bool) -> Any:
-    """Those of a server with TLS; None without."""
+    """The gRPC credentials of a server with TLS; None without TLS."""
     tls = security.tls
     if require_client_certificate and (tls is None or tls.ca is None):
         raise ConfigError("mutual TLS needs the CA that signs the certificates of clients.")

@@ -133,7 +133,7 @@ class Operation:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Somebody reads, and it is not abandoned."""
+        """A client reads during this block, so the operation is not abandoned."""
         with self._changed:
             self._readers += 1
         try:
@@ -149,7 +149,7 @@ class Operation:
     ) -> Iterator[bytes]:
         """The responses that follow the one with the id `after`, as they come.
 
-        Ends when the last one was given, when Spark's server takes over, when nobody wants them, or after `seconds`.
+        Ends after the last one, when Spark's server takes over, when the client has gone, or after `seconds`.
         Raises Failure if the operation failed, or if the position is unknown.
         """
         position = self._position_after(after)
@@ -163,7 +163,7 @@ class Operation:
                 return
 
     def wake(self) -> None:
-        """Let readers look again whether they are wanted."""
+        """Let readers check again whether their client is still there."""
         with self._changed:
             self._changed.notify_all()
 
@@ -185,19 +185,19 @@ class Operation:
                 self._released += 1
 
     def send(self) -> bool:
-        """Whether Spark's server is to be asked for the first time. Call it once before each time."""
+        """Call it before each request to Spark's server. Returns whether this is the first one."""
         with self._changed:
             first, self._is_sent = not self._is_sent, True
             return first
 
     def end_delegation(self, error: str = "") -> None:
-        """Spark's server has given its last answer."""
+        """Spark's server has sent its last response."""
         with self._changed:
             self._delegation = error
             self._changed.notify_all()
 
     def unread_seconds(self) -> float:
-        """For how long nobody has been reading."""
+        """Seconds since the last client stopped reading; 0 while one reads."""
         with self._changed:
             return 0.0 if self._readers else time.monotonic() - self._unread_since
 
@@ -270,7 +270,7 @@ class Operations:
             return list(self._operations.values())
 
     def sweep(self, unread_seconds: float) -> None:
-        """Remove those that nobody has read for so long."""
+        """Remove operations that no client has read for longer than this."""
         for operation in self.all():
             if operation.unread_seconds() > unread_seconds:
                 self.remove(operation)

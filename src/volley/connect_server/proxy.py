@@ -25,7 +25,7 @@ from volley import session_state
 from volley.connect.local_server import LocalSession, find_by_id
 from volley.connect.relations import wanted_relation
 from volley.connect_seam import Rows, answer, written_by
-from volley.connect_server.backend import SERVICE_PATH, Backend, TagLocal, stop_in_background
+from volley.connect_server.backend import SERVICE_PATH, Backend, JobTag
 from volley.connect_server.operations import (
     DelegationFailed,
     Operation,
@@ -44,6 +44,7 @@ from volley.connect_server.statuses import (
     status_of,
 )
 from volley.errors import VolleyError
+from volley.interrupts import stop_jobs
 from volley.session import enable
 from volley.settings import switch
 
@@ -147,7 +148,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
             server_session=local.server_id,
             tags=frozenset(request.tags),
             reattachable=any(option.reattach_options.reattachable for option in request.request_options),
-            stop_work=partial(stop_in_background, self._backend.context, tag),
+            stop_work=partial(stop_jobs, self._backend.context, tag),
         )
         if not self._operations.add(operation):
             earlier = self._operations.get(operation.key)
@@ -161,7 +162,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Answer a query, on a thread of its own. However it ends, its readers are told."""
         try:
             local.keep_alive()
-            with TagLocal(self._backend.context, tag):
+            with JobTag(self._backend.context, tag):
                 rows = answer(local, plan, operation.delegate, _keep, operation.check_interrupted)
             local.keep_alive()
             if rows is not None:

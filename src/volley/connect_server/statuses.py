@@ -44,7 +44,7 @@ class Status:
 
 
 class Failure(Exception):
-    """An answer that is a status."""
+    """Ends the call of a client with this status."""
 
     def __init__(self, status: Status) -> None:
         self.status = status

@@ -50,18 +50,26 @@ class Feeding:
     def _replace_scans(self, stage: Stage, name: str) -> Node:
         def replace_scan(node: Node) -> Node:
             scan = fed_scan(node)
-            if scan is None or (isinstance(scan, FileScan) and stage.tasks == 1):
+            if scan is None or (stage.tasks == 1 and self._is_planned(scan, 1)):
                 return with_children(node, tuple(replace_scan(child) for child in node.children))
             label = f"{name} scan {len(self._feeds) + len(self._dealt)}"
             if isinstance(scan, SourceScan):
                 label = scan.name
-            elif self._equal_workers and (shares := assign_files(scan, stage.tasks, self._limits)):
+            elif (
+                self._equal_workers
+                and self._is_planned(scan, stage.tasks)
+                and (shares := assign_files(scan, stage.tasks, self._limits))
+            ):
                 self._dealt[id(scan)] = _Dealt(label, shares)
                 return node
             self._feeds.append(Feed(label, source_of(scan, stage.tasks, self._limits)))
             return FeedInput(len(self._feeds) - 1, with_files(node, ()))
 
         return replace_scan(push_down(stage.plan))
+
+    def _is_planned(self, scan: FileScan | SourceScan, tasks: int) -> bool:
+        """Whether the files are few enough for the plans of so many tasks."""
+        return isinstance(scan, FileScan) and len(scan.files) <= tasks * self._limits.planned_files
 
     def plan_of(self, task: int) -> Node:
         """The plan of one task, with its share of the dealt files."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
 from volley.transport.base import ReportsProgress, RunningTask, Transport
 
 _PROGRESS_SECONDS = 0.5
+# Progress takes at most one over this of the time.
+_PROGRESS_SHARE = 20
 
 Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
 """Answers the split requests of an attempt on a worker, until it ends."""
@@ -106,10 +109,14 @@ class Launcher:
         return AttemptResult(outcome, worker)
 
     async def _report_progress(self, running: RunningTask) -> None:
+        pause = _PROGRESS_SECONDS
         while isinstance(running, ReportsProgress):
-            await asyncio.sleep(_PROGRESS_SECONDS)
+            await asyncio.sleep(pause)
+            began = time.perf_counter()
             if progress := running.progress():
                 self._events.announce(progress)
+            # A plan over many files has many metrics, and the loop waits while they are read.
+            pause = max(_PROGRESS_SECONDS, _PROGRESS_SHARE * (time.perf_counter() - began))
 
     async def _outcome(
         self, task: TaskSpec, running: RunningTask, deliver: Callable[[], bool]

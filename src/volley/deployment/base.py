@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
+from volley.bridge.ingestion import IngestTarget
 from volley.bridge.reading import Access
-from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.errors import QueryError
 from volley.ids import QueryId

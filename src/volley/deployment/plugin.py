@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from volley.bridge.ingestion import IngestTarget
 from volley.bridge.reading import Access
-from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.deployment.base import (
     absence_seconds,

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from pyspark.sql import SparkSession
 
+from volley.bridge.ingestion import IngestTarget
 from volley.bridge.reading import Access
-from volley.bridge.spark_to_native import IngestTarget
 from volley.config import Config
 from volley.deployment.base import absence_seconds, open_ingest, shared_store
 from volley.shuffle.config import ShuffleConfig

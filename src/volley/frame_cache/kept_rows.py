@@ -36,16 +36,16 @@ class KeptRows:
         self.has_places = PLACE in schema.names
 
     def divide(self, streams: int) -> list[tuple[pa.RecordBatch, ...]]:
-        """The batches in at most so many parts of about the same size, in order."""
+        """Divide the batches, in order, into at most `streams` parts of about the same size."""
         size = -(-len(self.batches) // streams) or 1
         return [self.batches[start : start + size] for start in range(0, len(self.batches), size)]
 
     def column_bytes(self, columns: Sequence[int]) -> int:
-        """How much these columns take."""
+        """The size of these columns."""
         return sum(batch.column(place).nbytes for batch in self.batches for place in set(columns))
 
     def move_to_disk(self, directory: Path) -> KeptRows:
-        """The same rows in a file."""
+        """Write the rows to a file, and return them as they are there."""
         with _DiskRows(self.schema, directory) as disk:
             for batch in self.batches:
                 disk.write(batch)

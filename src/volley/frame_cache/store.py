@@ -110,10 +110,10 @@ class FrameCache:
         places: bool = False,
         label: FrameLabel = _UNNAMED,
     ) -> KeptRows:
-        """The rows of a frame. The first thread that asks computes them, and others wait for it.
+        """The rows of a frame. The first thread that asks for them computes them, and the others wait.
 
-        Rows kept without places are computed again if `places` are asked for. If `compute` fails, the next thread that
-        waits tries in its turn.
+        Rows kept without places are computed again if `places` are requested. If `compute` fails, the next waiting
+        thread tries.
         """
         with self._one_at_a_time(frame):
             found = self.kept(frame)
@@ -206,7 +206,7 @@ class FrameCache:
                     self._readable[frame] = moved
 
     def _oldest_beyond(self, budget_bytes: int) -> tuple[str, _Entry] | None:
-        """The frame in memory that was not read for longest, if all of them exceed the budget."""
+        """The least recently read frame in memory, if the frames together exceed the budget."""
         with self._lock:
             held = [(frame, entry) for frame, entry in self._entries.items() if not entry.rows.on_disk]
             excess = sum(entry.rows.size_bytes for _, entry in held) > budget_bytes

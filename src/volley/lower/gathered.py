@@ -33,7 +33,7 @@ from volley.lower.gathered_values import (
 )
 from volley.lower.segments import Finish, segments_of
 from volley.lower.semantics import Kernel, kernel
-from volley.plan.expressions import JVM_AGGREGATES, AggregateCall, Call, Expression, SortKey
+from volley.plan.expressions import COLLECT_ROWS, JVM_AGGREGATES, AggregateCall, Call, Expression, SortKey
 from volley.plan.types import BOOLEAN, LONG, StructType, to_arrow
 
 # The arguments that are gathered, if not all of them; the others are constants.
@@ -112,6 +112,7 @@ _FINISHERS: dict[str, Callable[[AggregateCall], Finish]] = {
     "ApproximatePercentile": approximate_percentiles,
     "Mode": mode,
     "CollectList": lambda call: collect_list(call, _order(call)),
+    COLLECT_ROWS: lambda call: collect_list(call, ()),
     "PivotFirst": pivot,
     "ListAgg": lambda call: join_texts(call, _order(call)),
     "HyperLogLogPlusPlus": approximate_count,

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from volley.config import Config
 from volley.errors import ConfigError
 from volley.metrics_server import MetricsServer
 from volley.observe.report import QueryReport
+from volley.rpc.sent import sent_by_action
 from volley.runtime import Phase, Shared
 
 _log = logging.getLogger(__name__)
@@ -40,6 +44,7 @@ class DriverMetrics:
         self._retries = count("native_retries", "Attempts beyond the first at a task.")
         self._exchanged = count("exchanged_bytes", "Bytes that stages passed on.")
         self._spilled = count("query_spilled_bytes", "Bytes that went to disk for want of memory.", "what")
+        registry.register(_Messages())
         self._server: MetricsServer | None = None
         try:
             self._server = MetricsServer(host, port, registry)
@@ -73,6 +78,18 @@ class DriverMetrics:
     def close(self) -> None:
         if self._server:
             self._server.close()
+
+
+class _Messages(Collector):
+    """The control messages of this process, which are counted anyway."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(
+            "volley_control_messages", "Control messages sent to workers.", labels=["action"]
+        )
+        for action, sent in sorted(sent_by_action().items()):
+            family.add_metric([action], sent.messages)
+        yield family
 
 
 _served: Shared[tuple[str, int], DriverMetrics] = Shared(Phase.CONNECTIONS, close=DriverMetrics.close)

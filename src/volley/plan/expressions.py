@@ -90,6 +90,10 @@ JVM_ORDERED_AGGREGATE = "JvmOrderedAggregate"
 JVM_AGGREGATES = frozenset({JVM_AGGREGATE, JVM_ORDERED_AGGREGATE})
 
 
+COLLECT_ROWS = "CollectRows"
+"""The function of an `AggregateCall` that lists all rows of a group, in any order."""
+
+
 def struct_of(calls: Sequence[Call]) -> StructType:
     """The type of a `JvmExpression` that computes several calls together."""
     return StructType(tuple(StructField(f"f{place}", call.type, True) for place, call in enumerate(calls)))

@@ -16,6 +16,13 @@ def singleton(gateway: Java, name: str) -> Java:
     return gateway.jvm.java.lang.Class.forName(name + "$").getField("MODULE$").get(None)
 
 
+def cache_static_method(gateway: Java, name: str, method: str) -> None:
+    """Let py4j keep a class of its view, and a static method of it. It asks the JVM for both at every use otherwise."""
+    java = getattr(gateway.jvm, name)
+    setattr(java, method, getattr(java, method))
+    setattr(gateway.jvm, name, java)
+
+
 def copy_with(java: Java, changes: dict[int, Any]) -> Java:
     """A case class with some of its arguments changed, by their positions from 1."""
     places = range(1, int(java.productArity()) + 1)

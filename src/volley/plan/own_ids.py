@@ -28,6 +28,9 @@ CROSSING_ROW = 2**58
 SESSION = 2**58 + 2**57
 """Columns that find the sessions of rows (`plan.decode_sessions`)."""
 
+PARTITION_ROWS = 2**58 + 2**57 + 2**56
+"""Window partitions as lists of rows (`support.whole_partitions`)."""
+
 ROW = 2**59
 """Constant columns that preserve the number of rows without columns (`stages.row_counts`)."""
 

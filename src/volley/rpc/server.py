@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.errors import ConfigError, QueryError, VolleyError
+from volley.rpc.addresses import address_of
 from volley.rpc.codec import encode
 from volley.rpc.control import INTERNAL, NOT_OFFERED, STOPPING, Refused
 from volley.rpc.guard import ConnectionGuard, GuardLimits
@@ -182,16 +183,3 @@ def listen(
     if security.token is not None:
         server.guard(limits or GuardLimits())
     return server
-
-
-def address_of(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def reachable_name(host: str, advertise: str) -> str:
-    """The host name by which others reach a daemon that listens on `host`."""
-    if advertise:
-        return advertise
-    if host in ("0.0.0.0", "::", ""):
-        raise ConfigError(f"others cannot connect to {host or 'an empty host'}.", hint="Set --advertise.")
-    return host

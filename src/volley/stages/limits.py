@@ -48,6 +48,8 @@ class PlannerLimits:
     """Several splits per task even out tasks of different speed."""
     files_per_split: int = 64
     """The most files in a split."""
+    planned_files: int = 8192
+    """The most files that the plan of a task scans itself: it holds something for each until it ends."""
     file_imbalance: float = 1.1
     """Whole files are assigned to tasks in advance if the busiest task gets at most this multiple of its fair share."""
     broadcast_ratio: int = 8

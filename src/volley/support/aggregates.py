@@ -11,6 +11,7 @@ import pyarrow as pa
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import scalar
 from volley.plan.expressions import (
+    COLLECT_ROWS,
     JVM_AGGREGATE,
     JVM_AGGREGATES,
     JVM_ORDERED_AGGREGATE,
@@ -185,7 +186,7 @@ def _reads_little(node: Node) -> bool:
 
 def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
     """Check the function and the types of its arguments, in a group or in a window."""
-    if call.function in JVM_AGGREGATES:
+    if call.function in JVM_AGGREGATES or call.function == COLLECT_ROWS:
         return
     rule = AGGREGATES.get(call.function)
     if rule is None or rule.reason is not None:

@@ -122,9 +122,9 @@ AGGREGATES: dict[str, Rule] = {
         "Where the order of rows is known: below ORDER BY, of rows of the driver, of one small file."
     ),
     "Last": Rule("Where the order of rows is known, as for first."),
-    "BitAndAgg": Rule("Integers; not in windows."),
-    "BitOrAgg": Rule("Integers; not in windows."),
-    "BitXorAgg": Rule("Integers; not in windows."),
+    "BitAndAgg": Rule("Integers; in windows over whole partitions."),
+    "BitOrAgg": Rule("Integers; in windows over whole partitions."),
+    "BitXorAgg": Rule("Integers; in windows over whole partitions."),
     "StddevSamp": Rule("Computed in one step; the rows of a group are exchanged."),
     "StddevPop": Rule("Computed in one step; the rows of a group are exchanged."),
     "VarianceSamp": Rule("Computed in one step; the rows of a group are exchanged."),

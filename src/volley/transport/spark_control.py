@@ -22,10 +22,11 @@ import pyarrow as pa
 
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
+from volley.rpc.addresses import address_of
 from volley.rpc.codec import decode
 from volley.rpc.control import Ack, Pull, RegisterWorker
 from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
-from volley.rpc.server import Server, address_of, listen
+from volley.rpc.server import Server, listen
 from volley.security import Security
 from volley.transport.spark_task import coordinator_attempt
 

@@ -28,9 +28,10 @@ from volley.errors import ConfigError
 from volley.loop import LoopThread
 from volley.lower.memory import OperatorMemory
 from volley.metrics_server import MetricsServer
+from volley.rpc.addresses import address_of, reachable_name
 from volley.rpc.control import Health
 from volley.rpc.handshake import Identity
-from volley.rpc.server import address_of, listen, reachable_name
+from volley.rpc.server import listen
 from volley.security import Security
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import LEASE_SECONDS, Drivers

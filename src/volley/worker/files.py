@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from volley.batches import make_batch
 from volley.formats import writer_of
 from volley.plan.nodes import WRITTEN, WriteFiles
 from volley.plan.types import to_arrow
+from volley.runs import run_ends
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # The characters that Hive, and so Spark, escapes in folder names.
@@ -76,9 +76,11 @@ class FileWriter:
         width = len(self._schema)
         rows = make_batch(batch.columns[:width], self._schema, batch.num_rows)
         texts = batch.columns[width:]
-        for start, stop in _runs(texts, batch.num_rows):
+        start = 0
+        for end in run_ends(texts, batch.num_rows):
             place = folder(self._node.partition_names, [text[start].as_py() for text in texts])
-            self._write(place, rows.slice(start, stop - start))
+            self._write(place, rows.slice(start, end - start))
+            start = end
 
     def close(self) -> list[Written]:
         """Finish the last file and return all files."""
@@ -136,14 +138,3 @@ def manifest(written: Sequence[Written], positions: pa.Schema) -> pa.RecordBatch
         for column, field in zip(WRITTEN, positions, strict=True)
     ]
     return make_batch(columns, positions, len(written))
-
-
-def _runs(texts: Sequence[pa.Array], rows: int) -> Iterator[tuple[int, int]]:
-    """The runs of adjacent rows that are equal in all columns, as half-open ranges."""
-    ends = {rows}
-    for text in texts:
-        ends.update(pc.run_end_encode(text).run_ends.to_pylist())
-    start = 0
-    for end in sorted(ends - {0}):
-        yield start, end
-        start = end

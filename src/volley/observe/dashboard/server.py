@@ -14,7 +14,7 @@ from typing import Any
 
 from volley.errors import ConfigError
 from volley.frame_cache.store import KeptFrame
-from volley.rpc.server import address_of
+from volley.rpc.addresses import address_of
 from volley.runtime import Phase, Shared
 from volley.security import Security, is_loopback
 

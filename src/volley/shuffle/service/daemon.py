@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 
 from volley.metrics_server import MetricsServer
-from volley.rpc.server import address_of, listen, reachable_name
+from volley.rpc.addresses import address_of, reachable_name
+from volley.rpc.server import listen
 from volley.security import Security
 from volley.shuffle.service.metrics import service_registry
 from volley.shuffle.service.server import ShuffleServer

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from volley.plan.python_nodes import RowFrame
+from volley.runs import run_ends
 from volley.worker.split_queue import Stopped
 
 Group = list[pa.RecordBatch]
@@ -25,7 +25,7 @@ def cut_groups(batches: Iterable[pa.RecordBatch], keys: Sequence[int]) -> Iterat
         if not batch.num_rows:
             continue
         start = 0
-        for end in _ends(batch, keys):
+        for end in run_ends(map(batch.column, keys), batch.num_rows):
             rows = batch.slice(start, end - start)
             if group and start == 0 and not _same_group(group[-1], rows, keys):
                 yield group
@@ -37,14 +37,6 @@ def cut_groups(batches: Iterable[pa.RecordBatch], keys: Sequence[int]) -> Iterat
             start = end
     if group:
         yield group
-
-
-def _ends(batch: pa.RecordBatch, keys: Sequence[int]) -> list[int]:
-    """The ends of the runs of adjacent rows that have equal keys."""
-    ends = {batch.num_rows}
-    for key in keys:
-        ends.update(pc.run_end_encode(batch.column(key)).run_ends.to_pylist())
-    return sorted(ends)
 
 
 def _same_group(before: pa.RecordBatch, after: pa.RecordBatch, keys: Sequence[int]) -> bool:
