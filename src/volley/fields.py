@@ -12,6 +12,9 @@ from typing import Annotated
 
 _INT64_MAX = 2**63 - 1
 
+NOT_SENT = "not sent"
+"""In the metadata of a field: it holds objects of this process, and a peer gets its default instead."""
+
 
 @dataclass(frozen=True)
 class Between:

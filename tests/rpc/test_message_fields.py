@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 
 from volley.errors import QueryError
-from volley.fields import AtMost, Between, Matches
+from volley.fields import NOT_SENT, AtMost, Between, Matches
 from volley.plan.expressions import Expression
 from volley.plan.nodes import Node
 from volley.plan.types import LONG, DataType
@@ -57,7 +57,7 @@ def draw_message(kind: type, chance: random.Random, depth: int = 0) -> Any:
 
 def own_hints(kind: Any) -> dict[str, Any]:
     hints = field_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    return {field.name: hints[field.name] for field in fields(kind) if NOT_SENT not in field.metadata}
 
 
 def _draw_limited(kind: Any, limit: Any, chance: random.Random, depth: int) -> Any:

@@ -15,6 +15,7 @@ from functools import cached_property
 from operator import is_, is_not
 from typing import Any
 
+from volley.fields import NOT_SENT
 from volley.plan import own_ids
 from volley.plan.expressions import (
     AggregateCall,
@@ -365,7 +366,7 @@ class Recursion:
     limit: int | None
     level_limit: int | None
     row_limit: int | None
-    programs: tuple[object, ...] = field(default=(), compare=False, repr=False)
+    programs: tuple[object, ...] = field(default=(), compare=False, repr=False, metadata={NOT_SENT: True})
 
     @property
     def children(self) -> tuple[Node, ...]:

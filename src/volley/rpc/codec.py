@@ -36,7 +36,7 @@ from typing import (
 from volley import ids
 from volley.errors import QueryError
 from volley.events import FetchMetrics, OperatorMetrics, TaskMetrics
-from volley.fields import AtMost, Between, Matches
+from volley.fields import NOT_SENT, AtMost, Between, Matches
 from volley.plan import expressions, nodes, python_nodes, source_nodes, types
 from volley.rpc import blocks, control, messages, service
 from volley.stages.graph import Output
@@ -254,9 +254,13 @@ def field_hints(kind: type) -> dict[str, Any]:
 
 
 def field_checks(kind: type) -> dict[str, Check]:
-    """For each field of a dataclass, whether it may have a value that a peer sent."""
+    """For each field of a dataclass that is sent, whether it may have a value that a peer sent."""
     hints = field_hints(kind)
-    return {field.name: _make_check(hints[field.name]) for field in fields(cast(Any, kind))}
+    return {
+        field.name: _make_check(hints[field.name])
+        for field in fields(cast(Any, kind))
+        if NOT_SENT not in field.metadata
+    }
 
 
 _JSON_TYPES = frozenset({NoneType, bool, int, float, str})
