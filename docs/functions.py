@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import volley
 from volley.support.reasons import Reason
-from volley.testing.builtin_functions import SETTINGS, Function, builtin_functions, queries
+from volley.testing.builtin_functions import SETTINGS, Function, builtin_functions, queries, settings_for
 from volley.testing.session import conf
 
 PAGE = Path(__file__).parent / "functions.md"
@@ -52,7 +52,7 @@ def _where(spark: SparkSession, examples: list[str]) -> tuple[str, str]:
     found, notes = set(), Counter[str]()
     for example in examples:
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(io.StringIO()), conf(spark, settings_for(example)):
                 explained = volley.explain(spark.sql(example))
         except (PySparkException, Py4JJavaError):
             continue
@@ -65,8 +65,10 @@ def _where(spark: SparkSession, examples: list[str]) -> tuple[str, str]:
     if not found:
         return "", "Spark's documentation has no example that runs as it is."
     where = max(found, key=_ORDER.index)
-    some = f"; other uses {'natively' if 'native' in found else 'in the JVM'}" if len(found) > 1 else ""
-    return where, (notes.most_common(1)[0][0] if notes else "") + some
+    parts = [notes.most_common(1)[0][0]] if notes else []
+    if len(found) > 1:
+        parts.append(f"other uses {'natively' if 'native' in found else 'in the JVM'}")
+    return where, "; ".join(part for part in parts if part)
 
 
 def _page(rows: list[tuple[Function, str, str]]) -> str:

@@ -20,7 +20,6 @@ _DEFAULT_DELAY_MS = "10000"
 _LIMITED_DELAY_MS = "0"
 # What the allocator keeps for ten seconds is at most a few hundred MB on two cores.
 _LITTLE_BYTES = 4 * 2**30
-_STATM = Path("/proc/self/statm")
 
 
 def keep_freed_memory() -> None:
@@ -29,7 +28,7 @@ def keep_freed_memory() -> None:
 
 
 def keep_little_memory(limit_bytes: int) -> None:
-    """Return freed memory at once if this process may only have a little. Call it before the allocators are loaded."""
+    """Let the allocators keep no freed memory if this process may have little. Call it before they are loaded."""
     os.environ.update(little_memory(limit_bytes))
 
 
@@ -40,13 +39,13 @@ def little_memory(limit_bytes: int) -> dict[str, str]:
     return {_DELAY: _LIMITED_DELAY_MS, _ARENA_FACTOR: os.environ.get(_ARENA_FACTOR, "1")}
 
 
-def resident_bytes() -> int:
-    """The resident memory of this process. 0 where the system does not tell."""
+def resident_bytes(pid: int | None = None) -> int:
+    """The resident memory of a process, by default this one. 0 if it is gone, or the system does not tell."""
     try:
-        pages = int(_STATM.read_text(encoding="ascii").split()[1])
+        text = Path(f"/proc/{pid or 'self'}/statm").read_text(encoding="ascii")
     except OSError:
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def release_freed() -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from volley.config import PLUGIN_PREFIX
 from volley.errors import (
     CertificateRejected,
     HandshakeRefused,
@@ -29,6 +28,7 @@ from volley.errors import (
     VolleyError,
 )
 from volley.machine import available_cores
+from volley.options import PLUGIN_PREFIX
 from volley.rpc.client import Client
 from volley.rpc.control import AskHealth, Drain, Health
 from volley.rpc.service import ServiceHealth

@@ -33,8 +33,9 @@ from volley.plan.capture import Origins, decode_plan, read_plan
 from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
-from volley.plan.nodes import Node
+from volley.plan.nodes import Node, Recursion, Unknown
 from volley.plan.reader import Reading
+from volley.plan.recursive_plans import RECURSION, mark_inputs, read_recursion, replace_leaves
 from volley.plan.types import is_collected
 from volley.recent import Recent
 from volley.splits.datasource import NotPortable, make_plan_portable
@@ -226,10 +227,53 @@ class Decider:
         frame_scans = frame_scans or self._frame_scans()
         plan = frame_scans.resolve(decoded.plan, origins)
         if not self._jvm:
-            return _Captured(plan, None, decoded.by_text_alone, frame_scans.frames)
+            return self._with_recursions(
+                _Captured(plan, None, decoded.by_text_alone, frame_scans.frames), origins, frame_scans
+            )
         programs = Programs(self._spark, origins)
         plan = delegate_to_jvm(plan, programs, origins.replace)
-        return _Captured(plan, programs or None, decoded.by_text_alone, frame_scans.frames)
+        captured = _Captured(plan, programs or None, decoded.by_text_alone, frame_scans.frames)
+        return self._with_recursions(captured, origins, frame_scans)
+
+    def _with_recursions(self, captured: _Captured, origins: Origins, frame_scans: FrameScans) -> _Captured:
+        """The plan with the plans of its recursive queries, which the text of Spark's plan does not have."""
+        found = False
+
+        def change(node: Node) -> Node:
+            nonlocal found
+            if not isinstance(node, Unknown) or node.name != RECURSION:
+                return node
+            found = True
+            recursion = self._recursion(node, origins, frame_scans)
+            origins.replace(node, recursion)
+            return recursion
+
+        plan = replace_leaves(captured.plan, change)
+        return replace(captured, plan=plan, by_text_alone=False) if found else captured
+
+    def _recursion(self, node: Unknown, origins: Origins, frame_scans: FrameScans) -> Node:
+        operator = origins.of(node)
+        if operator is None:
+            return node
+        query = read_recursion(self._gateway, operator)
+        if isinstance(query, str):
+            return replace(node, detail=query)
+        try:
+            anchor, step = (
+                self._decode(read_plan(self._gateway, physical), Origins(), frame_scans)
+                for physical in (query.anchor, query.step)
+            )
+        except CaptureError as error:
+            return replace(node, detail=error.message)
+        return Recursion(
+            node.output,
+            anchor.plan,
+            mark_inputs(step.plan, query),
+            query.limit,
+            query.level_limit,
+            query.row_limit,
+            (anchor.programs, step.programs),
+        )
 
     def _frame_scans(self) -> FrameScans:
         def capture(physical: Java) -> _Captured | None:

@@ -20,6 +20,7 @@ from volley.bridge.frame_fills import FrameLoader
 from volley.bridge.frame_scans import MAX_SENT_BYTES, CachedFrames
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.reading import Access
+from volley.bridge.recursion import run_recursions
 from volley.bridge.sent_frames import SentFrames
 from volley.bridge.spark_to_native import SparkInput, SparkInputs
 from volley.bridge.write_command import run_over
@@ -130,7 +131,7 @@ class NativeRun:
             if self._inputs is None:
                 self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
             plan = self._inputs.fill(plan)
-        plan = self._loader.load(plan)
+        plan = self._loader.load(run_recursions(plan, self._run_step))
         transport = self._deployment.open()
         graph = self._graph(plan, transport, is_kept)
         self._top = self._begin(execute, graph, transport, holds_result)
@@ -147,7 +148,7 @@ class NativeRun:
     def materialize(self, subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
         """Run a subplan; its rows stay where Spark's tasks can read them."""
         transport, access = self._deployment.open_for_spark(resources)
-        plan = self._loader.load(subplan)
+        plan = self._loader.load(run_recursions(subplan, self._run_step))
         graph = partition_result(self._graph(plan, transport), self._spark.sparkContext.defaultParallelism)
         output = self._begin(materialize, graph, transport)
         output.on_cancel(partial(_stop_jobs, self._spark.sparkContext, job_tag(self._query)))
@@ -157,9 +158,14 @@ class NativeRun:
     def _fill_frame(self, plan: Node) -> ResultStream:
         """Run the plan of a cached frame."""
         transport = self._deployment.open()
+        plan = run_recursions(plan, self._run_step)
         stream = self._begin(execute, self._graph(plan, transport), transport)
         self._fills.append(stream)
         return stream
+
+    def _run_step(self, plan: Node) -> ResultStream:
+        """Run a step of a recursive query."""
+        return self._fill_frame(self._loader.load(plan))
 
     def divide(self) -> bool:
         """Divide the next try into more tasks than there are workers, so that each needs less memory.
@@ -232,6 +238,7 @@ class NativeRun:
         token.on_fire(lambda: session_state.ended(query))
         try:
             session_state.started(query)
+            stores = _stores_of(graph)
             options = RunOptions(
                 token=token,
                 timeout_seconds=self._config.timeout_seconds,
@@ -244,7 +251,7 @@ class NativeRun:
                 settings=options_to_send(self._config),
                 # Sorting both sides costs more than dividing them, if the query is not divided yet.
                 sorts_joins=self._division > 1 or len(graph.stages) - len(graph.subqueries) > 1,
-                stores=shared_stores().settings(_stores_of(graph)),
+                stores=(lambda: shared_stores().renewed_settings(stores)) if stores else None,
                 holds_result=holds_result,
             )
             return begin(graph, transport, options)

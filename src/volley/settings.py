@@ -6,8 +6,9 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from volley.config import PREFIX, read_enabled
+from volley.config import read_enabled
 from volley.connect.local_server import classic_session
+from volley.options import PREFIX
 
 ENABLED = PREFIX + "enabled"
 SEAM = "_volley_seam"

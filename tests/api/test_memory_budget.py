@@ -48,6 +48,7 @@ def test_a_join_that_does_not_fit_is_divided(spark: SparkSession) -> None:
     assert tight.sort_by("k").equals(roomy.sort_by("k"))
 
 
+@pytest.mark.slow
 def test_several_local_workers_spill_what_they_exchange(spark: SparkSession, tmp_path: Path) -> None:
     with conf(spark, {"spark.volley.enabled": "false"}):
         spark.range(0, 300_000, 1, 3).write.parquet(str(tmp_path / "t"))
@@ -59,6 +60,7 @@ def test_several_local_workers_spill_what_they_exchange(spark: SparkSession, tmp
         assert sum(stage.shuffle_spilled_bytes for stage in report(spark).stages) > 0
 
 
+@pytest.mark.slow
 def test_a_sort_and_a_window_spill(spark: SparkSession) -> None:
     with conf(spark, STRICT | {"spark.volley.memory": "40m"}):
         assert_same_rows(
@@ -66,3 +68,4 @@ def test_a_sort_and_a_window_spill(spark: SparkSession) -> None:
             "select max(n), sum(n * id) from (select id, row_number() over (partition by id % 7 order by id desc) n"
             " from range(800000))",
         )
+        assert report(spark).spilled_bytes > 0

@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import volley
-from volley.config import OPTIONS, Config
+from volley.config import Config
 from volley.deployment.option_scopes import find_without_effect
+from volley.options import OPTIONS
 from volley.testing.session import conf
 
 LOCAL = {"spark.volley.transport": "local"}

@@ -1,105 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows between the engines, as Arrow: Spark's tasks read native ones from whoever holds them, and give theirs away."""
+"""Native rows that Spark reads, as Arrow, from whoever holds them; and queries with rows in both directions."""
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from helpers.crossings import ROWS, below, crossed, explain_modes, grouped, held_bytes, report_of
 from volley import session_state
 from volley.bridge import reading
 from volley.bridge.boundary import EngineBoundary, Rows
-from volley.bridge.native_to_spark import SparkPart
-from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
-from volley.bridge.pushing import pusher
 from volley.bridge.reading import Access
 from volley.bridge.served import Served
 from volley.bridge.source import divided
-from volley.bridge.spark_to_native import IngestTarget, SparkInput, SparkInputs
 from volley.cluster import LocalCluster, health_of
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
-from volley.decide import Decider, Decision
-from volley.deployment.base import Deployment
 from volley.deployment.factory import choose_deployment
 from volley.errors import CrossingError, QueryCancelled
 from volley.ids import AttemptId, QueryId, StageId, TaskId
-from volley.native_run import NativeRun
-from volley.observe.report import QueryReport
-from volley.plan.nodes import MaterializedInput, Node, walk
-from volley.rpc.codec import decode, encode
-from volley.rpc.control import Health, Push, Pushed
-from volley.rpc.messages import TaskDone
+from volley.plan.nodes import Node
+from volley.rpc.control import Health
 from volley.security import Credentials, Security
 from volley.settings import settings
 from volley.shuffle.base import Block
 from volley.shuffle.factory import ShuffleConfig, serving_store
 from volley.shuffle.location import Location
-from volley.testing.limits import UNMERGED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
-from volley.transport.ingest import FlightIngest
 from volley.transport.spark import shared_application
 
-ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64())])
 
 # Its tables are small, and rows are to cross between several tasks.
 pytestmark = pytest.mark.usefixtures("distributed", "functions_on_spark")
-
-
-def report_of(spark: SparkSession) -> QueryReport:
-    report = volley.last_query(spark)
-    assert report is not None
-    return report
-
-
-def grouped(spark: SparkSession) -> DataFrame:
-    """A subplan of some thousand rows below a UDF."""
-    same = F.udf(lambda number: number, "long")
-    orders = spark.table("orders").groupBy("o_custkey", "o_orderstatus").agg(F.max("o_orderdate").alias("d"))
-    return orders.withColumn("same", same("o_custkey"))
-
-
-def decided(spark: SparkSession, frame: DataFrame) -> tuple[Decision, NativeRun, Deployment]:
-    """A query on its way: what was decided, and what it will run with."""
-    config = Config.read(settings(spark))
-    deployment = choose_deployment(spark, config)
-    decider = Decider(spark, deployment, config, what="collect", started=time.perf_counter())
-    decision = decider.decide(frame._jdf.queryExecution())
-    run = NativeRun(
-        spark,
-        config,
-        deployment,
-        session=session_state.session_id(spark),
-        query=QueryId.new(),
-        labels=frozenset(),
-    )
-    return decision, run, deployment
-
-
-def crossed(spark: SparkSession, frame: DataFrame) -> tuple[NativeRun, SparkPart]:
-    """A query on its way whose top is Spark's."""
-    decision, run, _ = decided(spark, frame)
-    assert isinstance(decision.plan, SparkPart)
-    return run, decision.plan
 
 
 # ------------------------------------------------------------------------------------------------ in this process
@@ -289,15 +236,9 @@ def test_no_plan_shows_the_token(tpch: SparkSession) -> None:
         assert token is not None
         assert len(token) == 64
         texts = [execution.toString(), execution.logical().toJSON(), execution.executedPlan().toJSON()]
-        texts += [execution.explainString(mode) for mode in _modes(tpch)]
+        texts += [execution.explainString(mode) for mode in explain_modes(tpch)]
         assert all(texts)
         assert not any(token in text for text in texts)
-
-
-def _modes(spark: SparkSession) -> list[Any]:
-    assert spark._jvm is not None
-    modes = spark._jvm.org.apache.spark.sql.execution.ExplainMode
-    return [modes.fromString(name) for name in ("extended", "formatted", "cost", "codegen")]
 
 
 def open_files() -> int:
@@ -355,10 +296,6 @@ def test_it_can_be_cancelled_while_spark_reads(tpch: SparkSession, tmp_path: Pat
 # ---------------------------------------------------------------------------------------------------- with workers
 
 
-def held_bytes(cluster: LocalCluster) -> int:
-    return sum(health.held_bytes for health in cluster.health() if isinstance(health, Health))
-
-
 def test_workers_keep_the_rows_until_spark_has_read_them(tpch: SparkSession, cluster: LocalCluster) -> None:
     with conf(tpch, cluster.settings):
         query, part = crossed(tpch, grouped(tpch))
@@ -402,154 +339,7 @@ def test_a_holder_that_dies_before_spark_has_read(
         close_fleets()
 
 
-# ------------------------------------------------------------------------------------------- from Spark to workers
-
-
-def below(spark: SparkSession) -> DataFrame:
-    """A UDF below a join and an aggregate."""
-    same = F.udf(lambda number: number, "long")
-    orders = spark.table("orders").select(same("o_custkey").alias("k"), "o_totalprice", "o_orderkey")
-    joined = orders.join(spark.table("customer"), F.col("k") == F.col("c_custkey"))
-    return joined.groupBy("c_mktsegment").agg(F.sum("o_totalprice").alias("total"), F.count("*"))
-
-
-def put(client: flight.FlightClient, push: object, batch: pa.RecordBatch) -> Any:
-    writer, reader = client.do_put(flight.FlightDescriptor.for_command(encode(push)), batch.schema)
-    with writer:
-        writer.write_batch(batch)
-        writer.done_writing()
-        return decode(reader.read().to_pybytes())
-
-
-def test_a_worker_takes_rows_of_a_driver_that_it_knows(tpch: SparkSession, cluster: LocalCluster) -> None:
-    address, query = cluster.members[0].address, QueryId.new()
-    attempt = AttemptId(TaskId(StageId(query, 0), 4), 0)
-    with pytest.raises(flight.FlightUnauthenticatedError):
-        put(Security("wrong").connect(address), Push("", attempt, 2), ROWS)
-    client = cluster.security.connect(address)
-    with pytest.raises(flight.FlightServerError, match="UNKNOWN_DRIVER"):
-        put(client, Push("nobody", attempt, 2), ROWS)
-    with pytest.raises(flight.FlightServerError, match="QueryId where Push was expected"):
-        put(client, query, ROWS)
-    before = held_bytes(cluster)
-    pushed = put(client, Push("", attempt, 2), ROWS)
-    assert isinstance(pushed, Pushed)
-    assert [block.rows for block in pushed.blocks] == [10_000, 0]
-    assert pushed.holder == address
-    assert held_bytes(cluster) > before
-    list(client.do_action(flight.Action("release", encode(query))))
-    assert held_bytes(cluster) == before
-    with pytest.raises(flight.FlightServerError, match="is over"):
-        put(client, Push("", replace(attempt, attempt=1), 2), ROWS)
-
-
-@pytest.mark.slow
-def test_workers_hold_the_rows_of_spark_until_the_query_is_over(
-    tpch: SparkSession, cluster: LocalCluster
-) -> None:
-    with conf(tpch, cluster.settings):
-        decision, run, deployment = decided(tpch, below(tpch))
-        assert decision.plan is not None
-        assert not isinstance(decision.plan, SparkPart)
-        inputs = SparkInputs(decision.inputs, run.boundary, deployment.ingest)
-        with closing(run), closing(inputs):
-            filled = inputs.fill(decision.plan)
-            (rows,) = [node for node in walk(filled) if isinstance(node, MaterializedInput)]
-            outputs = inputs.outputs[rows.number]
-            # Two tasks of Spark's, and nothing of their rows here.
-            assert sum(output.rows for output in outputs) == tpch.table("orders").count()
-            assert {output.made_by for output in outputs} <= {member.address for member in cluster.members}
-            assert held_bytes(cluster) > 0
-        assert held_bytes(cluster) == 0
-        assert_same_rows(tpch, below, native=False)
-        assert report_of(tpch).engine == "mixed"
-        assert any("computed by Spark" in stage.decisions for stage in report_of(tpch).stages)
-        assert held_bytes(cluster) == 0
-
-
-def test_rows_of_spark_meet_those_of_files(tpch: SparkSession, cluster: LocalCluster) -> None:
-    """Several tasks, each with its share of both sides."""
-    shuffled = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
-    limits = {**UNMERGED_SETTINGS, "spark.volley.planner.broadcastSize": "0"}
-    with conf(tpch, {**cluster.settings, **shuffled, **limits}):
-        assert_same_rows(tpch, below, native=False)
-        assert report_of(tpch).engine == "mixed"
-        assert max(stage.tasks for stage in report_of(tpch).stages) == len(cluster.members)
-
-
-def test_no_rows_of_spark_at_all(tpch: SparkSession, cluster: LocalCluster) -> None:
-    with conf(tpch, cluster.settings):
-        never = F.udf(lambda number: False, "boolean")
-        orders = tpch.table("orders").where(never("o_orderkey"))
-        joined = orders.join(tpch.table("customer"), F.col("o_custkey") == F.col("c_custkey"))
-        counted = joined.groupBy().agg(F.count("*").alias("n"))
-        assert [row.n for row in counted.collect()] == [0]
-        assert report_of(tpch).engine == "mixed"
-
-
-def test_an_error_of_spark_leaves_nothing_on_the_workers(tpch: SparkSession, cluster: LocalCluster) -> None:
-    fails = F.udf(lambda number: 1 // (number - 5), "long")
-    orders = tpch.table("orders").select(fails("o_orderkey").alias("k"))
-    joined = orders.join(tpch.table("customer"), F.col("k") == F.col("c_custkey"))
-    with conf(tpch, cluster.settings), pytest.raises(Exception, match="ZeroDivisionError"):
-        joined.groupBy("c_mktsegment").agg(F.count("*")).collect()
-    assert held_bytes(cluster) == 0
-
-
-def test_no_plan_of_what_is_handed_over_shows_the_token(tpch: SparkSession, cluster: LocalCluster) -> None:
-    token = cluster.security.token
-    assert token
-    push = pusher(
-        FlightIngest(("127.0.0.1:1",), "driver", Credentials(token), 20.0),
-        QueryId.new(),
-        2,
-        [0],
-        pa.schema([("c_1", pa.int64())]),
-    )
-    execution = tpch.range(5).mapInArrow(push, SCHEMA_OF_PUSHED)._jdf.queryExecution()
-    texts = [execution.toString(), execution.logical().toJSON(), execution.executedPlan().toJSON()]
-    texts += [execution.explainString(mode) for mode in _modes(tpch)]
-    assert not any(token in text for text in texts)
-
-
-@pytest.mark.slow
-def test_a_holder_that_dies_with_the_rows_of_spark(
-    tpch: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = SparkInput.pushed
-    with LocalCluster(2) as doomed:
-
-        def kill_a_holder(
-            item: SparkInput, boundary: EngineBoundary, ingest_target: IngestTarget
-        ) -> list[TaskDone]:
-            outputs = taken(item, boundary, ingest_target)
-            for member in doomed.members:
-                if member.address == outputs[0].made_by:
-                    os.kill(member.pid, signal.SIGKILL)
-                    member.process.wait()
-            return outputs
-
-        monkeypatch.setattr(SparkInput, "pushed", kill_a_holder)
-        with (
-            conf(tpch, doomed.settings),
-            pytest.warns(UserWarning, match="rows computed by Spark were lost"),
-        ):
-            assert_same_rows(tpch, below, native=False)
-        assert report_of(tpch).engine == "spark"
-        close_fleets()
-
-
-def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
-    """It was there when Spark's job began."""
-    with LocalCluster(2) as cluster:
-        gone = cluster.members[0]
-        os.kill(gone.pid, signal.SIGKILL)
-        gone.process.wait()
-        credentials = Credentials(cluster.security.token)
-        endpoint = FlightIngest(tuple(member.address for member in cluster.members), "", credentials, 20.0)
-        assert endpoint.choose(cluster.security, 0) == cluster.members[1].address
-        with pytest.raises(CrossingError, match="answers"):
-            FlightIngest((gone.address,), "", credentials, 20.0).choose(cluster.security, 0)
+# --------------------------------------------------------------------------------------------- in both directions
 
 
 @pytest.mark.slow
@@ -581,41 +371,3 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
             health = health_of(holder, shared.security)
             assert isinstance(health, Health)
             assert health.held_bytes == 0
-
-
-def test_types_that_come_from_spark(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    text = """
-        select cast(id as tinyint) as b, cast(id * 300 as smallint) as s, cast(id * 70000 as int) as i, id as l,
-               cast(id / 3 as float) as f, if(id % 4 = 0, double('nan'), id / -7) as d, id % 2 = 0 as flag,
-               cast(id * 1.5 as decimal(7, 2)) as small, cast(id * -1.25 as decimal(38, 10)) as wide,
-               if(id % 5 = 0, null, concat('name ', id, ' ü')) as name, encode(cast(id as string), 'utf-8') as raw,
-               date_add(date'1581-12-30', cast(id * 9000 as int)) as day,
-               timestamp'1899-12-31 23:59:59.123456' + make_dt_interval(cast(id * 3000 as int)) as moment,
-               timestamp_ntz'1899-12-31 23:59:59.123456' as local, if(id > 3, null, id) as gone,
-               if(id % 7 = 0, null, struct(id as number, array(concat('n', id), null) as names)) as nested
-        from range(40)
-    """
-    with conf(spark, {"spark.volley.enabled": "false"}):
-        spark.sql(text).write.parquet(str(tmp_path / "t"))
-        spark.range(40).selectExpr("id as k", "id % 3 as third").write.parquet(str(tmp_path / "k"))
-    same = F.udf(lambda number: number, "long")
-
-    def query(spark: SparkSession) -> DataFrame:
-        rows = spark.read.parquet(str(tmp_path / "t")).withColumn("same", same("l"))
-        return rows.join(spark.read.parquet(str(tmp_path / "k")), F.col("same") == F.col("k"))
-
-    for large in ("false", "true"):
-        with conf(spark, {**cluster.settings, "spark.sql.execution.arrow.useLargeVarTypes": large}):
-            assert_same_rows(spark, query, native=False)
-        assert report_of(spark).engine == "mixed", report_of(spark).reasons
-
-
-def test_a_query_of_rows_one_by_one_lets_go_too(tpch: SparkSession, cluster: LocalCluster) -> None:
-    with conf(tpch, cluster.settings):
-        assert len(list(below(tpch).toLocalIterator())) == 5
-        assert report_of(tpch).engine == "mixed"
-        below(tpch).toLocalIterator()  # and is dropped
-        deadline = time.monotonic() + 30
-        while held_bytes(cluster):
-            gc.collect()
-            assert time.monotonic() < deadline

@@ -101,7 +101,7 @@ def kill_everywhere(
     return [tuple(one) for one in tries]
 
 
-@pytest.mark.parametrize("mode", ["new", "overwrite"])
+@pytest.mark.parametrize("mode", [pytest.param("new", marks=pytest.mark.slow), "overwrite"])
 def test_a_table_is_replaced_in_one_step(tmp_path: Path, mode: str) -> None:
     before = [] if mode == "new" else OLD
     found = [left for _, left, _, _ in kill_everywhere(mode, tmp_path)]

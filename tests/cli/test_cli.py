@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from volley.cli.checks import CHECKS, Finding, check_java, check_memory, check_packages
 from volley.cli.main import cli
-from volley.config import OPTIONS
 from volley.errors import ConfigError
+from volley.options import OPTIONS
 
 
 def run(*arguments: str, timeout_seconds: int = 240) -> subprocess.CompletedProcess[str]:

@@ -90,7 +90,13 @@ def test_an_estimating_sketch_depends_on_the_order_of_rows(spark: SparkSession) 
 
 
 @pytest.mark.parametrize(
-    "call", ["hll_sketch_agg(v)", "histogram_numeric(v, 5)", "approx_percentile(d, 0.5)"]
+    "call",
+    [
+        "hll_sketch_agg(v)",
+        "hll_sketch_estimate(hll_union(hll_sketch_agg(v), hll_sketch_agg(s)))",
+        "histogram_numeric(v, 5)",
+        "approx_percentile(d, 0.5)",
+    ],
 )
 def test_what_depends_on_the_partitions_of_spark_is_left_to_it(table: SparkSession, call: str) -> None:
     explained = volley.explain(table.sql(f"select k, {call} from t group by k"))

@@ -138,7 +138,7 @@ def _too_large() -> Join:
     def unordered(attribute: Attribute) -> Project:
         plain = Attribute(attribute.id + 10, "n", LONG, False)
         mixed = Call("BitwiseXor", (plain, Literal(0b101010101010101, LONG)), LONG)
-        return Project((Alias(attribute.id, attribute.name, mixed),), Range(0, 4_000_000, 1, (plain,)))
+        return Project((Alias(attribute.id, attribute.name, mixed),), Range(0, 1_000_000, 1, (plain,)))
 
     left, right = Attribute(1, "l", LONG, False), Attribute(2, "r", LONG, False)
     return Join(JoinKind.INNER, (left,), (right,), None, None, unordered(left), unordered(right))

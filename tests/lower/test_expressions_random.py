@@ -114,7 +114,7 @@ def test_random_expressions_on_random_rows(
 ) -> None:
     # No shrinking: every try asks Spark, and the message already names one expression and one row.
     @settings(
-        max_examples=6,
+        max_examples=3,
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from pyspark.sql import SparkSession
 
+from helpers.sampling import every
 from volley.testing.rows import assert_same_rows
 
 KINDS = ("join", "left join", "right join", "full join")
@@ -32,6 +35,7 @@ OTHERS = (
     "select * from t where id = (select max(id) from u)",
     "with c as (select k, sum(m) s from t group by k) select a.k, a.s, b.s x from c a join c b on a.k = b.k",
 )
+HINTS = ("merge(u)", "shuffle_hash(u)", "broadcast(t)", "broadcast(u)")
 FILTERS = (
     "k in (select k from u)",
     "k not in (select k from u)",
@@ -54,14 +58,12 @@ FILTERS = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize(("condition", "kind"), every(3, product(CONDITIONS, KINDS)))
 def test_pairs(tables: SparkSession, kind: str, condition: str) -> None:
     assert_same_rows(tables, f"select t.id, t.s, u.id x from t {kind} u on {condition}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("hint", ["merge(u)", "shuffle_hash(u)", "broadcast(t)", "broadcast(u)"])
+@pytest.mark.parametrize(("hint", "kind"), every(3, product(HINTS, KINDS)))
 def test_build_side(tables: SparkSession, kind: str, hint: str) -> None:
     assert_same_rows(tables, f"select /*+ {hint} */ t.id, u.id x from t {kind} u on t.k = u.k and t.m < u.m")
 

@@ -8,6 +8,7 @@ import gc
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -104,19 +105,14 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-SOME_WITH_CONDITION = (JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI)
+# All of them in the slow suite.
+SOME_JOINS = {(JoinKind.INNER, "plain"), (JoinKind.ANTI, "null aware"), (JoinKind.FULL, "condition")}
+JOINS = [*product(JoinKind, ("plain", "condition")), (JoinKind.ANTI, "null aware")]
 
 
 @pytest.mark.parametrize(
     ("kind", "form"),
-    [
-        *((kind, "plain") for kind in JoinKind),
-        (JoinKind.ANTI, "null aware"),
-        *(
-            pytest.param(kind, "condition", marks=[] if kind in SOME_WITH_CONDITION else [pytest.mark.slow])
-            for kind in JoinKind
-        ),
-    ],
+    [pytest.param(*join, marks=[] if join in SOME_JOINS else [pytest.mark.slow]) for join in JOINS],
 )
 @pytest.mark.usefixtures("without_collector")
 def test_a_join_that_does_not_fit_is_run_as_one_that_spills(

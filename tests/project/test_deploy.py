@@ -16,7 +16,7 @@ import click
 import pytest
 
 from volley.cli.main import cli
-from volley.config import OPTIONS
+from volley.options import OPTIONS
 
 yaml: Any = pytest.importorskip("yaml")
 DEPLOY = Path(__file__).parents[2] / "deploy"

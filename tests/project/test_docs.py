@@ -14,7 +14,7 @@ import pytest
 
 from volley.bench.engines import Run
 from volley.bench.run import Result, Results
-from volley.config import OPTIONS, PLUGIN_PREFIX
+from volley.options import OPTIONS, PLUGIN_PREFIX
 from volley.support.reasons import MEANINGS, Reason
 
 ROOT = Path(__file__).parents[2]

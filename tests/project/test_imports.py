@@ -23,6 +23,8 @@ ORDER = [
     "batches",
     "ended_queries",
     "plugins",
+    "option_values",
+    "options",
     "config",
     "requirements",
     "spark_versions",

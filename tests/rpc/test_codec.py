@@ -7,17 +7,17 @@ import json
 import sys
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from volley.errors import QueryError
 from volley.ids import QueryId
 from volley.plan.expressions import Alias, Call, EvalMode, Literal
-from volley.plan.nodes import LocalRows, Project
+from volley.plan.nodes import LocalRows, Node, Project
 from volley.plan.types import BINARY, LONG, ArrayType, DecimalType, StructField, StructType
 from volley.rpc.blocks import Block, BlockRequest
-from volley.rpc.codec import decode, encode
+from volley.rpc.codec import decode, encode, message_classes
 from volley.rpc.control import Await, Push, Reserve, Watch
 from volley.rpc.handshake import read_hello, read_welcome
 from volley.rpc.messages import SplitRequest
@@ -40,6 +40,11 @@ def test_a_message_comes_back_as_it_was() -> None:
     task = result_task(strange)
     assert decode(encode(task)) == task
     assert type(decode(encode(task)).plan.expressions[3].child.mode) is EvalMode
+
+
+def test_every_operator_can_be_sent() -> None:
+    """A module whose nodes the codec does not know would leave queries to Spark, and only with worker daemons."""
+    assert set(get_args(Node)) <= set(message_classes())
 
 
 def test_another_protocol_version_is_refused() -> None:

@@ -18,11 +18,12 @@ import pyarrow.flight as flight
 import pytest
 
 from helpers.waiting import eventually
+from volley.allocator import resident_bytes
 from volley.cluster import LocalCluster, Member
 from volley.rpc.client import Client
 from volley.rpc.control import AskHealth, Health
 from volley.rpc.service import ServiceHealth
-from volley.testing.chaos.resources import held, resident_bytes
+from volley.testing.chaos.resources import held
 from volley.testing.proxy import LossyProxy
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "600"))

@@ -88,6 +88,7 @@ class TestProcesses:
             services.restart_servers(number)
         store.close()
 
+    @pytest.mark.slow
     def test_a_server_is_killed_between_the_last_push_and_the_commit(self, services: LocalCluster) -> None:
         """Of the two that have everything one commits, and a third gets all of it and commits too."""
         store = of_services(services, "commit")
@@ -105,6 +106,7 @@ class TestProcesses:
             services.restart_servers(number)
         store.close()
 
+    @pytest.mark.slow
     def test_a_server_is_killed_while_a_reducer_reads(self, services: LocalCluster) -> None:
         store = of_services(services, "read")
         # More than is read ahead, so that the stream is under way when its server goes.
@@ -122,6 +124,7 @@ class TestProcesses:
         assert pa.Table.from_batches(read).column(0).equals(pa.chunked_array([pa.arange(0, rows)]))
         store.close()
 
+    @pytest.mark.slow
     def test_a_server_that_hangs_is_left_out(self, services: LocalCluster) -> None:
         store = of_services(services, "hang", stall_seconds=1.0)
         sink = store.sink(attempt_id(query="hang"), 1)

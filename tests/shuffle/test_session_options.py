@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from volley.config import PREFIX, Config
+from volley.config import Config
 from volley.errors import BlockMissing, ConfigError, OptionRefused
 from volley.ids import QueryId
+from volley.options import PREFIX
 from volley.security import Security
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.factory import DaemonStores, ShuffleSettings

@@ -70,7 +70,7 @@ class Shared:
             assert (health.queries, health.held_bytes, health.disk_bytes) == (0, 0, 0)
 
 
-@pytest.fixture(scope="module", params=["folder", "service"])
+@pytest.fixture(scope="module", params=[pytest.param("folder", marks=pytest.mark.slow), "service"])
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     kept = Shared(request.param, tmp_path_factory.mktemp("shared"))
     with kept.cluster:

@@ -42,6 +42,14 @@ def test_every_file_goes_to_one_task_and_none_has_much_more(sizes: list[int], ta
     assert busiest * tasks <= LIMITS.file_imbalance * cost_bytes(whole, LIMITS)
 
 
+def test_a_divided_query_assigns_its_files_however_uneven() -> None:
+    divided = LIMITS.divide(8)
+    assert assign_files(scan(10**9, 1, 1), 3, divided) is not None
+    assert assign_files(scan(), 3, divided) == ((), (), ())
+    # A task without a file would have nothing to do.
+    assert assign_files(scan(1), 2, divided) is None
+
+
 @pytest.mark.parametrize(
     ("sizes", "even"),
     [

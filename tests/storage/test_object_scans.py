@@ -242,6 +242,29 @@ def test_reasons(spark: SparkSession, s3a: S3a, table: str) -> None:
             assert words in str(reason)
 
 
+def test_credentials_of_the_file_system(spark: SparkSession, s3a: S3a, table: str) -> None:
+    """A provider that is code is asked through the file system, for each query anew."""
+    changes: dict[str, str | None] = {
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.auth.AssumedRoleCredentialProvider",
+        "fs.s3a.access.key": None,
+        "fs.s3a.secret.key": None,
+        "volley.test.credentials": ",".join(
+            KEYS[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        ),
+    }
+    with s3a.changed(changes):
+        assert_same_rows(spark, lambda session: session.read.parquet(table).groupBy("p").count())
+        with s3a.changed({"volley.test.credentials": "other,wrong-hush,token"}):
+            assert spark.read.parquet(table).where("n > 1").count() == 19998
+            report = volley.last_query(spark)
+            assert report is not None
+            assert [reason.reason for reason in report.reasons] == ["REPLAYED_ON_SPARK"]
+            assert "hush" not in str(report.reasons)
+    with s3a.changed({**changes, "volley.test.credentials": None}):
+        (reason,) = volley.explain(spark.read.parquet(table)).reasons
+        assert "AssumedRoleCredentialProvider" in str(reason)
+
+
 def test_wrong_secrets(spark: SparkSession, s3a: S3a, table: str) -> None:
     """The store refuses them. Spark answers here, because its way to the objects needs none."""
     with s3a.changed({"fs.s3a.secret.key": "wrong-hush"}):

@@ -144,6 +144,22 @@ def test_unknown_settings_with_their_default() -> None:
         )
 
 
+def test_providers_that_are_code() -> None:
+    """The file system is asked where the chain reaches one, and not before."""
+    settings = {**KEYS, "aws.credentials.provider": f"{TEMPORARY},com.example.Mine"}
+
+    def ask() -> tuple[str, str, str]:
+        return ("a", "s", "t")
+
+    found = map_settings("b-1", settings, lambda name: None, lambda name: False, ask)
+    hidden = (found.access_key, found.secret_key, found.session_token)
+    assert [text and text.value for text in hidden] == ["a", "s", "t"]
+    settings["session.token"] = "given"
+    found = map_settings("b-1", settings, lambda name: None, lambda name: False, ask)
+    assert found.session_token is not None
+    assert found.session_token.value == "given"
+
+
 def test_unusual_buckets() -> None:
     for bucket in ("user:hush@b", "Upper", "b_1", ""):
         with pytest.raises(Unmapped) as raised:

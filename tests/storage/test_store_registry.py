@@ -35,3 +35,26 @@ def test_secrets_are_removed_from_texts() -> None:
     assert stores.redact("another", text) == text
     stores.add((settings("hush is not"),))
     assert stores.redact_all(text) == "HTTP 403 for ***: *** the secret"
+
+
+def test_credentials_are_asked_for_again() -> None:
+    """An id stays; newer credentials replace older ones, and older ones that come late are ignored."""
+    first = settings("first")
+    answers: list[S3Settings | None] = [settings("second"), None, settings("second")]
+    driver, worker = Stores(renew_seconds=0), Stores()
+    driver.add((first,), lambda: answers.pop(0))
+    worker.add(driver.settings((first.id,)))
+    (second,) = driver.renewed_settings((first.id,))
+    assert (second.id, second.secret_key, second.renewals) == (first.id, Hidden("second"), 1)
+    # No answer, and the same answer, change nothing.
+    assert driver.renewed_settings((first.id,)) == driver.renewed_settings((first.id,)) == (second,)
+    worker.add((second,))
+    worker.add((first,))
+    assert worker.settings((first.id,)) == worker.renewed_settings((first.id,)) == (second,)
+    assert answers == []
+
+
+def test_credentials_are_not_asked_for_all_the_time() -> None:
+    stores, first = Stores(), settings("first")
+    stores.add((first,), lambda: settings("second"))
+    assert stores.renewed_settings((first.id,)) == (first,)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from volley.testing.chaos.__main__ import run
-from volley.testing.chaos.arena import Countdown
+from volley.testing.chaos.arena import Arena, Countdown
 from volley.testing.chaos.faults import Fault, Kind, Moment, damage_one, spill_files
 from volley.testing.chaos.schedule import draw_round
 from volley.testing.fuzz.choices import Choices, shrink
@@ -61,6 +61,17 @@ def test_files_without_a_name_are_damaged(tmp_path: Path, kind: Kind) -> None:
         file.seek(0)
         assert file.read() != bytes(1000)
     assert not damage_one([tmp_path / "gone"], kind, random.Random(3))
+
+
+def test_a_spill_file_that_is_left_in_the_driver_is_a_leak(tmp_path: Path) -> None:
+    spill = tmp_path / "volley-spill-1"
+    spill.mkdir()
+    with Arena("local", "memory", tmp_path / "arena") as arena:
+        before = arena.leaks()
+        with tempfile.TemporaryFile(dir=spill):
+            (leak,) = set(arena.leaks()) - set(before)
+        assert leak.startswith(f"{os.getpid()} has {spill}/")
+        assert arena.leaks() == before
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 
-SOME = ("q01", "q03", "q11", "q18")
+SOME = ("q11", "q18")
 SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 
 

@@ -11,12 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from helpers.sampling import every
 from helpers.waiting import eventually
 from volley.bench.queries import query_text
 from volley.cluster import LocalCluster
@@ -71,8 +73,7 @@ FAULTS: dict[str, Callable[[Block], Block]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["own", "mapped", "flight"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("way", "fault"), every(3, product(["own", "mapped", "flight"], FAULTS)))
 def test_a_block_that_cannot_be_read(tmp_path: Path, fault: str, way: str) -> None:
     with serve_store([tmp_path], memory_limit_bytes=0) as holder:
         reader = (

@@ -322,6 +322,19 @@ def test_batches_are_cut_as_in_spark(spark: SparkSession) -> None:
     assert expected.column(0).to_pylist() == ["[1000, 1000, 500]"]
 
 
+def test_a_function_may_leave_rows_unread(spark: SparkSession) -> None:
+    """Its process ends with it, and nothing waits for the rows. Spark takes half a minute for this."""
+
+    def first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches).slice(0, 1)
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    assert spark.range(0, 3_000_000, 1, 1).repartition(1).mapInArrow(first, "id long").count() == 1
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "native"
+
+
 def test_one_partition_is_one_call(spark: SparkSession) -> None:
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"n": [sum(batch.num_rows for batch in batches)]})

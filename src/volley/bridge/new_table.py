@@ -131,10 +131,22 @@ def read_table(spark: SparkSession, command: Java) -> NewTable | Java | Unsuppor
         return NewTable(spark, command, where, replaces=True)
     managed = str(table.tableType().name()) == "MANAGED"
     where = state.catalog().defaultTablePath(table.identifier()) if managed else location.get()
-    directory = Path(where.getPath())
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        return Unsupported(Reason.ACTION, "write", f"{directory} is not empty")
+    if not _is_free(spark, where):
+        return Unsupported(Reason.ACTION, "write", f"{where.getPath()} is not empty")
     return NewTable(spark, command, where, replaces=False)
+
+
+def _is_free(spark: SparkSession, where: Java) -> bool:
+    """Whether there is nothing at a location, or an empty folder."""
+    if where.getScheme() in (None, "file"):
+        directory = Path(where.getPath())
+        return not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(where)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(path):
+        return True
+    return bool(files.getFileStatus(path).isDirectory()) and not len(files.listStatus(path))
 
 
 def _created(spark: SparkSession, command: Java) -> Java:

@@ -24,7 +24,10 @@ class CatalogPartitions:
         reader = plan_reader(gateway)
         self.before = reader.strings(catalog.listPartitionNames(self._identifier, spec))
         found = reader.locations(catalog.listPartitions(self._identifier, spec))
-        root = str(command.outputPath().toUri().getPath()).rstrip("/")
+        uri = command.outputPath().toUri()
+        local = uri.getScheme() in (None, "file")
+        place = "" if local else f"{uri.getScheme()}://{uri.getAuthority()}"
+        root = f"{place}{uri.getPath()}".rstrip("/")
         self.elsewhere = sorted(
             {path.rstrip("/") for path in found} - {f"{root}/{name}" for name in self.before}
         )

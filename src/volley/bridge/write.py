@@ -73,13 +73,19 @@ def commit(
     if isinstance(staging, UploadStaging):
         if not written and not node.partition_names:
             written = [_empty_upload(node, staging)]
-        staging.commit(written, command.mark_success)
+        staging.commit(written, command.mark_success, _replaced(written, command))
         return
     if not written and not node.partition_names:
         # Spark leaves one file without rows, which tells readers the schema.
         written = [_empty(node, Path(staging.tasks))]
-    replaces = [file.partition for file in written] if command.dynamic else [command.replaces]
-    staging.commit(written, command.files.suffix, replaces, command.mark_success)
+    staging.commit(written, command.files.suffix, _replaced(written, command), command.mark_success)
+
+
+def _replaced(written: list[Written], command: WriteCommand) -> list[str]:
+    """The folders whose files go; an empty name is the whole table."""
+    if command.dynamic:
+        return [file.partition for file in written]
+    return [command.replaces] if command.replaces or command.replaces_all else []
 
 
 def files_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:

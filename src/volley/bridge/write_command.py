@@ -99,8 +99,6 @@ def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupport
     write = _Reader(spark, command).read()
     if table is None or isinstance(write, Unsupported):
         return write
-    if write.store:
-        return Unsupported(Reason.FILE_SYSTEM, "write", "a new table in an object store")
     # Nothing of what is in the way stays, so there is nothing that could be replaced in part.
     return replace(write, table=table, replaces_all=True, dynamic=False, replaces="")
 
@@ -150,7 +148,7 @@ class _Reader:
         overwrite = str(command.mode()) == "Overwrite"
         dynamic = bool(command.dynamicPartitionOverwrite())
         replaces_all = overwrite and not dynamic and not static
-        if replaces_all and not can_be_replaced(directory):
+        if replaces_all and not self._store and not can_be_replaced(directory):
             return Unsupported(Reason.FILE_SYSTEM, "overwrite", f"{directory} cannot be exchanged")
         limit = int(self._options.get("maxrecordsperfile", self._conf.maxRecordsPerFile()))
         return WriteCommand(
@@ -229,11 +227,6 @@ class _Reader:
         """Find the object store that is written to; gives the reason why only Spark writes there."""
         command = self._command
         path, uri = command.outputPath(), command.outputPath().toUri()
-        if str(command.mode()) == "Overwrite":
-            # Readers would see old and new files for a while, or none.
-            return f"overwriting in {uri.getScheme()}"
-        if self._partitions_kept is not None:
-            return f"a table of the catalog in {uri.getScheme()}"
         if not can_upload():
             return "uploads need boto3 (volley-spark[s3])"
         try:

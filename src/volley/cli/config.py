@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`volley config`: prints the option reference, from the declarations in `volley.config`."""
+"""`volley config`: prints the option reference, from the declarations in `volley.options`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from volley.cli.console import new_console
-from volley.config import OPTIONS
+from volley.options import OPTIONS
 
 
 @click.command()

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from volley.config import parse_bytes
 from volley.log_format import configure_logs
+from volley.option_values import parse_bytes
 from volley.own_token import make_own_token
 from volley.security import TOKEN_VARIABLE, Security
 

@@ -12,7 +12,7 @@ import click
 from volley.cli.console import new_console
 from volley.cli.health import health_table, service_table
 from volley.cluster import Unhealthy, ask_health, drain
-from volley.config import parse_addresses
+from volley.option_values import parse_addresses
 from volley.own_token import token_file_for
 from volley.rpc.service import ServiceHealth
 from volley.security import Security

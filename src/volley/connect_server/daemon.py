@@ -13,12 +13,12 @@ from typing import Any
 import grpc
 from pyspark.sql import SparkSession
 
-from volley.config import parse_bytes
 from volley.connect_server.backend import Backend
 from volley.connect_server.operations import Operations
 from volley.connect_server.proxy import Proxy
 from volley.errors import ConfigError
 from volley.observe.history_writer import flush_history
+from volley.option_values import parse_bytes
 from volley.security import Security
 from volley.session import enable
 

@@ -205,6 +205,7 @@ class Driver:
             self._perform(self._schedule.deliver(attempt))
             return True
 
+        stores = await asyncio.to_thread(self._stores) if self._stores is not None else ()
         spec = TaskSpec(
             attempt,
             feeding.plan_of(task),
@@ -214,7 +215,7 @@ class Driver:
             trace=self._traceparent(attempt.task.stage),
             settings=self._settings,
             sorts_joins=self._sorts_joins,
-            stores=self._stores,
+            stores=stores,
         )
         ended = await self._launcher.launch(spec, launch.avoid, serve, deliver)
         if isinstance(ended.outcome, TaskDone):

@@ -25,10 +25,11 @@ class RunOptions:
     no worker is left, the query waits `absence_seconds` for one; that only helps if its data outlives workers.
     `materialized_inputs` are the outputs of stages that ran elsewhere, by the number of their `MaterializedInput`.
     `deferred` lists the stages that wait for others; None means that the driver plans that itself. `traceparent` is the
-    parent of the spans of a stage's tasks. `settings` are the session's options for workers, and `stores` the object
-    stores that tasks read. `sorts_joins`: a join that does not fit into memory is sorted instead; otherwise the query
-    fails with `OperatorMemoryExhausted`. `holds_result`: the client uses no row before it has all of them, so a task of
-    the result stage whose worker is lost runs again, and its rows replace those that came before.
+    parent of the spans of a stage's tasks. `settings` are the session's options for workers. `stores` gives the object
+    stores of a task that is sent now; it may block, and is called for each task. `sorts_joins`: a join that does not
+    fit into memory is sorted instead; otherwise the query fails with `OperatorMemoryExhausted`. `holds_result`: the
+    client uses no row before it has all of them, so a task of the result stage whose worker is lost runs again, and its
+    rows replace those that came before.
     """
 
     timeout_seconds: float
@@ -45,4 +46,4 @@ class RunOptions:
     settings: tuple[tuple[str, str], ...] = ()
     sorts_joins: bool = True
     holds_result: bool = False
-    stores: tuple[S3Settings, ...] = ()
+    stores: Callable[[], tuple[S3Settings, ...]] | None = None

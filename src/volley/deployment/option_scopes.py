@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from volley.config import PREFIX, Config
+from volley.config import Config
+from volley.options import PREFIX
 
 
 @dataclass(frozen=True)

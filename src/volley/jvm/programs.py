@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 from volley.batches import make_batch
 from volley.jvm.connections import EvaluationError, ExpressionServer, ServerUnavailable, expression_server
 from volley.plan.capture import Origins
-from volley.plan.expressions import Call, Expression
+from volley.plan.expressions import Call, Expression, struct_of
 from volley.plan.jvm import Java
 from volley.plan.reader import describe_error
-from volley.plan.types import STRING, DataType, StructField, StructType, contains_any, to_arrow
+from volley.plan.types import STRING, DataType, contains_any, to_arrow
 
 _numbers = itertools.count(1)
 
@@ -60,7 +60,8 @@ class Programs:
         number = next(_numbers)
         answer = self._compile(number, len(calls), parts)
         if answer == number:
-            self._add(_Program(number, self._server, _columns(read), result_of(calls)))
+            result = calls[0].type if len(calls) == 1 else struct_of(calls)
+            self._add(_Program(number, self._server, _columns(read), result))
         return answer
 
     def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> int | str:
@@ -146,13 +147,6 @@ class Programs:
 
 def _columns(read: Sequence[Expression]) -> pa.Schema:
     return pa.schema([(f"c{place}", to_arrow(part.type)) for place, part in enumerate(read)])
-
-
-def result_of(calls: Sequence[Call]) -> DataType:
-    """What a program for these calls computes."""
-    if len(calls) == 1:
-        return calls[0].type
-    return StructType(tuple(StructField(f"f{place}", call.type, True) for place, call in enumerate(calls)))
 
 
 class _Program:

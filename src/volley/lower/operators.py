@@ -54,6 +54,7 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 
@@ -117,6 +118,7 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             | PythonCoGroupMap()
             | PythonAggregate()
             | PythonWindow()
+            | PythonTable()
         ):
             return _read_stream(node, scope)
         case Project(expressions, child):

@@ -33,6 +33,7 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.traits import traits_of
@@ -140,6 +141,7 @@ def _summary(node: Node, workers: int, limits: PlannerLimits, name_of: Callable[
             | PythonCoGroupMap()
             | PythonAggregate()
             | PythonWindow()
+            | PythonTable()
         ):
             functions = ", ".join(name_of(call.name) for call in node.program.calls)
             return f"{type(node).__name__} {functions} [{names(node.output)}]"

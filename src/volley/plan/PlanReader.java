@@ -28,6 +28,7 @@ import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.PythonUDTFPartitionColumnIndexes;
 import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
@@ -116,12 +117,15 @@ public final class PlanReader {
         }
     }
 
-    /** Where each partition of a table lies, as a JSON list of paths. */
+    /** Where each partition of a table lies, as a JSON list of local paths and of URLs. */
     public String locations(scala.collection.Iterable partitions) {
         Text text = new Text().open('[');
         scala.collection.Iterator each = partitions.iterator();
         while (each.hasNext()) {
-            text.next().string(((CatalogTablePartition) each.next()).location().getPath());
+            java.net.URI place = ((CatalogTablePartition) each.next()).location();
+            boolean local = place.getScheme() == null || place.getScheme().equals("file");
+            text.next().string(local
+                    ? place.getPath() : place.getScheme() + "://" + place.getAuthority() + place.getPath());
         }
         return text.close(']').toString();
     }
@@ -767,6 +771,10 @@ public final class PlanReader {
                 out.string(((Class) value).getName());
             } else if (value instanceof PythonFunction) {
                 out.number(function((PythonFunction) value));
+            } else if (value instanceof byte[]) {
+                out.string(Base64.getEncoder().encodeToString((byte[]) value));
+            } else if (value instanceof PythonUDTFPartitionColumnIndexes) {
+                scalar(((PythonUDTFPartitionColumnIndexes) value).partitionChildIndexes(), out);
             } else if (value instanceof Float || value instanceof Double || value instanceof String
                     || value instanceof Character || value instanceof Enum
                     || value instanceof scala.Enumeration.Value) {

@@ -12,12 +12,13 @@ import volley.plan.decode_sessions  # noqa: F401  registers its decoders
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
-from volley.plan.decode_python import PYTHON_DECODERS, PYTHON_SETTINGS, PythonAccess, decode_python
+from volley.plan.decode_python import PYTHON_DECODED, PythonAccess, decode_python
 from volley.plan.expressions import Alias, Expression
 from volley.plan.file_scans import file_scan
 from volley.plan.input_files import asks_for_file_names, file_name_columns, replace_file_names
 from volley.plan.jvm import Java, enable_quick_ack
 from volley.plan.nodes import Node, Project
+from volley.plan.python_programs import PYTHON_SETTINGS
 from volley.plan.read_rules import SETTINGS
 from volley.plan.reader import Reader, Reading, Wanted, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
@@ -66,9 +67,7 @@ class Origins:
         return found[1]() if found else None
 
 
-_WANTED = Wanted(
-    (*DECODERS, *TRANSPARENT, *PYTHON_DECODERS), SETTINGS, tuple(PYTHON_DECODERS), PYTHON_SETTINGS
-)
+_WANTED = Wanted((*DECODERS, *TRANSPARENT, *PYTHON_DECODED), SETTINGS, PYTHON_DECODED, PYTHON_SETTINGS)
 
 
 def prepare(gateway: Java) -> None:
@@ -175,7 +174,7 @@ class _Decoder:
         name = operator.name
         if decoder := DECODERS.get(name):
             return decoder(operator)
-        if name in PYTHON_DECODERS:
+        if name in PYTHON_DECODED:
             self.asked_elsewhere = True
             return decode_python(operator, self._tables.functions, self._python(), self._gathered)
         if name == "FileSourceScanExec" or (name == "BatchScanExec" and "scan" in operator.values):

@@ -54,6 +54,7 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.types import (
@@ -186,7 +187,14 @@ class OrderCarrier:
                 return self._generate(node)
             case Expand() | Unknown() | WriteFiles():
                 return node, self._lose(node)
-            case PythonMap() | PythonGroupMap() | PythonCoGroupMap() | PythonAggregate() | PythonWindow():
+            case (
+                PythonMap()
+                | PythonGroupMap()
+                | PythonCoGroupMap()
+                | PythonAggregate()
+                | PythonWindow()
+                | PythonTable()
+            ):
                 return node, self._lose(node)
             case _:
                 return node, Order()

@@ -8,13 +8,13 @@ Every expression has the type that Spark gave it; Volley never derives types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from volley.plan.types import BOOLEAN, DataType
+from volley.plan.types import BOOLEAN, DataType, StructField, StructType
 
 if TYPE_CHECKING:
     from volley.plan.nodes import Node
@@ -79,17 +79,20 @@ class Call:
 
 JVM_EXPRESSION = "JvmExpression"
 """The function of a `Call` that Spark's own code evaluates. Its option `program` is a number of `volley.jvm`, and
-`name` the Catalyst class at the top of what it stands for, or several of them."""
+`name` the Catalyst class at the top of what it stands for, or several of them; `inside` are those below it, if any."""
 JVM_FIELD = "JvmField"
 """One of several values that a `JvmExpression` computes together, by the option `ordinal`."""
-
-
 JVM_AGGREGATE = "JvmAggregate"
 """The function of an `AggregateCall` that Spark's own code computes from the rows of a group, in any order. It has the
 same options as a `JvmExpression`; its arguments are the columns that it reads."""
 JVM_ORDERED_AGGREGATE = "JvmOrderedAggregate"
 """The same, if the result may depend on the order of the rows."""
 JVM_AGGREGATES = frozenset({JVM_AGGREGATE, JVM_ORDERED_AGGREGATE})
+
+
+def struct_of(calls: Sequence[Call]) -> StructType:
+    """The type of a `JvmExpression` that computes several calls together."""
+    return StructType(tuple(StructField(f"f{place}", call.type, True) for place, call in enumerate(calls)))
 
 
 class AggregateMode(StrEnum):

@@ -2,13 +2,14 @@
 """Spark's physical plan as plain data: what a query computes, not how an engine does it.
 
 A node produces the columns of its `output`, identified by Catalyst's ids. Nodes that only matter to Spark's runtime
-(code generation, row and column conversion, adaptive wrappers) are removed by capture.
+(code generation, row and column conversion, adaptive wrappers) are removed by capture. The leaves are in
+`plan.source_nodes`, and operators that call Python functions in `plan.python_nodes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import is_, is_not
@@ -20,8 +21,6 @@ from volley.plan.expressions import (
     Alias,
     Attribute,
     Expression,
-    InSubquery,
-    Scalar,
     SortKey,
     attribute_of,
 )
@@ -31,177 +30,21 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
+from volley.plan.source_nodes import HERE as HERE
+from volley.plan.source_nodes import CachedRows as CachedRows
+from volley.plan.source_nodes import DataFile as DataFile
+from volley.plan.source_nodes import FeedInput as FeedInput
+from volley.plan.source_nodes import FileScan as FileScan
+from volley.plan.source_nodes import LocalRows as LocalRows
+from volley.plan.source_nodes import MaterializedInput as MaterializedInput
+from volley.plan.source_nodes import OneRow as OneRow
+from volley.plan.source_nodes import Range as Range
+from volley.plan.source_nodes import SourceScan as SourceScan
+from volley.plan.source_nodes import StageInput as StageInput
 from volley.plan.types import LONG, STRING
-
-# ---------------------------------------------------------------------------------------------- sources
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`.
-
-    `path` is a local path; or, if `store` is the id of an object store (`volley.storage`), a URL that is not encoded.
-    """
-
-    path: str
-    size_bytes: int
-    modified_ms: int
-    partition: tuple[Scalar, ...] = ()
-    store: str = ""
-
-
-@dataclass(frozen=True)
-class FileScan:
-    """Files of one format. `filters` are only hints for pruning: a Filter above repeats them.
-
-    `partition_columns` are those of `output` that are the same in all rows of a file: they come from its path, or
-    describe it. `share` is the fraction of the files' bytes that the other columns take. Tasks divide the files, unless
-    `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
-    read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
-    find columns by position. `prunings` are conditions on partition columns that a join above implies.
-    `unreachable` says why only Spark reads from the file system of its files. Spark reads the files of one bucket
-    together if `bucketed`, and plans no exchange then.
-    """
-
-    format: str
-    files: tuple[DataFile, ...]
-    output: tuple[Attribute, ...]
-    partition_columns: tuple[Attribute, ...]
-    filters: tuple[Expression, ...]
-    unsupported: str | None = None
-    share: float = 1.0
-    whole: bool = False
-    options: tuple[tuple[str, str], ...] = ()
-    file_columns: tuple[str, ...] = ()
-    prunings: tuple[InSubquery, ...] = ()
-    unreachable: str | None = None
-    bucketed: bool = False
-
-    children = ()
-
-    @cached_property
-    def stores(self) -> frozenset[str]:
-        """The ids of the object stores of its files."""
-        return frozenset(file.store for file in self.files if file.store)
-
-
-HERE = "here:"
-"""Prefix of the `reader` of a `SourceScan` that only the driver's process can read."""
-
-
-@dataclass(frozen=True)
-class SourceScan:
-    """A scan of a Python data source. `columns` are the source's names for `output`.
-
-    `reader` says how a process gets the source (see `splits.datasource`): a portable text, or the name of an object
-    that only the driver's process has. `filters` are only hints for pruning, as in a `FileScan`.
-    """
-
-    name: str
-    reader: str
-    columns: tuple[str, ...]
-    output: tuple[Attribute, ...]
-    unsupported: str | None = None
-    filters: tuple[Expression, ...] = ()
-
-    children = ()
-
-
-@dataclass(frozen=True)
-class LocalRows:
-    """Rows held by the driver, as an Arrow IPC stream: bytes can be compared and sent."""
-
-    output: tuple[Attribute, ...]
-    ipc: bytes
-
-    children = ()
-
-
-@dataclass(frozen=True)
-class CachedRows:
-    """Rows of a cached frame, which the driver's process keeps (`frame_cache`) under the name `frame`.
-
-    `columns` are the positions of the output in the frame. Spark's plan may rely on the rows to be in the order of
-    `order`, or in another one if `ordered`; `bridge.frame_scans` adds a sort for that. `size_bytes` is how much these
-    columns take, once the rows are there.
-    """
-
-    output: tuple[Attribute, ...]
-    frame: str
-    columns: tuple[int, ...]
-    order: tuple[SortKey, ...] = ()
-    ordered: bool = False
-    size_bytes: int = 0
-
-    children = ()
-
-
-@dataclass(frozen=True)
-class Range:
-    start: int
-    end: int
-    step: int
-    output: tuple[Attribute, ...]
-
-    children = ()
-
-
-@dataclass(frozen=True)
-class OneRow:
-    """A single row without columns (`SELECT 1`)."""
-
-    output: tuple[Attribute, ...] = ()
-
-    children = ()
-
-
-@dataclass(frozen=True)
-class StageInput:
-    """The output of another stage, read through the shuffle. Added by `stages`; Spark has no such node.
-
-    `sorted_by` is set if each partition of the producer is already in that order.
-    """
-
-    stage: int
-    output: tuple[Attribute, ...]
-    sorted_by: tuple[SortKey, ...] = ()
-
-    children = ()
-
-
-@dataclass(frozen=True)
-class MaterializedInput:
-    """Rows that are already in the shuffle stores: `tasks` outputs, each distributed evenly over `partitions`.
-
-    They were not produced by a native stage; the driver identifies them by `number`.
-    """
-
-    number: int
-    tasks: int
-    partitions: int
-    output: tuple[Attribute, ...]
-
-    children = ()
-
-
-@dataclass(frozen=True)
-class FeedInput:
-    """A scan whose splits arrive at run time, over feed number `feed`. Added by the coordinator.
-
-    `plan` is run on each split: the scan, with filters and projections if it reads files. It holds no splits itself.
-    """
-
-    feed: int
-    plan: Node
-
-    children = ()
-
-    @property
-    def output(self) -> tuple[Attribute, ...]:
-        return self.plan.output
-
 
 # ------------------------------------------------------------------------------------ one child
 
@@ -508,6 +351,37 @@ class Union:
 
 
 @dataclass(frozen=True)
+class Recursion:
+    """A recursive query: the rows of `anchor`, then those of `step` over the rows of the step before, until there are
+    none.
+
+    The driver runs it before the plan around it. Of at least `limit` rows it need not find more. Beyond `level_limit`
+    steps or `row_limit` rows Spark raises an error. `programs` keeps what the JVM evaluates in its plans.
+    """
+
+    output: tuple[Attribute, ...]
+    anchor: Node
+    step: Node
+    limit: int | None
+    level_limit: int | None
+    row_limit: int | None
+    programs: tuple[object, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.anchor, self.step)
+
+
+@dataclass(frozen=True)
+class RecursionInput:
+    """The rows of the step before, in the step of a `Recursion`."""
+
+    output: tuple[Attribute, ...]
+
+    children = ()
+
+
+@dataclass(frozen=True)
 class Unknown:
     """An operator without a native form, kept so that explain can name it."""
 
@@ -546,10 +420,13 @@ Node = (
     | PythonCoGroupMap
     | PythonAggregate
     | PythonWindow
+    | PythonTable
     | Exchange
     | WriteFiles
     | Join
     | Union
+    | Recursion
+    | RecursionInput
     | Unknown
 )
 
@@ -568,6 +445,8 @@ def with_children(node: Node, children: tuple[Node, ...]) -> Node:
     match node:
         case Join():
             return replace(node, left=children[0], right=children[1])
+        case Recursion():
+            return replace(node, anchor=children[0], step=children[1])
         case Union() | Unknown():
             return replace(node, inputs=children)
         case _:
@@ -585,18 +464,18 @@ def transform(node: Node, change: Callable[[Node], Node]) -> Node:
 def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> Node:
     """The node with `change` applied to each of its own expressions; children are not changed."""
     changes: dict[str, Any] = {}
-    for field in fields(node):
-        value = getattr(node, field.name)
+    for part in fields(node):
+        value = getattr(node, part.name)
         changed = _map_field(value, change)
         if changed is not value:
-            changes[field.name] = changed
+            changes[part.name] = changed
     return replace(node, **changes) if changes else node
 
 
 def expressions(node: Node) -> Iterator[Expression]:
     """Every expression of the node itself, including its columns."""
-    for field in fields(node):
-        yield from _field_expressions(getattr(node, field.name))
+    for part in fields(node):
+        yield from _field_expressions(getattr(node, part.name))
 
 
 def _map_field(value: object, change: Callable[[Expression], Expression]) -> object:

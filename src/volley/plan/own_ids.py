@@ -16,6 +16,12 @@ PYTHON_ARGUMENT = 2**57
 COGROUPED = 2**57 + 2**56
 """The columns of both sides of a cogrouped map."""
 
+FRAME_BOUND = 2**57 + 2**56 + 2**54
+"""Counts of rows, for the frames of Python functions in windows."""
+
+TABLE_KEY = 2**57 + 2**56 + 2**55
+"""The keys by which the rows of table functions are grouped and sorted."""
+
 CROSSING_ROW = 2**58
 """The constant column that carries rows without columns between Spark and the native engine."""
 

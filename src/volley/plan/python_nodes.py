@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from volley.plan.expressions import Attribute, Expression, SortKey, attribute_of
-from volley.plan.types import StructField
+from volley.plan.types import StructField, StructType
 
 if TYPE_CHECKING:
     from volley.plan.nodes import Node
@@ -41,6 +41,9 @@ class EvalType(IntEnum):
     GROUPED_AGG_ARROW = 252
     WINDOW_AGG_ARROW = 253
     GROUPED_AGG_ARROW_ITER = 254
+    TABLE = 300
+    ARROW_TABLE = 301
+    ARROW_UDTF = 302
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,20 @@ class PythonProcess:
 
 
 @dataclass(frozen=True)
+class PythonTableFunction:
+    """What a worker is told of a table function beyond the call of its class.
+
+    `analyzed` is the pickled result of its `analyze` method. `partition_columns` are the fields of the table argument
+    that PARTITION BY has added, `table_arguments` the places of such arguments among the columns.
+    """
+
+    returns: StructType
+    analyzed: bytes | None
+    partition_columns: tuple[int, ...]
+    table_arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class PythonProgram:
     """Everything that a worker process is told before it gets rows.
 
@@ -90,6 +107,7 @@ class PythonProgram:
     batch_rows: int
     batch_bytes: int
     process: PythonProcess
+    table_function: PythonTableFunction | None = None
 
     def setting(self, name: str) -> str | None:
         return dict(self.settings).get(name)
@@ -192,17 +210,29 @@ class PythonAggregate:
 
 
 @dataclass(frozen=True)
-class PythonWindow:
-    """Adds one column for each call of `program`, computed over all rows with the same `grouping`.
+class RowFrame:
+    """A frame that begins and ends so many rows after the current one, or before it; None: it is not bounded."""
 
-    The calls read `arguments`, and see the rows in the order of `order`.
+    lower: int | None
+    upper: int | None
+
+
+@dataclass(frozen=True)
+class PythonWindow:
+    """Adds one column for each call of `program` to the columns `kept` of the child.
+
+    A call is computed over all rows with the same `grouping`, or over a frame of them for each row.
+    The calls read two columns for each of `row_frames`, where it begins and ends, then `arguments`. They see the rows
+    in the order of `order`.
     """
 
     program: PythonProgram
     grouping: tuple[Expression, ...]
     order: tuple[SortKey, ...]
+    row_frames: tuple[RowFrame, ...]
     arguments: tuple[Expression, ...]
     results: tuple[Attribute, ...]
+    kept: tuple[Attribute, ...]
     child: Node
 
     @property
@@ -211,8 +241,36 @@ class PythonWindow:
 
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
-        return self.child.output + self.results
+        return self.kept + self.results
 
 
-PythonNode = PythonEval | PythonMap | PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow
+@dataclass(frozen=True)
+class PythonTable:
+    """A table function: any number of rows for each row of the child, beside the columns `required` of that row.
+
+    With `grouping` it sees the rows of each group one after the other, in the order of `order`, and starts anew with
+    each group. `single`: one stream has to have all rows.
+    """
+
+    program: PythonProgram
+    grouping: tuple[Expression, ...]
+    order: tuple[SortKey, ...]
+    arguments: tuple[Expression, ...]
+    required: tuple[Attribute, ...]
+    results: tuple[Attribute, ...]
+    single: bool
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    @cached_property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.required + self.results
+
+
+PythonNode = (
+    PythonEval | PythonMap | PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow | PythonTable
+)
 """The operators whose rows come from Python workers."""

@@ -19,6 +19,7 @@ from volley.plan.jvm import Java
 from volley.storage import s3a
 from volley.storage.registry import shared_stores
 from volley.storage.s3a import Unmapped
+from volley.storage.settings import S3Settings
 
 _CREDENTIAL_FILES = "hadoop.security.credential.provider.path"
 _PY4J_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
@@ -29,6 +30,19 @@ def find_store(gateway: Java, hadoop: Java, root: str) -> str:
 
     `hadoop` is the configuration of the session. Raises Unmapped with the reason why only Spark can go there.
     """
+    store = _read_store(gateway, hadoop, root)
+
+    def ask() -> S3Settings | None:
+        try:
+            return _read_store(gateway, hadoop, root)
+        except (Unmapped, Py4JError, OSError):
+            return None
+
+    shared_stores().add((store,), ask)
+    return store.id
+
+
+def _read_store(gateway: Java, hadoop: Java, root: str) -> S3Settings:
     scheme, _, bucket = root.partition("://")
     try:
         files = gateway.jvm.org.apache.hadoop.fs.Path(f"{root}/").getFileSystem(hadoop)
@@ -43,9 +57,29 @@ def find_store(gateway: Java, hadoop: Java, root: str) -> str:
         raise Unmapped(f"{_CREDENTIAL_FILES} is set")
     with _unlogged():
         found: dict[str, str] = json.loads(_as_json(gateway, settings.getPropsWithPrefix(s3a.PREFIX)))
-        store = s3a.map_settings(bucket, found, gateway.jvm.java.lang.System.getenv, _default_check(settings))
-    shared_stores().add((store,))
-    return store.id
+        environment = gateway.jvm.java.lang.System.getenv
+        return s3a.map_settings(
+            bucket, found, environment, _default_check(settings), lambda: _credentials_of(files)
+        )
+
+
+def _credentials_of(files: Java) -> tuple[str | None, str | None, str | None] | None:
+    """The keys and the token that the connector's own providers give; None if it does not say."""
+    try:
+        providers = files.getS3AInternals().shareCredentials("Volley")
+        try:
+            found = providers.resolveCredentials()
+            access_key, secret_key = found.accessKeyId(), found.secretAccessKey()
+        finally:
+            providers.close()
+    except Py4JError:
+        return None
+    try:
+        token = found.sessionToken()
+    except Py4JError:
+        # Only temporary credentials have one.
+        token = None
+    return access_key, secret_key, token
 
 
 def _default_check(settings: Java) -> Callable[[str], bool]:

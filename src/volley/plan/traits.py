@@ -47,6 +47,8 @@ from volley.plan.nodes import (
     OneRow,
     Project,
     Range,
+    Recursion,
+    RecursionInput,
     Sort,
     SourceScan,
     StageInput,
@@ -63,6 +65,7 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.types import FRACTIONAL
@@ -294,6 +297,16 @@ def _python_window(node: PythonWindow) -> Traits:
     )
 
 
+def _python_table(node: PythonTable) -> Traits:
+    # It may return anything, and is not deterministic unless it says so.
+    return Traits(
+        evaluates=(*node.grouping, *node.order, *node.arguments),
+        together=node.grouping or (() if node.single else None),
+        sorts_input=bool(node.grouping),
+        is_work=True,
+    )
+
+
 def _exchange(node: Exchange) -> Traits:
     return Traits(
         evaluates=(*node.keys, *node.order),
@@ -329,6 +342,11 @@ def _union(node: Union) -> Traits:
     return Traits(together=None, repeatable=True, needs_order=False)
 
 
+def _recursion(node: Recursion) -> Traits:
+    # Its rows are in the plan before that runs.
+    return Traits(together=None, repeatable=True, needs_order=False)
+
+
 TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     FileScan: _leaf,
     SourceScan: _leaf,
@@ -339,6 +357,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     Range: _leaf,
     OneRow: _leaf,
     StageInput: _leaf,
+    RecursionInput: _leaf,
     Project: _project,
     Filter: _filter,
     Aggregate: _aggregate,
@@ -354,10 +373,12 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     PythonCoGroupMap: _python_groups,
     PythonAggregate: _python_groups,
     PythonWindow: _python_window,
+    PythonTable: _python_table,
     Exchange: _exchange,
     WriteFiles: _write,
     Join: _join,
     Union: _union,
+    Recursion: _recursion,
     Unknown: unknown,
 }
 

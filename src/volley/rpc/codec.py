@@ -37,7 +37,7 @@ from volley import ids
 from volley.errors import QueryError
 from volley.events import OperatorMetrics, TaskMetrics
 from volley.fields import AtMost, Between, Matches
-from volley.plan import expressions, nodes, python_nodes, types
+from volley.plan import expressions, nodes, python_nodes, source_nodes, types
 from volley.rpc import blocks, control, messages, service
 from volley.stages.graph import Output
 from volley.storage import settings as store_settings
@@ -48,6 +48,7 @@ _MODULES: tuple[ModuleType, ...] = (
     expressions,
     nodes,
     python_nodes,
+    source_nodes,
     blocks,
     service,
     messages,

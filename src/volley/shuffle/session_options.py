@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from volley.config import PREFIX, Config
+from volley.config import Config
 from volley.errors import OptionRefused
+from volley.options import PREFIX
 from volley.plugins import is_path, store_plugin
 from volley.shuffle.config import ShuffleConfig
 

@@ -6,7 +6,6 @@ A pass never looks up a threshold, so a plan depends only on its inputs, and a t
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass, replace
 
@@ -77,7 +76,8 @@ class PlannerLimits:
     def divide(self, tasks: int) -> PlannerLimits:
         """The limits of a query of which every task is to hold one of `tasks` parts.
 
-        Tasks wait for each other here, so files are assigned in advance and not handed out.
+        The tasks of a worker run one after the other here, so the first one would take all splits. Whole files are
+        assigned in advance instead, unless a stage has more tasks than files: then they are handed out, uncut.
         """
         return replace(
             self,
@@ -88,7 +88,8 @@ class PlannerLimits:
             broadcast_bytes=self.broadcast_bytes // tasks,
             runtime_filter_bytes=self.runtime_filter_bytes // tasks,
             min_split_bytes=sys.maxsize,
-            file_imbalance=math.inf,
+            # Not infinite: a scan without files has a total of 0.
+            file_imbalance=sys.float_info.max,
         )
 
 

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stores that this process may read, by id: those of its own sessions, and those that came with a task."""
+"""The stores that this process may read, by id: those of its own sessions, and those that came with a task.
+
+Credentials may expire while a query runs. The driver asks for them again now and then, and each task that it sends
+brings those of its time. An id stays the same, and newer credentials replace older ones.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import pyarrow.fs as fs
 
@@ -14,13 +20,21 @@ from volley.errors import DataError
 from volley.runtime import Phase, Shared
 from volley.storage.settings import S3Settings
 
+_log = logging.getLogger(__name__)
 _MOST_STORES = 256
+# Providers of temporary credentials replace them minutes before they expire.
+_RENEW_SECONDS = 60.0
+
+Ask = Callable[[], S3Settings | None]
+"""Asks for the settings of a store as they are now; None if there is no answer."""
 
 
 @dataclass
 class _Store:
     settings: S3Settings
     files: fs.FileSystem | None = None
+    ask: Ask | None = None
+    asked: float = 0.0
 
 
 class Stores:
@@ -30,16 +44,22 @@ class Stores:
     so nobody gets a client, to open one more object, while one is being made.
     """
 
-    def __init__(self, most: int = _MOST_STORES) -> None:
+    def __init__(self, most: int = _MOST_STORES, renew_seconds: float = _RENEW_SECONDS) -> None:
         self._most = most
+        self._renew_seconds = renew_seconds
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
         self._stores: OrderedDict[str, _Store] = OrderedDict()
 
-    def add(self, settings: Iterable[S3Settings]) -> None:
+    def add(self, settings: Iterable[S3Settings], ask: Ask | None = None) -> None:
+        """Settings with older credentials than known ones are ignored. `ask` is for those of this process itself."""
         with self._lock:
             for store in settings:
-                self._stores.setdefault(store.id, _Store(store))
+                found = self._stores.get(store.id)
+                if found is None or store.renewals > found.settings.renewals:
+                    found = self._stores[store.id] = _Store(store, ask=found.ask if found else None)
+                if ask is not None:
+                    found.ask, found.asked = ask, time.monotonic()
                 self._stores.move_to_end(store.id)
             while len(self._stores) > self._most:
                 self._stores.popitem(last=False)
@@ -48,6 +68,24 @@ class Stores:
         """What another process needs to read these stores."""
         with self._lock:
             return tuple(self._stores[id].settings for id in ids if id in self._stores)
+
+    def renewed_settings(self, ids: Iterable[str]) -> tuple[S3Settings, ...]:
+        """The same with credentials of the last minute, if this process can ask for them. May block."""
+        wanted = tuple(ids)
+        now = time.monotonic()
+        with self._lock:
+            stores = [self._stores[id] for id in wanted if id in self._stores]
+            due = [store for store in stores if store.ask and now - store.asked >= self._renew_seconds]
+            for store in due:
+                store.asked = now
+        for store in due:
+            assert store.ask is not None
+            old, found = store.settings, store.ask()
+            if found is None:
+                _log.warning("the credentials of an object store could not be asked for again.")
+            elif replace(found, id=old.id, renewals=old.renewals) != old:
+                self.add((replace(found, id=old.id, renewals=old.renewals + 1),), store.ask)
+        return self.settings(wanted)
 
     def file_system(self, id: str) -> fs.FileSystem:
         """The client of a store. Raises DataError if this process does not have its settings."""

@@ -27,6 +27,8 @@ Settings = Mapping[str, str]
 """Names without `fs.s3a.`."""
 
 Environment = Callable[[str], str | None]
+Ask = Callable[[], tuple[str | None, str | None, str | None] | None]
+"""Asks the file system for the keys and the token that its providers give now; None if it does not say."""
 
 _PROVIDERS = "aws.credentials.provider"
 _USED = frozenset(
@@ -128,11 +130,16 @@ class Unmapped(Exception):
 
 
 def map_settings(
-    bucket: str, settings: Settings, environment: Environment, is_default: Callable[[str], bool]
+    bucket: str,
+    settings: Settings,
+    environment: Environment,
+    is_default: Callable[[str], bool],
+    ask: Ask = lambda: None,
 ) -> S3Settings:
     """The store of a bucket. `is_default` tells whether a setting, by its full name, has Hadoop's own value.
 
-    Raises Unmapped with the reason why these settings cannot be mapped.
+    `ask` is for credential providers that are code, such as those of roles. Raises Unmapped with the reason why these
+    settings cannot be mapped.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", bucket):
         # S3A takes other names for credentials in the address, or for access points.
@@ -146,7 +153,7 @@ def map_settings(
         _check(
             name, value.strip(), lambda name: is_default(PREFIX + name) and of_bucket + name not in settings
         )
-    access_key, secret_key, session_token = _credentials(merged, environment)
+    access_key, secret_key, session_token = _credentials(merged, environment, ask)
     endpoint, region, tls = _place(merged)
     path_style = _boolean(merged, "path.style.access", default=False)
     if path_style and not endpoint:
@@ -184,7 +191,7 @@ def _check(name: str, value: str, is_default: Callable[[str], bool]) -> None:
 _Keys = tuple[Hidden | None, Hidden | None, Hidden | None]
 
 
-def _credentials(settings: Settings, environment: Environment) -> _Keys:
+def _credentials(settings: Settings, environment: Environment, ask: Ask) -> _Keys:
     """What the first provider of the chain that has credentials gives."""
     chain = settings.get(_PROVIDERS, "").strip() or _DEFAULT_PROVIDERS
     for name in re.split(r"[,\s]+", chain):
@@ -208,7 +215,11 @@ def _credentials(settings: Settings, environment: Environment) -> _Keys:
                 if access_key and secret_key:
                     return (access_key, secret_key, token)
             case _:
-                raise Unmapped(f"credentials of {name}")
+                # The file system asks the same chain.
+                if (given := ask()) is None:
+                    raise Unmapped(f"credentials of {name}")
+                access_key, secret_key, token = (Hidden(text) if text else None for text in given)
+                return (access_key, secret_key, token)
     raise Unmapped("no credential provider has credentials")
 
 

@@ -31,7 +31,8 @@ class S3Settings:
     """A bucket of S3, or of a server that speaks its protocol. Without an access key requests are not signed.
 
     `endpoint` is the host, with a port if it is not the usual one; empty for that of AWS in `region`. A request fails
-    after `silence_seconds` without a byte. `attempts` counts the first one.
+    after `silence_seconds` without a byte. `attempts` counts the first one. `renewals` counts how often the credentials
+    under this id were replaced by newer ones.
     """
 
     endpoint: Text
@@ -44,6 +45,7 @@ class S3Settings:
     connect_seconds: Seconds = 5.0
     silence_seconds: Seconds = 30.0
     attempts: Count = 5
+    renewals: Count = 0
     id: Key = "new"
 
     def with_id(self) -> S3Settings:

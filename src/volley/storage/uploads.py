@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,6 +35,8 @@ _LOGGERS = ("botocore.auth", "botocore.endpoint", "botocore.parsers", "botocore.
 _PART_BYTES = 16 * 2**20
 _MOST_PARTS = 10_000
 _SECONDS = 60
+# What S3 deletes with one request.
+_KEYS_A_REQUEST = 1000
 
 
 def can_upload() -> bool:
@@ -92,7 +94,7 @@ class Uploads:
     def __init__(self, store: str, bucket: str) -> None:
         self._store = store
         self._bucket = bucket
-        (settings,) = shared_stores().settings((store,)) or (None,)
+        (settings,) = shared_stores().renewed_settings((store,)) or (None,)
         if settings is None:
             raise QueryError("the settings of an object store are not known here any more.")
         for name in _LOGGERS:
@@ -174,6 +176,25 @@ class Uploads:
     def put_empty(self, key: str) -> None:
         with self._errors(key):
             self._client.put_object(Bucket=self._bucket, Key=key, Body=b"")
+
+    def keys(self, prefix: str) -> list[str]:
+        """All objects whose keys begin with `prefix`."""
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+            return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Delete objects, many with each request."""
+        for first in range(0, len(keys), _KEYS_A_REQUEST):
+            some = [{"Key": key} for key in keys[first : first + _KEYS_A_REQUEST]]
+            with self._errors(some[0]["Key"]):
+                answer = self._client.delete_objects(
+                    Bucket=self._bucket, Delete={"Objects": some, "Quiet": True}
+                )
+            for error in answer.get("Errors", ()):
+                raise QueryError(
+                    f"s3://{self._bucket}/{error['Key']} could not be deleted: {error.get('Code')}."
+                )
 
     def delete(self, key: str) -> None:
         with self._errors(key):

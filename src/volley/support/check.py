@@ -20,6 +20,8 @@ from volley.plan.nodes import (
     LocalRows,
     Node,
     Range,
+    Recursion,
+    RecursionInput,
     Sort,
     SourceScan,
     StageInput,
@@ -35,12 +37,15 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.traits import traits_of
 from volley.plan.types import (
     FRACTIONAL,
     NULL,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     ArrayType,
     DataType,
     StructField,
@@ -132,7 +137,7 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_shared(node.output)
         case CachedRows():
             yield from _check_shared(node.output)
-        case LocalRows() | Range() | StageInput():
+        case LocalRows() | Range() | StageInput() | Recursion() | RecursionInput():
             yield from _check_types(node.output)
         case PythonEval():
             yield from _check_shared((*node.program.columns, *node.results))
@@ -143,13 +148,19 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_groups(node)
         case PythonGroupMap() | PythonAggregate():
             yield from _check_shared((*node.program.columns, *node.output))
-            if isinstance(node, PythonCoGroupMap):
-                yield from _check_shared(node.right_columns)
             yield from _check_groups(node)
         case PythonWindow():
             yield from _check_shared((*node.program.columns, *node.results))
             yield from _check_groups(node)
-            yield from _check_keys("Window", node.order)
+            yield from _check_order_keys("Window", node.order)
+        case PythonTable():
+            yield from _check_shared((*node.program.columns, *node.results))
+            yield from _check_groups(node)
+            yield from _check_order_keys("PARTITION BY ... ORDER BY", node.order)
+            for key in node.grouping:
+                if key.type in (TIMESTAMP, TIMESTAMP_NTZ):
+                    # The worker compares them in Python, where the two hours at the end of summer time are equal.
+                    yield Unsupported(Reason.ARGUMENT_TYPES, "PARTITION BY", f"key of type {key.type}")
         case Aggregate():
             yield from check_aggregate(node)
             yield from _check_keys("Aggregate", node.grouping)
@@ -229,7 +240,7 @@ _NOT_IN_KEYS = frozenset({*FRACTIONAL, NULL})
 
 
 def _check_groups(
-    node: PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow,
+    node: PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow | PythonTable,
 ) -> Iterator[Unsupported]:
     yield from _check_sort_keys("group", node.grouping)
     for key in node.grouping:

@@ -97,6 +97,7 @@ def _shows(expression: Expression, column: int, reader: str) -> bool:
         case Attribute(id, _, _, _):
             return id == column
         case Call(function, _, _, _, _) if function == JVM_EXPRESSION and expression.option("name") == reader:
-            return False
+            # It may read a larger sketch that this one is merged into.
+            return expression.option("inside") is not None
         case _:
             return any(_shows(part, column, reader) for part in children(expression))

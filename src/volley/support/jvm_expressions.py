@@ -37,17 +37,19 @@ from volley.plan.expressions import (
     Expression,
     InSubquery,
     Literal,
+    Scalar,
     ScalarSubquery,
     WindowCall,
     children,
     conjuncts,
+    struct_of,
     transform,
     walk,
     with_children,
 )
 from volley.plan.nodes import FileScan, Node, Project, SourceScan, Unknown, map_expressions
 from volley.plan.nodes import with_children as with_inputs
-from volley.plan.types import BINARY, BOOLEAN, STRING, StructField, StructType
+from volley.plan.types import BINARY, BOOLEAN, STRING
 from volley.support.aggregates import check_function
 from volley.support.expressions import check_expression, check_itself
 from volley.support.jvm_aggregates import program_kind
@@ -130,11 +132,10 @@ class _Delegation:
         )
         if isinstance(number, str):
             return node
-        fields = [StructField(f"f{place}", call.type, True) for place, call in enumerate(calls)]
         whole = Call(
             JVM_EXPRESSION,
             tuple(argument for _, argument in found.values()) or (_ANY_COLUMN,),
-            StructType(tuple(fields)),
+            struct_of(calls),
             None,
             (("program", number), ("name", ", ".join(source.call.function for source in sources))),
         )
@@ -241,7 +242,9 @@ class _Delegation:
         number = self._programs.prepare(call, source.read) if source is not None else ""
         if source is None or isinstance(number, str):
             return None
-        options = (("program", number), ("name", call.function))
+        options: tuple[tuple[str, Scalar], ...] = (("program", number), ("name", call.function))
+        if inside := [part.function for part in walk(call) if isinstance(part, Call) and part is not call]:
+            options = (*options, ("inside", ", ".join(inside)))
         made = Call(JVM_EXPRESSION, source.arguments or (_ANY_COLUMN,), call.type, None, options)
         self._sources[made] = source
         return made

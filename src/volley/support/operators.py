@@ -62,6 +62,7 @@ OPERATORS: dict[str, Rule] = {
     "BroadcastNestedLoopJoinExec": Rule("See joins."),
     "CartesianProductExec": Rule("Runs as a cross join."),
     "GenerateExec": Rule("See generators."),
+    "UnionLoopExec": Rule("WITH RECURSIVE, step by step from the driver."),
     "SampleExec": Rule(
         "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC
     ),
@@ -77,15 +78,15 @@ OPERATORS: dict[str, Rule] = {
     "FlatMapGroupsInPandasExec": Rule("applyInPandas, by keys that are not floating-point numbers."),
     "FlatMapGroupsInArrowExec": Rule("applyInArrow, by keys that are not floating-point numbers."),
     "ArrowAggregatePythonExec": Rule("pandas and Arrow functions that aggregate groups."),
-    "ArrowWindowPythonExec": Rule("pandas and Arrow functions over whole window partitions."),
+    "ArrowWindowPythonExec": Rule("pandas and Arrow functions over window partitions and frames."),
     "FlatMapCoGroupsInPandasExec": Rule(
         "cogroup().applyInPandas, by keys that are not floating-point numbers."
     ),
     "FlatMapCoGroupsInArrowExec": Rule(
         "cogroup().applyInArrow, by keys that are not floating-point numbers."
     ),
-    "BatchEvalPythonUDTFExec": Rule("Python table functions.", Reason.OPERATOR),
-    "ArrowEvalPythonUDTFExec": Rule("Python table functions.", Reason.OPERATOR),
+    "BatchEvalPythonUDTFExec": Rule("Table functions whose rows are pickled (`useArrow=False`)."),
+    "ArrowEvalPythonUDTFExec": Rule("Python and Arrow table functions."),
 }
 
 PYTHON_OPERATORS = frozenset(

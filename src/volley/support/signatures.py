@@ -43,6 +43,11 @@ class ExpressionRule:
     check: Check
 
 
+def rules(family: str, rows: dict[str, tuple[Check, str]]) -> dict[str, ExpressionRule]:
+    """The rules of a family, from the check and the note of each class."""
+    return {name: ExpressionRule(family, note, check) for name, (check, note) in rows.items()}
+
+
 def refuse(call: Call, detail: str, reason: Reason = Reason.ARGUMENT_TYPES) -> Unsupported:
     return Unsupported(reason, call.function, detail)
 

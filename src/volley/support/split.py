@@ -33,6 +33,7 @@ from volley.plan.python_nodes import (
     PythonCoGroupMap,
     PythonGroupMap,
     PythonMap,
+    PythonTable,
     PythonWindow,
 )
 from volley.plan.traits import Reduction, traits_of
@@ -45,6 +46,14 @@ _ENOUGH_WORK = 3
 # Spark may run these over rows that it did not partition itself, because they work row by row. The result of other
 # operators, and of Spark's own aggregates, may depend on the partitioning or the order of the rows.
 _ROW_BY_ROW = frozenset({"BatchEvalPythonExec", "ArrowEvalPythonExec"})
+_SEE_THEIR_TASK = (
+    PythonMap,
+    PythonGroupMap,
+    PythonCoGroupMap,
+    PythonAggregate,
+    PythonWindow,
+    PythonTable,
+)
 _OF_EXPRESSIONS = frozenset(
     {
         Reason.EXPRESSION,
@@ -96,7 +105,7 @@ def subplans(plan: Node, can_stand: Callable[[Node], bool]) -> tuple[Node, ...] 
 def _takes_any_spread(node: Node) -> bool:
     if isinstance(node, Unknown):
         return node.name in _ROW_BY_ROW
-    if isinstance(node, PythonMap | PythonGroupMap | PythonCoGroupMap | PythonAggregate | PythonWindow):
+    if isinstance(node, _SEE_THEIR_TASK):
         return False
     if isinstance(node, Generate):
         return True

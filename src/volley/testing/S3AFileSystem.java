@@ -24,7 +24,7 @@ import org.apache.hadoop.util.Progressable;
 
 /**
  * Stands for the connector of hadoop-aws in tests: it lists and reads the objects of a test server, so that Spark plans
- * scans of them and serves as the oracle. It does not write.
+ * scans of them and serves as the oracle. It writes nothing, but deletes.
  *
  * It asks the server's own interface at `volley.test.filer`, which needs no signatures. Written for Janino: no generics.
  */
@@ -95,11 +95,19 @@ public class S3AFileSystem extends FileSystem {
     }
 
     public boolean delete(Path path, boolean recursive) throws IOException {
-        return false;
+        HttpURLConnection connection = connect(path, recursive ? "?recursive=true" : "");
+        connection.setRequestMethod("DELETE");
+        return connection.getResponseCode() < 300;
     }
 
+    /** Folders come with their objects. */
     public boolean mkdirs(Path path, FsPermission permission) throws IOException {
-        throw new IOException("the file system of the tests is only read");
+        return true;
+    }
+
+    /** What the connector has for those who need its credentials. */
+    public Internals getS3AInternals() {
+        return new Internals(getConf());
     }
 
     private FileStatus status(JsonNode entry) {
@@ -130,6 +138,56 @@ public class S3AFileSystem extends FileSystem {
         String host = getConf().get("volley.test.filer");
         return (HttpURLConnection) new URL("http://" + host + "/buckets/" + uri.getAuthority() + key + query)
                 .openConnection();
+    }
+
+    /** Gives the credentials in `volley.test.credentials`: two keys and perhaps a token. */
+    public static final class Internals {
+        private final Configuration conf;
+
+        Internals(Configuration conf) {
+            this.conf = conf;
+        }
+
+        public Internals shareCredentials(String purpose) {
+            return this;
+        }
+
+        public Credentials resolveCredentials() throws IOException {
+            String[] found = conf.getStrings("volley.test.credentials");
+            if (found == null) {
+                throw new IOException("no provider has credentials");
+            }
+            return found.length == 2 ? new Credentials(found) : new SessionCredentials(found);
+        }
+
+        public void close() {
+        }
+    }
+
+    public static class Credentials {
+        protected final String[] values;
+
+        Credentials(String[] values) {
+            this.values = values;
+        }
+
+        public String accessKeyId() {
+            return values[0];
+        }
+
+        public String secretAccessKey() {
+            return values[1];
+        }
+    }
+
+    public static final class SessionCredentials extends Credentials {
+        SessionCredentials(String[] values) {
+            super(values);
+        }
+
+        public String sessionToken() {
+            return values[2];
+        }
     }
 
     /** Reads an object by ranges. */

@@ -27,12 +27,11 @@ from volley.testing.session import conf
 
 VIEW = "constants"
 _FILE = "constants.parquet"
+_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer"
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
 SETTINGS = {
     # Examples that keep their constants must still be evaluated.
-    "spark.sql.optimizer.excludedRules": ",".join(
-        f"org.apache.spark.sql.catalyst.optimizer.{rule}"
-        for rule in ("ConstantFolding", "ConvertToLocalRelation")
-    ),
+    _EXCLUDED: f"{_OPTIMIZER}.ConstantFolding,{_OPTIMIZER}.ConvertToLocalRelation",
     "spark.sql.timeType.enabled": "true",
 }
 
@@ -128,6 +127,13 @@ def queries(spark: SparkSession, functions: list[Function], directory: Path) -> 
         accepted = [next(filter(lambda text: _is_accepted(spark, text), texts), None) for texts in examples]
         found[name] = [text for text in accepted if text is not None]
     return found
+
+
+def settings_for(query: str) -> dict[str, str]:
+    """The settings of a query of `queries`. In one with rows of its own, constants are folded as usual."""
+    if f"FROM {VIEW}" in query:
+        return SETTINGS
+    return SETTINGS | {_EXCLUDED: f"{_OPTIMIZER}.ConvertToLocalRelation"}
 
 
 def _is_accepted(spark: SparkSession, query: str) -> bool:

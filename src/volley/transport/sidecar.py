@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from volley.config import PREFIX, Config
+from volley.config import Config
 from volley.foreground import end_with
+from volley.options import PREFIX
 from volley.security import Security
 from volley.shuffle.factory import ShuffleSettings
 from volley.shuffle.location import started_ticks

@@ -29,9 +29,10 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from volley.config import Config, parse_bytes
+from volley.config import Config
 from volley.errors import PeerRefused, QueryError
 from volley.ids import AttemptId, QueryId, StageId
+from volley.option_values import parse_bytes
 from volley.own_token import token_file_for
 from volley.rpc.client import Client
 from volley.rpc.codec import decode, encode

@@ -68,7 +68,7 @@ class MemoryGuard:
             used = self._measure()
         is_short = used > self._limit_bytes * _REFUSE_AT
         if is_short and not self.is_short:
-            _log.info("%d of %d MB are in use: new tasks wait", used >> 20, self._limit_bytes >> 20)
+            _log.info("memory is short: %d of %d MB are in use", used >> 20, self._limit_bytes >> 20)
         self.is_short = is_short
 
     def _run(self) -> None:

@@ -31,9 +31,8 @@ def run(
     seconds: float,
     transports: tuple[str, ...] = TRANSPORTS,
     stores: tuple[str, ...] = STORES,
-    rounds: int = sys.maxsize,
 ) -> Tally:
-    """Run rounds in one arena after the other until `seconds` have passed, `rounds` are over or one has a problem."""
+    """Run rounds in one arena after the other until `seconds` have passed or one has a problem."""
     tally = Tally()
     deadline = time.monotonic() + seconds
     places = [(transport, store) for transport in transports for store in stores]
@@ -46,7 +45,7 @@ def run(
             home = Path(directory) / f"arena-{turn}"
             with Arena(transport, store, home) as arena:
                 while within < _ROUNDS_PER_ARENA:
-                    if time.monotonic() > deadline or number >= rounds or tally.problems:
+                    if time.monotonic() > deadline or tally.problems:
                         return tally
                     _run_one(spark, arena, work, tally, f"{seed} {number}")
                     number, within = number + 1, within + 1

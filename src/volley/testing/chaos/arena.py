@@ -186,10 +186,6 @@ class Arena:
         found += [f"{pid} has {file} open" for pid in self._pids() for file in _shuffle_files(held(pid))]
         return found
 
-    def descriptors(self) -> dict[int, int]:
-        """Open descriptors by process."""
-        return {pid: held(pid).descriptors for pid in self._pids()}
-
     def spilled(self) -> list[Path]:
         """What is left in the spill directory once the arena is closed."""
         return list(self._spill.rglob("*"))
@@ -228,7 +224,9 @@ class Arena:
         yield from spill_files(victim.pid)
 
     def _pids(self) -> list[int]:
-        return [member.pid for member in (*self._cluster.members, *self._cluster.servers)] or [os.getpid()]
+        """The processes that keep exchanged data. With transport local the driver is one of them."""
+        own = [os.getpid()] if self.transport == "local" else []
+        return [member.pid for member in (*self._cluster.members, *self._cluster.servers)] + own
 
 
 def _named_files(server: Member) -> Iterator[Path]:
@@ -243,7 +241,8 @@ def _named_files(server: Member) -> Iterator[Path]:
 
 def _shuffle_files(found: Held) -> list[str]:
     # The log of a daemon is an unnamed file of the temporary directory, too.
-    return [name for name in found.unnamed_files if "memfd" in name or "/spill/" in name]
+    places = ("memfd", "/spill/", "/volley-spill-")
+    return [name for name in found.unnamed_files if any(place in name for place in places)]
 
 
 def _port(address: str) -> int:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from volley.allocator import resident_bytes
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,3 @@ class MemorySampler:
         while not self._over.wait(self._step_seconds):
             for pid, peak in self.peak_bytes.items():
                 self.peak_bytes[pid] = max(peak, resident_bytes(pid))
-
-
-def resident_bytes(pid: int) -> int:
-    """The resident memory of a process; 0 if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")

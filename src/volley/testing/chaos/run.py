@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -48,8 +48,9 @@ def run_round(spark: SparkSession, arena: Arena, work: Work, plan: Round, seed: 
     """Run the queries of a round while its faults strike. The arena is healed afterwards."""
     report = RoundReport()
     jobs = [(name, job) for name in plan.queries if (job := work.job(name)) is not None]
+    if not jobs:
+        return report
     chance, lock = random.Random(seed), threading.Lock()
-
     over = threading.Event()
 
     def strike(fault: Fault) -> None:
@@ -63,12 +64,7 @@ def run_round(spark: SparkSession, arena: Arena, work: Work, plan: Round, seed: 
                 return
 
     with conf(spark, arena.settings):
-        for _, job in jobs[:1]:
-            started = time.monotonic()
-            _act(spark, job)
-            usual_seconds = time.monotonic() - started
-        if not jobs:
-            return report
+        usual_seconds = _time_undisturbed(spark, work, jobs[0][0], report)
         timers = [
             threading.Timer(fault.moment.share * usual_seconds, strike, (fault,))
             for fault in plan.faults
@@ -76,21 +72,22 @@ def run_round(spark: SparkSession, arena: Arena, work: Work, plan: Round, seed: 
         ]
         arena.watch(Countdown(plan.faults, strike))
         resume = threading.Timer(_LASTING_SECONDS, arena.resume)
-        jobs = [(name, job) for name in plan.queries if (job := work.job(name)) is not None]
-        with ThreadPoolExecutor(len(jobs)) as threads:
-            for timer in (*timers, resume):
-                timer.start()
-            running = {threads.submit(_act, spark, job): (name, job) for name, job in jobs}
-            _, late = wait(running, timeout=_HANG_SECONDS)
-            over.set()
-            for timer in timers:
-                timer.join()
-            resume.cancel()
-            resume.join()
-            arena.watch(None)
-            arena.resume()
-            report.problems += [f"{running[future][0]} hangs" for future in late]
-            wait(running, timeout=_HANG_SECONDS)
+        for timer in (*timers, resume):
+            timer.start()
+        running = {_start(spark, job): (name, job) for name, job in jobs}
+        _, late = wait(running, timeout=_HANG_SECONDS)
+        over.set()
+        for timer in timers:
+            timer.join()
+        resume.cancel()
+        resume.join()
+        arena.watch(None)
+        arena.resume()
+        for future in late:
+            report.problems.append(f"{running[future][0]} hangs")
+            # Now, while what hangs can still be looked at.
+            print(f"  {report.problems[-1]}", flush=True)
+        wait(late, timeout=_HANG_SECONDS)
         arena.heal()
         for future, (name, job) in running.items():
             _judge(report, name, job, future)
@@ -103,6 +100,32 @@ class _Answer:
     table: pa.Table | None
     error: str = ""
     engine: str = ""
+
+
+def _time_undisturbed(spark: SparkSession, work: Work, name: str, report: RoundReport) -> float:
+    """How many seconds a job takes without faults. A write is another job each time it is asked for."""
+    job = work.job(name)
+    assert job is not None
+    started = time.monotonic()
+    answer = _act(spark, job)
+    seconds = time.monotonic() - started
+    if problem := job.check(answer.table, bool(answer.error)):
+        report.problems.append(f"{name} without faults: {problem}")
+    return seconds
+
+
+def _start(spark: SparkSession, job: Job) -> Future[_Answer]:
+    """Run a job in a thread that does not keep the process alive if it hangs, as one of a pool would."""
+    answer: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(_act(spark, job))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer
 
 
 def _act(spark: SparkSession, job: Job) -> _Answer:

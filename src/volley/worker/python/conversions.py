@@ -30,21 +30,23 @@ from volley.plan.python_nodes import (
     PythonMap,
     PythonNode,
     PythonProgram,
+    PythonTable,
     PythonWindow,
+    RowFrame,
 )
 from volley.plan.types import DataType, StructField, to_arrow
 from volley.worker.python.batching import (
     Alignment,
     arguments_of,
-    check_size,
     cut,
     results_of,
-    worker_schema,
 )
-from volley.worker.python.groups import Group
+from volley.worker.python.groups import Group, add_bounds
 from volley.worker.python.pickled import RowPickler, read_results
 from volley.worker.python.program_run import Outgoing
 from volley.worker.python.protocol import END_OF_DATA
+from volley.worker.python.sending import Sender
+from volley.worker.python.tables import PickledTableRows, TableRows
 
 
 class Conversion(Protocol):
@@ -110,11 +112,23 @@ def convert(node: PythonNode) -> Converted:
             below = plan.sorted(grouping)
             # What an aggregate of no rows at all is, Spark has to say.
             return Converted(below, program, schema, conversion, tuple(keys), not keys, bool(keys))
-        case PythonWindow(program, grouping, order, _, _, child):
+        case PythonWindow(program, grouping, order, row_frames, _, _, kept_columns, _):
             keys = plan.places(grouping)
-            kept = list(range(len(distinct(child.output))))
-            conversion = partial(_Window, program, columns, kept, schema)
-            return Converted(plan.sorted(grouping, order), program, schema, conversion, tuple(keys))
+            kept = plan.places(distinct(kept_columns))
+            below = plan.sorted(grouping, order)
+            width = len(below.output)
+            bounds = range(width, width + 2 * len(row_frames))
+            conversion = partial(_Window, program, row_frames, [*bounds, *columns], kept, schema)
+            return Converted(below, program, schema, conversion, tuple(keys))
+        case PythonTable(program, grouping, order, _, required, results, single, _):
+            keys = plan.places(grouping)
+            kept = plan.places(distinct(required))
+            returns = [attribute.type for attribute in results]
+            kind = PickledTableRows if program.eval_type is EvalType.TABLE else TableRows
+            conversion = partial(kind, program, columns, kept, schema, returns, grouped=bool(keys))
+            below = plan.sorted(grouping, order)
+            groups = tuple(keys) if keys else None
+            return Converted(below, program, schema, conversion, groups, single, needs_rows=not single)
 
 
 class _Inputs:
@@ -150,55 +164,6 @@ def _value(expression: Expression) -> Expression:
     return expression.child if isinstance(expression, Alias) else expression
 
 
-# Functions whose columns are sent as the fields of one struct.
-_IN_A_STRUCT = frozenset(
-    {
-        EvalType.MAP_PANDAS_ITER,
-        EvalType.MAP_ARROW_ITER,
-        EvalType.GROUPED_MAP_ARROW,
-        EvalType.GROUPED_MAP_ARROW_ITER,
-    }
-)
-
-
-class _Sender:
-    """Makes batches of the columns that the functions read, as Spark cuts them."""
-
-    def __init__(self, program: PythonProgram, columns: Sequence[int]) -> None:
-        self.schema = worker_schema(program)
-        self._program = program
-        self._columns = columns
-        self._is_struct = program.eval_type in _IN_A_STRUCT
-
-    def batches(
-        self, rows: Iterable[pa.RecordBatch], note: Callable[[list[pa.RecordBatch]], None] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """`note` is told the rows of each batch before it is sent: their results may be back at once."""
-        for group in cut(rows, self._program.batch_rows):
-            if note is not None:
-                note(group)
-            yield check_size(self._batch(group), self._program)
-
-    def _batch(self, group: list[pa.RecordBatch]) -> pa.RecordBatch:
-        if not self._is_struct:
-            return arguments_of(group, self._columns, self.schema)
-        fields = list(self.schema.field(0).type)
-        inner = arguments_of(group, self._columns, pa.schema(fields))
-        # From its buffers, because `from_arrays` takes the number of rows from the columns.
-        wrapped = pa.Array.from_buffers(
-            self.schema.field(0).type, inner.num_rows, [None], children=inner.columns
-        )
-        return make_batch([wrapped], self.schema, inner.num_rows)
-
-    def groups(self, groups: Iterable[Group], out: Outgoing, note: Callable[[Group], None]) -> None:
-        """Send each group as a stream of its own."""
-        for group in groups:
-            note(group)
-            out.integer(1)
-            out.stream(self.schema, self.batches(group))
-        out.integer(0)
-
-
 def _nothing(group: Group) -> None:
     pass
 
@@ -215,7 +180,7 @@ class _Eval:
     def __init__(
         self, program: PythonProgram, columns: Sequence[int], kept: Sequence[int], schema: pa.Schema
     ) -> None:
-        self._sender = _Sender(program, columns)
+        self._sender = Sender(program, columns)
         self._alignment = Alignment(kept, schema)
 
     def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
@@ -267,7 +232,7 @@ class _Map:
     """A function of all batches: what it yields are the rows."""
 
     def __init__(self, program: PythonProgram, columns: Sequence[int], schema: pa.Schema) -> None:
-        self._sender = _Sender(program, columns)
+        self._sender = Sender(program, columns)
         self._schema = schema
 
     def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
@@ -300,7 +265,7 @@ class _CoGroupMap(_Map):
     ) -> None:
         super().__init__(program, columns[0], schema)
         self._side = side
-        self._right = _Sender(replace(program, columns=right_columns), columns[1])
+        self._right = Sender(replace(program, columns=right_columns), columns[1])
 
     def send(self, items: Iterable[Group], out: Outgoing) -> None:
         for group in items:
@@ -326,7 +291,7 @@ class _Aggregate:
     def __init__(
         self, program: PythonProgram, columns: Sequence[int], keys: Sequence[int], schema: pa.Schema
     ) -> None:
-        self._sender = _Sender(program, columns)
+        self._sender = Sender(program, columns)
         self._alignment = Alignment(keys, schema)
         self._groups = 0
 
@@ -347,16 +312,23 @@ class _Aggregate:
 
 
 class _Window:
-    """Functions of a whole window partition, whose results stand beside its rows."""
+    """Functions of a whole window partition or of frames in it, whose results stand beside its rows."""
 
     def __init__(
-        self, program: PythonProgram, columns: Sequence[int], kept: Sequence[int], schema: pa.Schema
+        self,
+        program: PythonProgram,
+        frames: tuple[RowFrame, ...],
+        columns: Sequence[int],
+        kept: Sequence[int],
+        schema: pa.Schema,
     ) -> None:
-        self._sender = _Sender(program, columns)
+        self._sender = Sender(program, columns)
+        self._frames = frames
         self._alignment = Alignment(kept, schema)
 
     def send(self, items: Iterable[Group], out: Outgoing) -> None:
-        self._sender.groups(items, out, self._alignment.add)
+        groups = (add_bounds(group, self._frames) for group in items) if self._frames else items
+        self._sender.groups(groups, out, self._alignment.add)
 
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self._alignment.match(results)

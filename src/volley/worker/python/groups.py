@@ -7,9 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from volley.plan.python_nodes import RowFrame
 from volley.worker.split_queue import Stopped
 
 Group = list[pa.RecordBatch]
@@ -48,6 +50,22 @@ def _ends(batch: pa.RecordBatch, keys: Sequence[int]) -> list[int]:
 def _same_group(before: pa.RecordBatch, after: pa.RecordBatch, keys: Sequence[int]) -> bool:
     last = before.num_rows - 1
     return all(before.column(key).slice(last, 1).equals(after.column(key).slice(0, 1)) for key in keys)
+
+
+def add_bounds(group: Group, frames: Sequence[RowFrame]) -> Group:
+    """The group with two columns for each frame: the first row of the frame of each row, and the one after the last."""
+    count = sum(batch.num_rows for batch in group)
+    start, found = 0, []
+    for batch in group:
+        places = np.arange(start, start + batch.num_rows, dtype=np.int64)
+        start += batch.num_rows
+        for frame in frames:
+            for bound, unbounded, after in ((frame.lower, 0, 0), (frame.upper, count, 1)):
+                values = np.full_like(places, unbounded) if bound is None else places + (bound + after)
+                column = pa.array(np.clip(values, 0, count).astype(np.int32))
+                batch = batch.append_column(f"bound{batch.num_columns}", column)
+        found.append(batch)
+    return found
 
 
 class GroupQueue:

@@ -162,15 +162,30 @@ def read_results(block: bytes, types: Sequence[DataType]) -> pa.RecordBatch:
 
     Raises DataError for a value that is not plainly one of its type: Spark says what it makes of it.
     """
-    try:
-        rows = _PlainValues(io.BytesIO(block)).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DataError(f"a Python function returned what cannot be read: {error}") from error
-    if type(rows) is not list:
-        raise DataError("a Python worker returned no list of results.")
+    rows = _load(block)
     columns = [rows] if len(types) == 1 else [[row[place] for row in rows] for place in range(len(types))]
     arrays = [to_array(values, data_type) for values, data_type in zip(columns, types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=[str(place) for place in range(len(types))])
+
+
+def read_rows(block: bytes, row: StructType) -> list[pa.StructArray]:
+    """The rows that a table function returned, one array for each call. Raises DataError, as `read_results`."""
+    found = []
+    for rows in _load(block):
+        if type(rows) is not tuple:
+            raise DataError("a Python worker returned no tuple of rows.")
+        found.append(to_array(list(rows), row))
+    return found
+
+
+def _load(block: bytes) -> list[Any]:
+    try:
+        values = _PlainValues(io.BytesIO(block)).load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"a Python function returned what cannot be read: {error}") from error
+    if type(values) is not list:
+        raise DataError("a Python worker returned no list of results.")
+    return values
 
 
 _INTEGERS: dict[DataType, int] = {BYTE: 8, SHORT: 16, INTEGER: 32, LONG: 64, DATE: 32}

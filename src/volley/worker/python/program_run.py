@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -84,18 +84,25 @@ class ProgramRun:
         self._closed = False
         self._sender: threading.Thread | None = None
         self._error: BaseException | None = None
+        self.read_all = False
+        """Whether the worker has read everything that was sent, when all results have come."""
+
+    def wait_sent(self) -> None:
+        """Wait for the sender, which fails if nobody reads what it sends."""
+        if self._sender is not None:
+            self._sender.join()
 
     def results(self, send: Send) -> Iterator[pa.RecordBatch | bytes]:
         """What the functions return, while another thread runs `send`: batches, or pickles if rows are sent so."""
         worker = self._take()
-        done = False
+        reusable = False
         try:
             self._sender = threading.Thread(
                 target=self._send, args=(worker, send), name="volley-python-send", daemon=True
             )
             self._sender.start()
-            yield from self._read(worker)
-            done = True
+            reusable = yield from self._read(worker)
+            self.read_all = reusable
         except (PythonWorkerLost, pa.ArrowException, OSError) as error:
             # An error of the rows themselves explains why the worker got no more of them.
             if self._error is not None and not isinstance(self._error, PythonWorkerLost):
@@ -104,7 +111,7 @@ class ProgramRun:
                 raise
             raise PythonWorkerLost(f"Python worker exited unexpectedly (crashed): {error}.") from error
         finally:
-            self._return(worker, done)
+            self._return(worker, reusable)
 
     def close(self) -> None:
         """Kill the worker, if it has not ended yet."""
@@ -123,13 +130,13 @@ class ProgramRun:
         worker.kill()
         raise PythonWorkerLost("the stream was closed.")
 
-    def _return(self, worker: PythonWorker, done: bool) -> None:
+    def _return(self, worker: PythonWorker, reusable: bool) -> None:
         with self._lock:
             mine = self._worker is worker
             self._worker = None
         if not mine:
             return
-        if done and self._sender is not None:
+        if reusable and self._sender is not None:
             self._sender.join()
             self._workers.give_back(self._program.process, worker)
         else:
@@ -153,7 +160,8 @@ class ProgramRun:
         forget = [(number, None) for number in known if number not in wanted]
         return [*forget, *((number, path) for number, path in wanted.items() if number not in known)]
 
-    def _read(self, worker: PythonWorker) -> Iterator[pa.RecordBatch | bytes]:
+    def _read(self, worker: PythonWorker) -> Generator[pa.RecordBatch | bytes, None, bool]:
+        """What the worker returns, and in the end whether it has read everything."""
         mark = read_integer(worker.input)
         while mark >= 0:
             yield read_exactly(worker.input, mark)
@@ -163,4 +171,4 @@ class ProgramRun:
                 yield from reader
             mark = read_integer(worker.input)
         raise_exception(worker.input, mark)
-        read_end(worker.input, mark)
+        return read_end(worker.input, mark)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, BinaryIO
 
 from volley.errors import DataError, PythonWorkerLost
-from volley.plan.python_nodes import EvalType, PythonProgram
+from volley.plan.python_nodes import EvalType, PythonCall, PythonProgram, PythonTableFunction
 from volley.plan.types import ArrayType, DataType, DecimalType, SimpleType, StructField, StructType
 from volley.spark_versions.registry import current
 
@@ -66,22 +66,47 @@ def init_message(
     out.integer(program.eval_type)
     out.mapping(dict(program.settings))
     out.mapping(_eval_conf(program))
-    out.integer(len(program.calls))
-    for call in program.calls:
-        out.integer(len(call.arguments))
-        for place, name in call.arguments:
-            out.integer(place)
-            out.boolean(name is not None)
-            if name is not None:
-                out.text(name)
-        out.integer(len(call.commands))
-        for command in call.commands:
-            out.block(command)
-        out.long(0)  # names the call in profiles, which are not made here
+    if program.table_function is None:
+        _write_calls(program.calls, out)
+    else:
+        _write_table_function(program.calls[0], program.table_function, out)
     message = out.bytes()
     if not current().has_init_frame:
         return message
     return struct.pack(">ii", INIT, len(message)) + message
+
+
+def _write_calls(calls: Sequence[PythonCall], out: _Writer) -> None:
+    out.integer(len(calls))
+    for call in calls:
+        _write_arguments(call, out)
+        out.integer(len(call.commands))
+        for command in call.commands:
+            out.block(command)
+        out.long(0)  # names the call in profiles, which are not made here
+
+
+def _write_table_function(call: PythonCall, function: PythonTableFunction, out: _Writer) -> None:
+    _write_arguments(call, out)
+    out.integer(len(function.partition_columns))
+    for place in function.partition_columns:
+        out.integer(place)
+    out.boolean(function.analyzed is not None)
+    if function.analyzed is not None:
+        out.block(function.analyzed)
+    (command,) = call.commands
+    out.block(command)
+    out.text(json.dumps(spark_json(function.returns)))
+    out.text(call.name)
+
+
+def _write_arguments(call: PythonCall, out: _Writer) -> None:
+    out.integer(len(call.arguments))
+    for place, name in call.arguments:
+        out.integer(place)
+        out.boolean(name is not None)
+        if name is not None:
+            out.text(name)
 
 
 def _task_context(task: TaskIdentity) -> dict[str, Any]:
@@ -101,8 +126,10 @@ def _task_context(task: TaskIdentity) -> dict[str, Any]:
 
 
 def _eval_conf(program: PythonProgram) -> dict[str, str]:
-    if program.eval_type is EvalType.ARROW_BATCHED:
+    if program.eval_type in (EvalType.ARROW_BATCHED, EvalType.ARROW_TABLE):
         return {"input_type": json.dumps(spark_json(StructType(program.columns)))}
+    if program.eval_type is EvalType.ARROW_UDTF and program.table_function is not None:
+        return {"table_arg_offsets": ",".join(map(str, program.table_function.table_arguments))}
     return {}
 
 
@@ -175,8 +202,11 @@ def read_exactly(source: BinaryIO, size: int) -> bytes:
     return found
 
 
-def read_end(source: BinaryIO, mark: int) -> None:
-    """Read what follows the rows; `mark` is its first integer. Returns when the worker is ready for another task."""
+def read_end(source: BinaryIO, mark: int) -> bool:
+    """Read what follows the rows; `mark` is its first integer. Returns whether the worker is ready for another task.
+
+    It is not if its function has not read all rows: then it ends.
+    """
     while mark == TIMING:
         read_exactly(source, _TIMING_BYTES)
         mark = read_integer(source)
@@ -187,8 +217,9 @@ def read_end(source: BinaryIO, mark: int) -> None:
         # Spark adds the updates of the tasks that count. Here an attempt may be repeated, and they would count twice.
         raise DataError("a Python function updated an accumulator.")
     mark = read_integer(source)
-    if mark != END_OF_STREAM:
+    if mark not in (END_OF_STREAM, END_OF_DATA):
         raise PythonWorkerLost(f"a Python worker sent {mark} at its end.")
+    return mark == END_OF_STREAM
 
 
 def raise_exception(source: BinaryIO, mark: int) -> None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from datafusion import DataFrame, SessionContext
 
 from volley.batches import empty_batch
-from volley.errors import DataError, EngineError
+from volley.errors import DataError, EngineError, PythonWorkerLost
 from volley.ids import AttemptId
 from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
@@ -301,6 +301,7 @@ class _Stream:
     ) -> None:
         self._conversion = operator.conversion()
         self._needs_rows = operator.needs_rows
+        self._shares_items = operator.groups is not None
         self._run = ProgramRun(shared_python_workers(), operator.program, task)
         self._items = items
         self._output = output
@@ -321,9 +322,19 @@ class _Stream:
                         gathered.add(batch)
                 self._conversion.finish()
                 gathered.flush()
+                if not self._run.read_all:
+                    self._drain()
         except Stopped:
             pass
         except Exception as error:
             self._fail(error)
         finally:
             self._output.end_reader()
+
+    def _drain(self) -> None:
+        """Read the rows that a function did not want: other streams may wait for their turn in the plan below."""
+        if self._shares_items:
+            raise PythonWorkerLost("Python worker ended before it had read all groups.")
+        self._run.wait_sent()
+        for _ in self._items:
+            pass

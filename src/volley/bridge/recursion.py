@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs recursive queries: each step over the rows of the step before, until there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+
+from volley.errors import DataError
+from volley.plan.local_rows import to_ipc
+from volley.plan.nodes import LocalRows, Node, Recursion, RecursionInput, with_children
+from volley.plan.recursive_plans import replace_leaves
+from volley.plan.subqueries import with_subqueries
+
+Run = Callable[[Node], AbstractContextManager[Iterator[pa.RecordBatch]]]
+"""Runs a native plan; the columns of its batches are those of its output, by position."""
+
+# Near its limits Spark runs the query itself, and raises its own error beyond them.
+_SPARE_LEVELS = 2
+
+
+def run_recursions(plan: Node, run: Run) -> Node:
+    """The plan with the rows of its recursive queries in their place."""
+    if isinstance(plan, Recursion):
+        return _compute(plan, run)
+    over = with_children(plan, tuple(run_recursions(child, run) for child in plan.children))
+    return with_subqueries(over, lambda inner: run_recursions(inner, run))
+
+
+def _compute(node: Recursion, run: Run) -> LocalRows:
+    found = level = _collect(node.anchor, run)
+    levels = 0
+    # The limit above takes as many of them as it needs.
+    while level and (node.limit is None or _count(found) < node.limit):
+        levels += 1
+        if node.level_limit is not None and levels > node.level_limit - _SPARE_LEVELS:
+            raise DataError("a recursive query of as many levels as spark.sql.cteRecursionLevelLimit permits")
+        if node.row_limit is not None and _count(found) > node.row_limit // 2:
+            raise DataError("a recursive query of as many rows as spark.sql.cteRecursionRowLimit permits")
+        level = _collect(_over(node.step, level), run)
+        found = [*found, *level]
+    return LocalRows(node.output, to_ipc(found, node.output))
+
+
+def _over(step: Node, rows: list[pa.RecordBatch]) -> Node:
+    def change(node: Node) -> Node:
+        return LocalRows(node.output, to_ipc(rows, node.output)) if isinstance(node, RecursionInput) else node
+
+    return replace_leaves(step, change)
+
+
+def _collect(plan: Node, run: Run) -> list[pa.RecordBatch]:
+    with run(run_recursions(plan, run)) as batches:
+        return [batch for batch in batches if batch.num_rows]
+
+
+def _count(batches: list[pa.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in batches)

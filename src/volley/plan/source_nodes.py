@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The leaves of plans: where rows come from. Spark plans the first ones, and Volley adds the inputs of stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from volley.plan.expressions import Attribute, Expression, InSubquery, Scalar, SortKey
+
+if TYPE_CHECKING:
+    from volley.plan.nodes import Node
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`.
+
+    `path` is a local path; or, if `store` is the id of an object store (`volley.storage`), a URL that is not encoded.
+    """
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+    partition: tuple[Scalar, ...] = ()
+    store: str = ""
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """Files of one format. `filters` are only hints for pruning: a Filter above repeats them.
+
+    `partition_columns` are those of `output` that are the same in all rows of a file: they come from its path, or
+    describe it. `share` is the fraction of the files' bytes that the other columns take. Tasks divide the files, unless
+    `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
+    read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
+    find columns by position. `prunings` are conditions on partition columns that a join above implies.
+    `unreachable` says why only Spark reads from the file system of its files. Spark reads the files of one bucket
+    together if `bucketed`, and plans no exchange then.
+    """
+
+    format: str
+    files: tuple[DataFile, ...]
+    output: tuple[Attribute, ...]
+    partition_columns: tuple[Attribute, ...]
+    filters: tuple[Expression, ...]
+    unsupported: str | None = None
+    share: float = 1.0
+    whole: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+    file_columns: tuple[str, ...] = ()
+    prunings: tuple[InSubquery, ...] = ()
+    unreachable: str | None = None
+    bucketed: bool = False
+
+    children = ()
+
+    @cached_property
+    def stores(self) -> frozenset[str]:
+        """The ids of the object stores of its files."""
+        return frozenset(file.store for file in self.files if file.store)
+
+
+HERE = "here:"
+"""Prefix of the `reader` of a `SourceScan` that only the driver's process can read."""
+
+
+@dataclass(frozen=True)
+class SourceScan:
+    """A scan of a Python data source. `columns` are the source's names for `output`.
+
+    `reader` says how a process gets the source (see `splits.datasource`): a portable text, or the name of an object
+    that only the driver's process has. `filters` are only hints for pruning, as in a `FileScan`.
+    """
+
+    name: str
+    reader: str
+    columns: tuple[str, ...]
+    output: tuple[Attribute, ...]
+    unsupported: str | None = None
+    filters: tuple[Expression, ...] = ()
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class LocalRows:
+    """Rows held by the driver, as an Arrow IPC stream: bytes can be compared and sent."""
+
+    output: tuple[Attribute, ...]
+    ipc: bytes
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class CachedRows:
+    """Rows of a cached frame, which the driver's process keeps (`frame_cache`) under the name `frame`.
+
+    `columns` are the positions of the output in the frame. Spark's plan may rely on the rows to be in the order of
+    `order`, or in another one if `ordered`; `bridge.frame_scans` adds a sort for that. `size_bytes` is how much these
+    columns take, once the rows are there.
+    """
+
+    output: tuple[Attribute, ...]
+    frame: str
+    columns: tuple[int, ...]
+    order: tuple[SortKey, ...] = ()
+    ordered: bool = False
+    size_bytes: int = 0
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class Range:
+    start: int
+    end: int
+    step: int
+    output: tuple[Attribute, ...]
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class OneRow:
+    """A single row without columns (`SELECT 1`)."""
+
+    output: tuple[Attribute, ...] = ()
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class StageInput:
+    """The output of another stage, read through the shuffle. Added by `stages`; Spark has no such node.
+
+    `sorted_by` is set if each partition of the producer is already in that order.
+    """
+
+    stage: int
+    output: tuple[Attribute, ...]
+    sorted_by: tuple[SortKey, ...] = ()
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class MaterializedInput:
+    """Rows that are already in the shuffle stores: `tasks` outputs, each distributed evenly over `partitions`.
+
+    They were not produced by a native stage; the driver identifies them by `number`.
+    """
+
+    number: int
+    tasks: int
+    partitions: int
+    output: tuple[Attribute, ...]
+
+    children = ()
+
+
+@dataclass(frozen=True)
+class FeedInput:
+    """A scan whose splits arrive at run time, over feed number `feed`. Added by the coordinator.
+
+    `plan` is run on each split: the scan, with filters and projections if it reads files. It holds no splits itself.
+    """
+
+    feed: int
+    plan: Node
+
+    children = ()
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.plan.output

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the batches that a Python worker reads, as Spark cuts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from volley.batches import make_batch
+from volley.plan.python_nodes import EvalType, PythonProgram
+from volley.worker.python.batching import arguments_of, check_size, cut, worker_schema
+from volley.worker.python.groups import Group
+from volley.worker.python.program_run import Outgoing
+
+# Functions whose columns are sent as the fields of one struct.
+_IN_A_STRUCT = frozenset(
+    {
+        EvalType.MAP_PANDAS_ITER,
+        EvalType.MAP_ARROW_ITER,
+        EvalType.GROUPED_MAP_ARROW,
+        EvalType.GROUPED_MAP_ARROW_ITER,
+    }
+)
+
+
+class Sender:
+    """Makes batches of the columns that the functions read, as Spark cuts them."""
+
+    def __init__(self, program: PythonProgram, columns: Sequence[int]) -> None:
+        self.schema = worker_schema(program)
+        self._program = program
+        self._columns = columns
+        self._is_struct = program.eval_type in _IN_A_STRUCT
+
+    def batches(
+        self, rows: Iterable[pa.RecordBatch], note: Callable[[list[pa.RecordBatch]], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """`note` is told the rows of each batch before it is sent: their results may be back at once."""
+        for group in cut(rows, self._program.batch_rows):
+            if note is not None:
+                note(group)
+            yield check_size(self._batch(group), self._program)
+
+    def _batch(self, group: list[pa.RecordBatch]) -> pa.RecordBatch:
+        if not self._is_struct:
+            return arguments_of(group, self._columns, self.schema)
+        fields = list(self.schema.field(0).type)
+        inner = arguments_of(group, self._columns, pa.schema(fields))
+        # From its buffers, because `from_arrays` takes the number of rows from the columns.
+        wrapped = pa.Array.from_buffers(
+            self.schema.field(0).type, inner.num_rows, [None], children=inner.columns
+        )
+        return make_batch([wrapped], self.schema, inner.num_rows)
+
+    def groups(self, groups: Iterable[Group], out: Outgoing, note: Callable[[Group], None]) -> None:
+        """Send each group as a stream of its own."""
+        for group in groups:
+            note(group)
+            out.integer(1)
+            out.stream(self.schema, self.batches(group))
+        out.integer(0)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of many similar cases for every run, and all of them in the slow suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+
+def every(step: int, cases: Iterable[Any], name: Callable[[Any], str] | None = None) -> list[ParameterSet]:
+    """Parameters of which only each `step`-th runs by default. A tuple is one value for each parameter."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            id=name(case) if name else None,
+            marks=() if number % step == 0 else pytest.mark.slow,
+        )
+        for number, case in enumerate(cases)
+    ]
