@@ -98,7 +98,7 @@ bench: $(READY) java
 	$(BIN)/volley bench tpch --scale $(SCALE) --check --json bench-tpch-$(SCALE).json
 
 costs: $(READY) java
-	$(BIN)/pytest -q --record-costs -m "" -k known_cost tests/api/test_tpch.py tests/cluster/test_cluster_queries.py
+	$(BIN)/pytest -q --record-costs -m "slow or not slow" -k test_rows_are_sparks tests/api/test_tpch.py tests/cluster/test_cluster_queries.py
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

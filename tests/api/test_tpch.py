@@ -39,13 +39,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "query"), CASES)
+@pytest.mark.parametrize(("settings", "query"), CASES)
 def test_rows_are_sparks_at_the_known_cost(
-    tpch: SparkSession, answers: Answers, costs: Costs, name: str, query: str
+    tpch: SparkSession, answers: Answers, costs: Costs, settings: str, query: str
 ) -> None:
-    with conf(tpch, SETTINGS[name]):
+    with conf(tpch, SETTINGS[settings]):
         cost = answers.check(tpch, query)
-        costs.check(name, query, cost, lambda: answers.check(tpch, query))
+        costs.check(settings, query, cost, lambda: answers.check(tpch, query))
 
 
 @pytest.mark.slow

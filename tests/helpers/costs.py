@@ -28,6 +28,7 @@ TOLERANCES = {"jvm_calls": 0.0, "stages": 0.1, "tasks": 0.1, "messages": 0.1} | 
 EXACT_UP_TO = 2
 SLACK_BYTES = 16 * 1024
 _REPETITIONS = 5
+_TRIES = 3
 
 Range = tuple[int, int]
 
@@ -50,6 +51,9 @@ class Costs:
             self._found[settings, query] = _summarize([cost, *(again() for _ in range(_REPETITIONS))])
         elif self._applies:
             problems = differences(self._table[settings, query], cost)
+            # Stages that end in another order may be planned otherwise. A regression is there every time.
+            for _ in range(_TRIES if problems else 0):
+                problems = problems and differences(self._table[settings, query], again())
             assert not problems, f"{query}, {settings}: {'; '.join(problems)}. If that is meant: make costs"
 
     def save(self) -> None:

@@ -176,8 +176,8 @@ def _run_task(
 
 
 def _compare(rows: dict[str, pa.Table], engines: list[EngineProcess], task: Task) -> dict[str, str | None]:
-    """How the rows of each engine differ from Spark's or, without it, from Volley's."""
-    oracle = next((name for name in ("spark", "volley") if name in rows), None)
+    """How the rows of each engine differ from Spark's or, without it, from Volley's or the first engine's."""
+    oracle = next((name for name in ("spark", "volley", *rows) if name in rows), None)
     if oracle is None:
         return {}
     found = {

@@ -18,7 +18,7 @@ def peers_table(results: PeerResults) -> Table:
         title=f"{results.suite}, scale {results.scale:g}",
         caption=(
             f"Totals are about the {len(common)} of {len(results.queries)} queries that every engine ran; means about "
-            "all that Volley ran too. All figures include planning. ~: other rows than Spark's."
+            "all that Volley ran too. All figures include planning. ~: other rows than Spark's, or the first engine's."
         ),
         caption_justify="left",
     )
