@@ -12,8 +12,10 @@ from volley.plan import own_ids
 
 ROOT = Path(volley.__file__).parent
 RANGES = sorted(value for name, value in vars(own_ids).items() if name.isupper())
-# Numbers of this size that are no ids: the row count of no limit, bounds of types and exact doubles, an unknown size.
+# Numbers of this size that are no ids: the row count of no limit, bounds of types and exact doubles, an unknown size,
+# made-up ids of users.
 OTHERS = {
+    "bench/clicks.py",
     "lower/operators.py",
     "lower/functions/arithmetic.py",
     "lower/gathered_statistics.py",

@@ -138,7 +138,7 @@ def test_what_is_no_log(tmp_path: Path) -> None:
         ("Scan parquet spark_catalog.default.t", "FileScan parquet [a#1]", ""),
         ("Scan avro ", "FileScan avro [a#1]", "FILE_FORMAT_NOT_SUPPORTED"),
         ("Project", "Project [sentences(a#1, , ) AS s#2]", "EXPRESSION_NOT_SUPPORTED"),
-        ("BatchEvalPythonUDTF", "BatchEvalPythonUDTF", "OPERATOR_NOT_SUPPORTED"),
+        ("FlatMapGroupsInPandasWithState", "FlatMapGroupsInPandasWithState", "OPERATOR_NOT_SUPPORTED"),
         ("InMemoryTableScan", "InMemoryTableScan [a#1]", ""),
     ],
 )

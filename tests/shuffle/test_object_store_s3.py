@@ -145,6 +145,6 @@ class TestOneCommit:
 
 
 def test_without_boto3_it_is_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "boto3.session", None)
     with pytest.raises(ConfigError, match=r"volley-spark\[s3\]"):
         Folder.open(bucket.uri("none"))

@@ -22,13 +22,14 @@ def plans_in(plan: Node) -> Iterator[Node]:
 
 
 def with_subqueries(plan: Node, change: Callable[[Node], Node]) -> Node:
-    """The plan with `change` applied to every subquery in it."""
+    """The plan with `change` applied to every subquery in it. What holds no changed one stays the same object."""
     if next(plans_in(plan), None) is None:
         return plan
 
     def change_part(part: Expression) -> Expression:
         if isinstance(part, ScalarSubquery | InSubquery):
-            return replace(part, plan=change(part.plan))
+            changed = change(part.plan)
+            return part if changed is part.plan else replace(part, plan=changed)
         return part
 
     return with_parts(plan, change_part)
