@@ -17,6 +17,7 @@ def nothing(text: str) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_files_columns_and_threads(tpch: SparkSession, tmp_path: Path) -> None:
     points = [
         *grow_files(tpch, [2, 4], ["volley", "spark"], 1, tmp_path, nothing),

@@ -169,6 +169,7 @@ def test_a_holder_that_dies_with_the_rows_of_spark(
         close_fleets()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
     """It was there when Spark's job began."""
     with LocalCluster(2) as cluster:

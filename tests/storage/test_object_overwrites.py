@@ -114,6 +114,7 @@ def database(spark: SparkSession, s3a: S3a) -> Iterator[str]:
     spark.sql("DROP DATABASE lake CASCADE")
 
 
+@pytest.mark.slow
 def test_tables(spark: SparkSession, database: str, objects: Callable[[str], list[str]]) -> None:
     rows = spark.sql("SELECT id AS n, CAST(id % 2 AS INT) AS p FROM range(4)")
     rows.write.partitionBy("p").saveAsTable(f"{database}.t")
