@@ -27,21 +27,28 @@ def spark_tasks(spark: SparkSession) -> int:
 
 
 class SparkTasks:
-    """Counts Spark's tasks while a block runs: `with SparkTasks(spark) as tasks: ...`, then `tasks.count`."""
+    """Counts Spark's tasks while a block runs: `with SparkTasks(spark) as tasks: ...`, then `tasks.count`.
+
+    If no job starts, there are none: those that end meanwhile belong to stages that were cancelled before.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self.count = 0
         self._spark = spark
+        self._scheduler = _scheduler(spark.sparkContext)
         self._before = 0
+        self._jobs_before = 0
 
     def __enter__(self) -> SparkTasks:
         self._before = spark_tasks(self._spark)
+        self._jobs_before = self._scheduler.numTotalJobs()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.count = spark_tasks(self._spark) - self._before
+        if self._scheduler.numTotalJobs() > self._jobs_before:
+            self.count = spark_tasks(self._spark) - self._before
 
 
 class ApplicationTasks:
