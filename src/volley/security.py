@@ -83,7 +83,8 @@ class Security:
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            # Also the time that a busy peer has to answer a new connection.
+            ("grpc.min_reconnect_backoff_ms", 5000),
             ("grpc.max_reconnect_backoff_ms", 2000),
         ]
         if hang_seconds is not None:
