@@ -2,24 +2,29 @@
 
 VENV := .venv
 READY := $(VENV)/.ready
+# Enough for `make run`, and much less to install.
+CAN_RUN := $(VENV)/.can-run
 BIN := $(VENV)/bin
 SCALE ?= 1
 SECONDS ?= 60
 MINUTES ?= 5
 SEED ?= 0
+# A file to which `make chaos` adds what happened, such as docs/chaos.json.
+JSON ?=
 # Test processes. Each may have a Spark session and a cluster of its own.
 JOBS ?= 2
 # A file stays in one process, so that its tests share clusters and tables. tests/conftest.py has them in order.
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 TRANSPORTS ?= local flight spark
 STORES ?= memory service object
-# Releases of Spark, all that are tested by default, and suites of scripts/test_versions.py.
+# Releases of Spark, all that are tested by default, suites of scripts/test_versions.py, and one in how many of their tests.
 VERSIONS ?=
 SUITES ?=
+SAMPLE ?= 1
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos docstrings lint bench costs docs docs-functions docs-site java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos soak mutations docstrings lint bench costs docs docs-functions docs-site java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -29,9 +34,11 @@ help:
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
-	@echo "make test-versions  the suites with every tested release of Spark                 (VERSIONS=4.0 SUITES=tpch)"
+	@echo "make test-versions  the suites with every tested release of Spark                 (VERSIONS=4.0 SUITES=tpch SAMPLE=1)"
 	@echo "make fuzz         random programs against Spark; differences become tests        (SECONDS=60 SEED=0)"
-	@echo "make chaos        queries and writes under faults, compared with Spark              (MINUTES=5 SEED=0)"
+	@echo "make chaos        queries and writes under faults, compared with Spark              (MINUTES=5 SEED=0 JSON=)"
+	@echo "make soak         a mixed load with faults; draws docs/images/soak.svg             (MINUTES=5 SEED=0)"
+	@echo "make mutations    remove the code behind each invariant: its test must fail"
 	@echo "make docstrings   PySpark's docstring examples: which run natively, and what blocks others"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        the 22 TPC-H queries: Volley, Spark and DataFusion              (SCALE=1)"
@@ -42,13 +49,17 @@ help:
 	@echo "make clean        remove the environment and everything that tools left"
 
 $(READY): pyproject.toml scripts/venv.sh
-	@scripts/venv.sh $(VENV)
+	@scripts/venv.sh $(VENV) dev
+	@touch $(CAN_RUN) $@
+
+$(CAN_RUN): pyproject.toml scripts/venv.sh
+	@scripts/venv.sh $(VENV) bench,pandas
 	@touch $@
 
 java:
 	@scripts/java.sh
 
-run: $(READY) java
+run: $(CAN_RUN) java
 	@$(BIN)/volley demo --scale $(SCALE)
 
 # mypy uses one core: the tests need not wait for it.
@@ -78,14 +89,22 @@ test-matrix: $(READY) java
 
 # Makes an environment for each release under .venvs, and writes docs/versions.json, from which `make docs` makes a table.
 test-versions: $(READY) java
-	@$(BIN)/python scripts/test_versions.py --jobs $(JOBS) $(VERSIONS:%=--release %) $(SUITES:%=--suite %)
+	@$(BIN)/python scripts/test_versions.py --jobs $(JOBS) --sample $(SAMPLE) $(VERSIONS:%=--release %) $(SUITES:%=--suite %)
 	@$(BIN)/python docs/generate.py
 
 fuzz: $(READY) java
 	@$(BIN)/python -m volley.testing.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 chaos: $(READY) java
-	@$(BIN)/python -m volley.testing.chaos --minutes $(MINUTES) --seed $(SEED)
+	@$(BIN)/python -m volley.testing.chaos --minutes $(MINUTES) --seed $(SEED) $(JSON:%=--json %)
+
+# For an hour: make soak MINUTES=60
+soak: $(READY) java
+	@$(BIN)/python -m volley.testing.soak --minutes $(MINUTES) --seed $(SEED) --picture docs/images/soak.svg
+
+# Removes the code behind each invariant of the control plane, and expects its test to fail.
+mutations: $(READY)
+	@$(BIN)/python scripts/mutations.py
 
 docstrings: $(READY) java
 	@$(BIN)/python -m volley.testing.docstrings

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the suites with every release of Spark that Volley is tested with.
 
-    make test-versions VERSIONS="4.0 4.1" SUITES="tpch operators"
+    make test-versions VERSIONS="4.0 4.1" SUITES="tpch operators" SAMPLE=4
 
-Each release has an environment of its own under .venvs, made from the package registry when it is first needed. What
-the suites found is written to docs/versions.json: tests, and how many of their queries ran natively.
+Each release has an environment under .venvs, with PySpark from the package registry and all other packages of the one
+that runs this. What the suites found is written to docs/versions.json: tests, and how many queries ran natively.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 from volley.observe.history_store import HistoryReader
 from volley.spark_versions.base import SparkVersion
 from volley.spark_versions.registry import VERSIONS
+from volley.testing.spark_environments import spark_environment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "versions.json"
@@ -37,6 +38,16 @@ SUITES: dict[str, list[str]] = {
     "tpch": ["tests/api/test_tpch.py"],
     "operators": [path for path in OPERATORS if path not in EXPRESSIONS],
     "expressions": [*EXPRESSIONS, "tests/jvm/test_jvm_expressions.py"],
+    "functions": [
+        f"tests/worker/test_{name}.py"
+        for name in (
+            "python_functions",
+            "python_windows",
+            "pickled_functions",
+            "table_functions",
+            "cogrouped_maps",
+        )
+    ],
     "formats": sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "formats").glob("test_*.py")),
     "session": [
         f"tests/api/test_{name}.py" for name in ("session", "switch", "rows", "outcomes", "programs")
@@ -51,42 +62,40 @@ def main() -> int:
     releases = [version.release for version in VERSIONS]
     parser.add_argument("--release", action="append", choices=releases, help="default: all")
     parser.add_argument("--suite", action="append", choices=list(SUITES), help="default: all")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="one in N tests; default: all")
     parser.add_argument("--jobs", default="2", help="test processes")
     chosen = parser.parse_args()
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     failed = False
     for version in VERSIONS:
         if chosen.release and version.release not in chosen.release:
             continue
-        python = make_environment(version)
-        found = results.setdefault(version.release, {})
-        found["pyspark"] = version.tested
+        print(
+            f"Spark {version.tested}: its environment, from the registry if there is none yet ...", flush=True
+        )
+        python = spark_environment(version, ROOT / ".venvs")
         for suite in chosen.suite or SUITES:
             print(f"Spark {version.tested}: {suite} ...", flush=True)
-            counts = run_suite(python, SUITES[suite], chosen.jobs)
-            found.setdefault("suites", {})[suite] = counts
+            counts = run_suite(python, SUITES[suite], chosen.jobs, chosen.sample)
+            record(version, suite, counts)
             print(f"  {counts}", flush=True)
             failed = failed or bool(counts["failed"])
-            RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
     return 1 if failed else 0
 
 
-def make_environment(version: SparkVersion) -> Path:
-    """The Python of an environment with this release, Volley and what its tests need."""
-    directory = ROOT / ".venvs" / f"spark-{version.release}"
-    ready, python = directory / ".ready", directory / "bin" / "python"
-    wanted = f"pyspark=={version.tested}"
-    if not ready.exists() or ready.read_text() != wanted:
-        print(f"Creating {directory.relative_to(ROOT)} with {wanted} (a minute or two) ...", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, "--editable", ".[dev]", wanted], cwd=ROOT, check=True)
-        ready.write_text(wanted)
-    return python
+def record(version: SparkVersion, suite: str, counts: dict[str, int]) -> None:
+    """Add what a suite found. The file is read again: other releases may run at the same time."""
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found = results.setdefault(version.release, {})
+    if found.get("pyspark") != version.tested:
+        # What another patch release did says nothing about this one.
+        found.clear()
+    found["pyspark"] = version.tested
+    found.setdefault("suites", {})[suite] = counts
+    RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 
 
-def run_suite(python: Path, paths: list[str], jobs: str) -> dict[str, int]:
-    """Run tests and count them, and the queries that they gave to Volley."""
+def run_suite(python: Path, paths: list[str], jobs: str, sample: int) -> dict[str, int]:
+    """Run tests and count them, and the queries that they gave to Volley. `sample`: only one in so many tests."""
     with tempfile.TemporaryDirectory(prefix="volley-versions-") as name:
         report, state = Path(name) / "report.xml", Path(name) / "state"
         # The tests keep the history of their queries here.
@@ -101,9 +110,11 @@ def run_suite(python: Path, paths: list[str], jobs: str) -> dict[str, int]:
             "--dist",
             "loadfile",
             "--no-loadscope-reorder",
+            f"--sample={sample}",
         ]
         subprocess.run([*command, f"--junitxml={report}", *paths], cwd=ROOT, env=environment, check=False)
-        return count_tests(report) | count_queries(state / "volley")
+        counts = count_tests(report) | count_queries(state / "volley")
+        return counts if sample == 1 else counts | {"sample": sample}
 
 
 def count_tests(report: Path) -> dict[str, int]:

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Creates the virtual environment in $1 and installs Volley into it, editable, with everything for development.
+# Creates the virtual environment in $1 and installs Volley into it, editable, with the extras in $2.
 set -euo pipefail
 
-readonly directory=$1
+readonly directory=$1 extras=$2
 
 # The first Python that is new enough; 3.11 is the one that the suite runs on.
 find_python() {
@@ -32,4 +32,9 @@ echo "Installing Volley and what it needs (PySpark is large; the first time take
 # On a terminal pip shows its progress; in a log that would be hundreds of lines.
 quiet=--quiet
 [[ -t 1 ]] && quiet=--no-color
-"$directory/bin/python" -m pip install "$quiet" --disable-pip-version-check --editable '.[dev]'
+# CI, and whoever sets LOCKED=1, gets the versions of constraints.txt; others the newest that pyproject.toml allows.
+constraints=()
+[[ -n "${LOCKED:-${CI:-}}" ]] && constraints=(--constraint constraints.txt)
+# PySpark comes as a source archive. Compressing its wheel would double the time that it takes.
+fast=--config-settings=--build-option=--compression=stored
+"$directory/bin/python" -m pip install "$quiet" "$fast" --disable-pip-version-check "${constraints[@]}" --editable ".[$extras]"

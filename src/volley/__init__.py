@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from volley.allocator import keep_freed_memory
+from volley.process.allocator import keep_freed_memory
+from volley.version import __version__
 
 # The allocators of Arrow and DataFusion read it from the environment when they are loaded, below.
 keep_freed_memory()
@@ -21,18 +22,20 @@ os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(32, 8 * (os.cpu_count() or
 # gRPC prints its own lines about connections that fail, above the error that says what to do.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-__version__ = "0.1.0"
 __all__ = [
     "Block",
+    "CheckpointStore",
     "Dashboard",
     "ErrorReport",
     "Estimate",
     "ExplainsAbsence",
     "Explanation",
     "FeedStatus",
+    "FrameForecast",
     "History",
     "IngestEndpoint",
     "LocalCluster",
+    "NoRoom",
     "NodeVerdict",
     "OperatorReport",
     "PastQuery",
@@ -62,6 +65,7 @@ __all__ = [
     "explain",
     "history",
     "last_query",
+    "qualify",
 ]
 
 if TYPE_CHECKING:
@@ -69,20 +73,29 @@ if TYPE_CHECKING:
     from volley.cluster import LocalCluster
     from volley.errors import VolleyError
     from volley.events import FeedStatus
-    from volley.observe.dashboard.of_session import dashboard
     from volley.observe.dashboard.server import Dashboard
+    from volley.observe.dashboard.session import dashboard
     from volley.observe.explain import Explanation, explain
     from volley.observe.history import History, PastQuery, history
+    from volley.observe.qualify import FrameForecast, qualify
     from volley.observe.report import ErrorReport, OperatorReport, QueryReport, StageReport
-    from volley.session import disable, enable
-    from volley.session_state import cancel, last_query
-    from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore, StoreFactory
+    from volley.query.session_state import cancel, last_query
+    from volley.session.enable import disable, enable
+    from volley.shuffle.base import (
+        Block,
+        CheckpointStore,
+        SharedStore,
+        ShuffleSink,
+        ShuffleStore,
+        StoreFactory,
+    )
     from volley.splits.source import Estimate, Split, SplitReader, SplitSource
     from volley.support.check import NodeVerdict
     from volley.support.reasons import Reason, Unsupported
     from volley.transport.base import (
         ExplainsAbsence,
         IngestEndpoint,
+        NoRoom,
         ReportsProgress,
         RunningTask,
         Transport,
@@ -95,20 +108,29 @@ _HOMES = {
     "volley.cluster": ("LocalCluster",),
     "volley.errors": ("VolleyError",),
     "volley.events": ("FeedStatus",),
-    "volley.session_state": ("cancel", "last_query"),
-    "volley.observe.dashboard.of_session": ("dashboard",),
+    "volley.query.session_state": ("cancel", "last_query"),
+    "volley.observe.dashboard.session": ("dashboard",),
     "volley.observe.dashboard.server": ("Dashboard",),
     "volley.observe.explain": ("Explanation", "explain"),
     "volley.observe.history": ("History", "PastQuery", "history"),
+    "volley.observe.qualify": ("FrameForecast", "qualify"),
     "volley.observe.report": ("ErrorReport", "OperatorReport", "QueryReport", "StageReport"),
-    "volley.session": ("disable", "enable"),
-    "volley.shuffle.base": ("Block", "SharedStore", "ShuffleSink", "ShuffleStore", "StoreFactory"),
+    "volley.session.enable": ("disable", "enable"),
+    "volley.shuffle.base": (
+        "Block",
+        "CheckpointStore",
+        "SharedStore",
+        "ShuffleSink",
+        "ShuffleStore",
+        "StoreFactory",
+    ),
     "volley.splits.source": ("Estimate", "Split", "SplitReader", "SplitSource"),
     "volley.support.check": ("NodeVerdict",),
     "volley.support.reasons": ("Reason", "Unsupported"),
     "volley.transport.base": (
         "ExplainsAbsence",
         "IngestEndpoint",
+        "NoRoom",
         "ReportsProgress",
         "RunningTask",
         "Transport",

@@ -27,11 +27,11 @@ from volley.errors import (
     QueryError,
     VolleyError,
 )
-from volley.machine import available_cores
 from volley.options import PLUGIN_PREFIX
+from volley.process.machine import available_cores
 from volley.rpc.client import Client
 from volley.rpc.control import AskHealth, Drain, Health
-from volley.rpc.service import ServiceHealth
+from volley.rpc.shuffle_messages import ServiceHealth
 from volley.security import Security
 from volley.worker.scratch import Scratch
 
@@ -72,7 +72,8 @@ class LocalCluster:
 
     `settings` are options for the workers, `arguments` are command-line arguments of `volley worker`. The workers share
     the machine's cores equally unless `cores` is given. If `services` is above 0, that many shuffle servers are started
-    too, and the workers keep exchanged data there. Without `python_functions` the workers run no Python functions.
+    too, and the workers keep exchanged data there. Without `python_functions` the workers run no Python functions, and
+    without `jvm_expressions` no expressions of Spark.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class LocalCluster:
         services: int = 0,
         service_arguments: Sequence[str] = (),
         python_functions: bool = True,
+        jvm_expressions: bool = True,
     ) -> None:
         self._python_functions = python_functions
+        self._jvm_expressions = jvm_expressions
         self._count = workers
         self._services = services
         self._service_arguments = tuple(service_arguments)
@@ -109,9 +112,8 @@ class LocalCluster:
         try:
             scratch = Scratch((Path(tempfile.gettempdir()),), prefix="volley-cluster-")
             self._resources.callback(scratch.close)
-            (self._directory,) = scratch.directories
-            directory = self._directory
-            self.token_file = directory / "token"
+            (self.directory,) = scratch.directories
+            self.token_file = self.directory / "token"
             descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(descriptor, secrets.token_hex(32).encode())
             os.close(descriptor)
@@ -149,6 +151,10 @@ class LocalCluster:
     def add(self, workers: int = 1, *, port: int = 0) -> list[Member]:
         """Start more workers and wait until they serve."""
         return _wait_until_up([self._start(port) for _ in range(workers)], self.members)
+
+    def set_options(self, settings: Mapping[str, str]) -> None:
+        """Change options of workers that are started from now on, and of sessions."""
+        self._worker_settings |= settings
 
     def release(self, member: Member) -> None:
         """Drain and stop a worker. Its output is lost unless it is in a shared store."""
@@ -213,12 +219,14 @@ class LocalCluster:
         arguments = ["--cores", str(self._cores), "--memory", self._memory, *self._arguments]
         if self._python_functions:
             arguments.append("--python-functions")
+        if self._jvm_expressions:
+            arguments.append("--jvm-expressions")
         for key, value in self._worker_settings.items():
             arguments += ["--set", f"{key}={value}"]
         return self._process("worker", port, arguments)
 
     def _start_server(self, number: int, port: int = 0) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        directory = self._directory / f"server-{number}"
+        directory = self.directory / f"server-{number}"
         directory.mkdir(exist_ok=True)
         arguments = ["--memory", self._memory, "--dirs", str(directory), *self._service_arguments]
         return self._process("shuffle-service", port, arguments)

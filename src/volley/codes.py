@@ -21,6 +21,11 @@ class Code:
     remedy: str
 
 
+def remedy_of(reason: str) -> str:
+    """What to do about the reason with this code; empty if there is nothing."""
+    return next((code.remedy for code in find_code(reason) if code.kind == "reason"), "")
+
+
 def find_code(name: str) -> list[Code]:
     """Everything that has this code, whatever its case; a code may be both an error and a reason."""
     return [code for code in CODES if code.name == name.upper()]
@@ -97,6 +102,10 @@ _ERRORS: dict[str, tuple[str, str]] = {
         "A worker was lost after the program had taken some of its rows, so that the query cannot begin again.",
         "Run the query again, or use an action that returns all rows at once.",
     ),
+    "CHECKPOINT_LOST": (
+        "A stage that was taken over from `spark.volley.shuffle.checkpoint` cannot be read any more.",
+        "The query begins again without the checkpoint. Raised only if the program had taken some of the rows.",
+    ),
     "DISCOVERY_FAILED": (
         "A data source failed to find its splits. The cause is what the source raised.",
         "Correct the source; the error is not retried.",
@@ -107,7 +116,12 @@ _ERRORS: dict[str, tuple[str, str]] = {
     ),
     "PYTHON_WORKER_LOST": (
         "A Python worker process ended while it ran a function.",
-        "The function crashed its process, or the system ended it for want of memory. It is tried once more.",
+        "The function crashed it, or the operating system killed it because memory ran out. It is tried once more.",
+    ),
+    "JVM_LOST": (
+        "The JVM beside a worker ended while it evaluated expressions.",
+        "The operating system killed it because memory ran out, or an expression crashed it. It is tried once more, "
+        "in a new JVM. `volley worker --jvm-memory` gives it more memory; its output is in the worker's log.",
     ),
     "COMMIT_FAILED": (
         "A write failed while its files were being moved into the table. It may be committed in part.",
@@ -144,6 +158,10 @@ _ERRORS: dict[str, tuple[str, str]] = {
     "OPERATOR_MEMORY_EXHAUSTED": (
         "A join, aggregate or sort needs more memory than the worker has for operators.",
         "Give workers more `--memory`, or fewer `--tasks`. Spark runs the query meanwhile, with a warning.",
+    ),
+    "TABLE_NOT_SUPPORTED": (
+        "A table has a feature of Delta Lake or Iceberg that `volley_delta` or `volley_iceberg` does not read exactly.",
+        "The message names the feature. Read the table with its own connector for Spark, or rewrite it without it.",
     ),
     "DATA_SOURCE_NOT_PORTABLE": (
         "A data source, or one of its partitions, cannot be sent to another process as plain data.",
@@ -221,30 +239,34 @@ _REFUSALS: dict[str, tuple[str, str]] = {
 # ------------------------------------------------------------------------------------------------ reasons
 
 _REMEDIES: dict[Reason, str] = {
-    Reason.OPERATOR: "Look for the operator in the support tables. Samples, recursive CTEs, RDDs and JDBC sources run "
+    Reason.OPERATOR: "Look for the operator in the support tables. Samples, RDDs and JDBC sources run "
     "on Spark.",
-    Reason.EXPRESSION: "Use another function if one does the same. With transport local, most expressions are "
-    "evaluated by Spark's code inside the native plan; see `NO_JVM_AT_THE_WORKERS` for other transports.",
+    Reason.EXPRESSION: "Use another function if one does the same. Most expressions are evaluated by Spark's code "
+    "inside the native plan, if there is a JVM for that: see `NO_JVM_AT_THE_WORKERS`.",
     Reason.ARGUMENT_TYPES: "Cast the arguments to a type that the support tables list.",
     Reason.ARGUMENT_VALUE: "The detail names the constant or option. Another one may be native.",
     Reason.DATA_TYPE: "Do not select columns of this type if you do not need them, or cast them to a type that the "
     "support tables list.",
-    Reason.CAST: "Use transport local, where Spark's code evaluates the cast, or cast in two steps.",
+    Reason.CAST: "Cast in two steps, or give the workers a JVM, with which Spark's code evaluates the cast: see "
+    "`NO_JVM_AT_THE_WORKERS`.",
     Reason.AGGREGATE: "Compute it in a query of its own, so that the rest is native.",
     Reason.WINDOW: "Write the frame with ROWS, or with RANGE over one numeric column.",
     Reason.FILE_FORMAT: "Convert the files to Parquet, ORC, CSV, JSON lines or text.",
-    Reason.FILE_SYSTEM: "Local files and `s3a://` are native; the detail names a setting that is in the way. Other "
-    "file systems are read by Spark.",
+    Reason.FILE_SYSTEM: "Local files, `s3a://` and reads of `abfss://` and `gs://` are native; the detail names a "
+    "setting that is in the way. Reads of other file systems are native with `spark.volley.transport=local`.",
     Reason.FILE_OPTION: "The detail names the option. `docs/formats.md` lists native values of all of them.",
     Reason.DATA_SOURCE: "Python data sources are native; other connectors run on Spark. The rest of the query may be "
     "native if it is worth a hand-over.",
     Reason.PYTHON: "Use functions without accumulators or TaskContext. "
     "Start worker daemons with `--python-functions`.",
-    Reason.TIME_ZONE: "Set `spark.sql.session.timeZone=UTC`, or use transport local, where Spark's code evaluates it.",
+    Reason.TIME_ZONE: "Set `spark.sql.session.timeZone=UTC`, or give the workers a JVM, in which Spark's code "
+    "evaluates it: see `NO_JVM_AT_THE_WORKERS`.",
     Reason.NONDETERMINISTIC: "`rand()`, `uuid()`, `monotonically_increasing_id()` and the like depend on Spark's "
     "partitions. Use a key of the data instead.",
     Reason.ORDER: "Repeat the ORDER BY directly below the operator that needs it, or remove it if nothing does.",
-    Reason.NO_JVM: "Use transport local, or leave the operator to Spark.",
+    Reason.NO_JVM: "The detail names a worker and what it lacks. Start all worker daemons with `--jvm-expressions`, "
+    "and install Java and PySpark there in the versions of the driver. User-defined functions in Scala and Java need "
+    "transport local.",
     Reason.CAPTURE: "Please report the plan (`df.explain(True)`): a release of Spark may have changed a class.",
     Reason.ACTION: "Actions such as `foreach`, `rdd` and `checkpoint` have no native form. Use `collect`, `toArrow` or "
     "a write where you can.",

@@ -31,7 +31,10 @@ class Config:
     shuffle_store: str
     shuffle_service: tuple[str, ...]
     shuffle_replicas: int
+    shuffle_checkpoint: str
+    shuffle_checkpoint_seconds: float
     python_functions: bool
+    python_functions_max_files: int
     mixed: bool
     jvm_expressions: str
     cache_memory: int | None
@@ -82,8 +85,17 @@ class Config:
 
 
 def read_enabled(text: str) -> bool:
-    """The value of `spark.volley.enabled`, which is asked before each action, when the others are not read."""
-    option = _FIELDS["enabled"]
+    """The value of `spark.volley.enabled` alone, which is read before each action."""
+    return _read_flag("enabled", text)
+
+
+def read_explain_spark(text: str) -> bool:
+    """`spark.volley.explain.spark` alone: a bad value of another option must not fail Spark's own explain."""
+    return _read_flag("explain_spark", text)
+
+
+def _read_flag(field: str, text: str) -> bool:
+    option = _FIELDS[field]
     return bool(_value(option, {option.key: text}))
 
 

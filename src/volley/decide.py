@@ -13,22 +13,28 @@ An action acts on the decision and `volley.explain` prints it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from volley.bridge.frame_scans import MAX_SENT_BYTES, CachedFrames, FrameScans
 from volley.bridge.native_to_spark import SparkPart, spark_part
 from volley.bridge.spark_to_native import SparkInput, find_spark_inputs, number_inputs
-from volley.bridge.write import laid_out
+from volley.bridge.write import lay_out
 from volley.bridge.write_command import WriteCommand, read_command, rows_of
 from volley.config import Config
 from volley.deployment.base import Deployment
-from volley.errors import CaptureError
+from volley.errors import CaptureError, EngineError, VolleyError
+from volley.jvm.hadoop_files import add_hadoop_store
 from volley.jvm.programs import Programs
+from volley.jvm.serialized_programs import SerializedPrograms
+from volley.lru_cache import LruCache
 from volley.plan.capture import Origins, decode_plan, read_plan
 from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
@@ -37,23 +43,26 @@ from volley.plan.nodes import Node, Recursion, Unknown
 from volley.plan.reader import Reading
 from volley.plan.recursive_plans import RECURSION, mark_inputs, read_recursion, replace_leaves
 from volley.plan.types import is_collected
-from volley.recent import Recent
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
 from volley.support.reasons import Engine, Reason, Unsupported
 from volley.support.whole_partitions import aggregate_whole_partitions
 
-# Reasons that are always about an expression, never about its operator.
-_OF_EXPRESSIONS = frozenset({Reason.EXPRESSION, Reason.ARGUMENT_VALUE, Reason.CAST, Reason.TIME_ZONE})
+# Reasons that are about an expression or an aggregate function, never about an operator.
+_OF_EXPRESSIONS = frozenset(
+    {Reason.EXPRESSION, Reason.ARGUMENT_VALUE, Reason.CAST, Reason.TIME_ZONE, Reason.AGGREGATE}
+)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Decision:
     """`plan` is what Volley runs: a native plan, or what Spark runs over native subplans; None when Spark runs it all.
 
-    A native plan of a mixed query reads the rows of `inputs`, which Spark runs, by their position there. Plans name
-    everything in words that travel where workers are other processes. `nodes` are the verdicts on Spark's plan.
+    A native plan of a mixed query reads the rows of `inputs`, which Spark runs, by their position there. If workers are
+    other processes, plans contain no references to objects of this one. `nodes` are the verdicts on Spark's plan.
     """
 
     engine: Engine
@@ -64,8 +73,8 @@ class Decision:
     write: WriteCommand | None = None
     """What a native write does with the rows of `plan`."""
     has_rows: bool = True
-    """False for a write that Spark only refuses or skips: `spark.volley.fallback` is not about those."""
-    programs: Programs | None = None
+    """False for a write that Spark only refuses or skips: `spark.volley.fallback` does not apply to it."""
+    programs: Programs | SerializedPrograms | None = None
     """What Spark's own code evaluates inside the plan. The numbers in the plan mean something while this is held."""
     is_kept: bool = False
     """Whether the same query gets this plan again, the same object."""
@@ -104,22 +113,24 @@ class Decision:
 @dataclass(frozen=True)
 class _Captured:
     plan: Node
-    programs: Programs | None
+    programs: Programs | SerializedPrograms | None
     by_text_alone: bool
     frames: CachedFrames
+    problem: str = ""
+    """Why workers cannot evaluate what has no native form, if that was asked."""
 
 
 # Decisions on queries that ran natively as a whole, by the text of Spark's plan, which names its files with their sizes
-# and times, and by whether the JVM may evaluate expressions. Reports, notebooks and loops ask the same again, and a
-# short query is mostly planning.
-_native_before: Recent[tuple[str, bool], Decision] = Recent(128)
+# and times, by whether the JVM may evaluate expressions, and by whether workers are other processes. Reports, notebooks
+# and loops ask the same again, and a short query is mostly planning.
+_native_before: LruCache[tuple[str, bool, bool], Decision] = LruCache(128)
 _LONGEST_TEXT = 256 * 1024
 
 
 def _is_worth_keeping(decision: Decision, captured: _Captured, text: str) -> bool:
     if decision.engine != "native" or captured.programs is not None or len(text) > _LONGEST_TEXT:
         return False
-    # A name with a number in it may be one that Spark makes anew for each query.
+    # Spark may generate a new name with a number for each query.
     return not any("#" in attribute.name for attribute in decision.output)
 
 
@@ -131,10 +142,16 @@ def _not_collected(decision: Decision) -> Unsupported | None:
     return None
 
 
-def _python_access(deployment: Deployment) -> PythonAccess:
-    if not deployment.runs_python:
-        return PythonAccess.NONE
-    return PythonAccess.WITHOUT_FILES if deployment.is_remote else PythonAccess.ALL
+def _reasons(verdict: Verdict, jvm_problem: str) -> tuple[Unsupported, ...]:
+    expressions = [reason.what for reason in verdict.reasons if reason.reason in _OF_EXPRESSIONS]
+    if not jvm_problem or not expressions:
+        return verdict.reasons
+    what = ", ".join(dict.fromkeys(expressions))
+    return (*verdict.reasons, Unsupported(Reason.NO_JVM, what, jvm_problem))
+
+
+def _python_access(deployment: Deployment, sent_limit_bytes: int) -> PythonAccess:
+    return PythonAccess(deployment.runs_python, sent_limit_bytes if deployment.is_remote else None)
 
 
 class Decider:
@@ -150,9 +167,8 @@ class Decider:
         self._gateway = spark.sparkContext._gateway
         self._deployment = deployment
         self._mixed = config.mixed
-        # Workers in other processes have no JVM.
-        self._jvm = config.jvm_expressions == "auto" and not deployment.is_remote
-        self._no_jvm = config.jvm_expressions == "auto" and deployment.is_remote
+        self._jvm = config.jvm_expressions == "auto"
+        self._sent_limit_bytes = config.python_functions_max_files
         self._keeps_frames = config.cache_memory != 0
         self._what = what
         self._started = started
@@ -173,19 +189,40 @@ class Decider:
         """
         physical = execution.executedPlan()
         planned = time.perf_counter()
-        origins = Origins()
         try:
-            reading = read_plan(self._gateway, physical)
-            key = (reading.text, self._jvm)
-            decision = _native_before.get(key) if reading.says_all and finish is None else None
-            if decision is None:
-                captured = self._decode(reading, origins)
+            return self._decide(
+                execution, physical, planned, subplans=subplans, collects=collects, finish=finish
+            )
         except CaptureError as error:
             return self._on_spark(self._not_readable(error), planned)
+        except (VolleyError, PySparkException, Py4JError):
+            raise
+        except Exception as error:  # a defect of ours, which must not cost the query
+            defect = EngineError.of_defect(error)
+            _log.warning("Volley failed to plan a query, and Spark runs it: %s", defect, exc_info=error)
+            return self._on_spark(Unsupported(Reason.FAILED, self._what, defect.message), planned)
+
+    def _decide(
+        self,
+        execution: Java,
+        physical: Java,
+        planned: float,
+        *,
+        subplans: bool,
+        collects: bool,
+        finish: Callable[[Node], Node] | None,
+    ) -> Decision:
+        """The decision on a plan that Spark made until `planned`. CaptureError if it is not readable."""
+        origins = Origins()
+        reading = read_plan(self._gateway, physical)
+        key = (reading.text, self._jvm, self._deployment.is_remote)
+        decision = _native_before.get(key) if reading.says_all and finish is None else None
+        if decision is None:
+            captured = self._decode(reading, origins)
         captured_at = time.perf_counter()
         if decision is None:
             plan = captured.plan if finish is None else finish(captured.plan)
-            chosen = self._choose(plan, origins, execution, subplans)
+            chosen = self._choose(plan, origins, execution, subplans, captured.problem)
             is_kept = (
                 finish is None and captured.by_text_alone and _is_worth_keeping(chosen, captured, key[0])
             )
@@ -210,7 +247,7 @@ class Decider:
             return self._on_spark(self._not_readable(error))
         if isinstance(write, WriteCommand):
             return replace(
-                self.decide(write.rows, finish=lambda plan: laid_out(plan, write)),
+                self.decide(write.rows, finish=lambda plan: lay_out(plan, write)),
                 write=write,
             )
         if write is None:
@@ -223,18 +260,28 @@ class Decider:
 
         The plans of frames are decoded with the `frame_scans` of the query.
         """
-        python = partial(_python_access, self._deployment)
-        decoded = decode_plan(self._gateway, reading, origins, python=python)
+        python = partial(_python_access, self._deployment, self._sent_limit_bytes)
+        # Other processes cannot read with the objects of this JVM.
+        add_store = None if self._deployment.is_remote else add_hadoop_store
+        decoded = decode_plan(self._gateway, reading, origins, python=python, add_store=add_store)
         frame_scans = frame_scans or self._frame_scans()
         plan = aggregate_whole_partitions(frame_scans.resolve(decoded.plan, origins), origins.replace)
         if not self._jvm:
             return self._with_recursions(
                 _Captured(plan, None, decoded.by_text_alone, frame_scans.frames), origins, frame_scans
             )
-        programs = Programs(self._spark, origins)
+        programs = self._make_programs(origins)
         plan = delegate_to_jvm(plan, programs, origins.replace)
-        captured = _Captured(plan, programs or None, decoded.by_text_alone, frame_scans.frames)
+        captured = _Captured(
+            plan, programs or None, decoded.by_text_alone, frame_scans.frames, programs.problem
+        )
         return self._with_recursions(captured, origins, frame_scans)
+
+    def _make_programs(self, origins: Origins) -> Programs | SerializedPrograms:
+        if not self._deployment.is_remote:
+            return Programs(self._spark, origins)
+
+        return SerializedPrograms(self._spark, origins, self._deployment.find_jvm_problem)
 
     def _with_recursions(self, captured: _Captured, origins: Origins, frame_scans: FrameScans) -> _Captured:
         """The plan with the plans of its recursive queries, which the text of Spark's plan does not have."""
@@ -267,6 +314,7 @@ class Decider:
         except CaptureError as error:
             return replace(node, detail=error.message)
         return Recursion(
+            query.id,
             node.output,
             anchor.plan,
             mark_inputs(step.plan, query),
@@ -288,6 +336,7 @@ class Decider:
             capture,
             through_spark=self._mixed,
             keeps=self._keeps_frames,
+            stores=self._deployment.is_remote,
             max_bytes=None if self._deployment.takes_frames else MAX_SENT_BYTES,
         )
         return scans
@@ -300,11 +349,13 @@ class Decider:
         reason = Unsupported(Reason.CACHED_BY_SPARK, self._what, "the next query over it is native")
         return replace(decision, engine="mixed", reasons=(reason,))
 
-    def _choose(self, plan: Node, origins: Origins, execution: Java, subplans: bool) -> Decision:
+    def _choose(
+        self, plan: Node, origins: Origins, execution: Java, subplans: bool, jvm_problem: str
+    ) -> Decision:
         verdict = check(plan)
         if verdict.native:
             return Decision("native", plan=plan, nodes=verdict.nodes)
-        on_spark = Decision("spark", self._reasons(verdict), nodes=verdict.nodes)
+        on_spark = Decision("spark", _reasons(verdict, jvm_problem), nodes=verdict.nodes)
         if not self._mixed:
             return on_spark
         subplans = subplans and self._deployment.serves_spark
@@ -316,13 +367,6 @@ class Decider:
             return replace(on_spark, engine="mixed", plan=part)
         refusals = dict.fromkeys(reason for reason in (inputs, part) if reason is not None)
         return replace(on_spark, reasons=(*on_spark.reasons, *refusals))
-
-    def _reasons(self, verdict: Verdict) -> tuple[Unsupported, ...]:
-        expressions = [reason.what for reason in verdict.reasons if reason.reason in _OF_EXPRESSIONS]
-        if not self._no_jvm or not expressions:
-            return verdict.reasons
-        hint = "spark.volley.transport=local evaluates them in the driver's JVM"
-        return (*verdict.reasons, Unsupported(Reason.NO_JVM, ", ".join(dict.fromkeys(expressions)), hint))
 
     def _decide_rows(self, command: Java, reason: Unsupported) -> Decision:
         """The decision on the rows that Spark's writer writes."""

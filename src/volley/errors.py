@@ -13,6 +13,7 @@ VolleyError                      code, what happened, what to do next
     |   +-- OperatorMemoryExhausted  its operators need more memory than they may have
     +-- EngineError              the native engine failed, not because of the data: a bug
     +-- ResultInterrupted        a worker was lost after the client had taken some of its rows
+    |   +-- CheckpointLost       a stage that was taken over from a checkpoint cannot be read any more
     +-- NoWorkers                none of the worker daemons can be used
     +-- OptionRefused            the owner of a worker does not allow an option of the session
     +-- HandshakeRefused         two processes have different versions, or the token is not accepted
@@ -27,7 +28,9 @@ VolleyError                      code, what happened, what to do next
     +-- ShuffleRefused           a shared shuffle store refuses exchanged data; its code says why
     +-- SpillDiskFull            exchanged data fits neither the memory budget nor a spill directory
     +-- PythonWorkerLost         a Python worker process ended while it ran a function
+    +-- JvmLost                  the JVM beside a worker ended while it evaluated expressions
     +-- SourceError              a source failed to discover its splits
+    +-- TableNotSupported        a lake table uses a feature that its source does not read exactly
     +-- CommitError              a write may have been committed in part; it is not retried
     +-- CrossingError            rows could not be handed from one engine to the other
     +-- DataError                the data or an input file caused the error; Spark replays the query
@@ -57,7 +60,7 @@ class VolleyError(Exception):
 
 
 def _end_once(message: str) -> str:
-    """Messages quote others, which may end with a full stop of their own."""
+    """A quoted message may already end with a full stop."""
     return message[:-1] if message.endswith("..") and not message.endswith("...") else message
 
 
@@ -108,6 +111,13 @@ class EngineError(QueryError):
 
     code = "ENGINE_ERROR"
 
+    @classmethod
+    def of_defect(cls, error: Exception) -> EngineError:
+        """For an exception that nothing expected."""
+        made = cls(f"{type(error).__name__}: {error}")
+        made.__cause__ = error
+        return made
+
 
 class NoWorkers(QueryError):
     code = "NO_WORKERS"
@@ -151,6 +161,12 @@ class ResultInterrupted(QueryError):
     code = "RESULT_INTERRUPTED"
 
 
+class CheckpointLost(ResultInterrupted):
+    """The query has to compute the stage itself, so it begins again without the checkpoint."""
+
+    code = "CHECKPOINT_LOST"
+
+
 class SourceError(QueryError):
     """Split discovery failed; `__cause__` is what the source raised."""
 
@@ -159,6 +175,12 @@ class SourceError(QueryError):
     def __init__(self, source: str, cause: BaseException) -> None:
         self.source = source
         super().__init__(f"source {source} could not find its splits: {type(cause).__name__}: {cause}")
+
+
+class TableNotSupported(QueryError):
+    """A table of Delta Lake or Iceberg uses a feature that the data source does not read exactly."""
+
+    code = "TABLE_NOT_SUPPORTED"
 
 
 class DataError(QueryError):
@@ -171,6 +193,12 @@ class PythonWorkerLost(QueryError):
     """The function crashed its process, or something ended it from outside. Another attempt starts another process."""
 
     code = "PYTHON_WORKER_LOST"
+
+
+class JvmLost(QueryError):
+    """Spark's code crashed the JVM beside a worker, or something ended it. Another attempt starts another."""
+
+    code = "JVM_LOST"
 
 
 class CommitError(QueryError):

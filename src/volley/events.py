@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from volley.fields import Count, Seconds
+from volley.field_types import Count, Seconds
 from volley.ids import AttemptId, QueryId, StageId
 
 
@@ -48,7 +48,8 @@ class QueryStarted(Event):
 class StageStarted(Event):
     """`planned_tasks` is the number of tasks before the sizes of the inputs were known. `decisions` describes what else
     those sizes changed. `workers` is the number of workers at the start of the stage. `inputs` are the stages whose
-    output it reads."""
+    output it reads. `taken_over`: an earlier run has left its output in the checkpoint, and it does not run.
+    `pruned_files` are left out of its scans because of the keys of joins."""
 
     stage: StageId
     tasks: int
@@ -56,6 +57,8 @@ class StageStarted(Event):
     decisions: tuple[str, ...] = ()
     workers: int = 0
     inputs: tuple[int, ...] = ()
+    taken_over: bool = False
+    pruned_files: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ class TaskMetrics:
     """The metrics of a task. Its worker creates them, and the report shows them unchanged.
 
     `rows` and `size_bytes` measure its output. `shuffle_spilled_bytes` of these did not fit into the memory of the
-    shuffle store. `fetches` is what it read of the output of other stages, one for each.
+    shuffle store. `fetches` is what it read of the output of other stages, one for each. `jvm_rows` of its input went
+    through the JVM beside its worker, for which threads waited `jvm_seconds`.
     """
 
     rows: Count
@@ -129,6 +133,8 @@ class TaskMetrics:
     operators: tuple[OperatorMetrics, ...] = ()
     shuffle_spilled_bytes: Count = 0
     fetches: tuple[FetchMetrics, ...] = ()
+    jvm_rows: Count = 0
+    jvm_seconds: Seconds = 0.0
 
     @property
     def fetched_bytes(self) -> int:

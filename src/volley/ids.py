@@ -7,15 +7,15 @@ import hmac
 import secrets
 from dataclasses import dataclass, field
 
-from volley.fields import Count, Key, Secret
+from volley.field_types import Count, Key, Secret
 
 
 @dataclass(frozen=True, order=True)
 class QueryId:
     """`value` names a query everywhere. `key` is a secret of the driver and of the processes that work for the query.
 
-    A worker or shuffle server remembers the key with which a query began. Only who shows it may read, write or release
-    what is kept there for the query. So sessions that share a token cannot touch each other's data.
+    A worker or shuffle server remembers the key with which a query began. Only processes that present it may read,
+    write or release the query's data, so sessions that share a token cannot touch each other's.
     """
 
     value: Key
@@ -26,7 +26,7 @@ class QueryId:
         return cls(secrets.token_hex(6), secrets.token_hex(16))
 
     def has_key_of(self, known: QueryId) -> bool:
-        """Whether this is the query `known`, and not only its name."""
+        """Whether this has the name and the key of the query `known`."""
         return self.value == known.value and hmac.compare_digest(self.key, known.key)
 
     def __str__(self) -> str:

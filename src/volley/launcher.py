@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a PySpark program that was never changed, with Volley enabled for every session that it makes.
+"""Runs an unchanged PySpark program, with Volley enabled for every session that it creates.
 
     volley run app.py --its-own arguments
     spark-submit "$(python -m volley.launcher)" app.py --its-own arguments
@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from volley.errors import ConnectServerElsewhere
-from volley.session import enable
+from volley.session.enable import enable
 
 
 def enable_all_sessions() -> None:
@@ -33,7 +33,7 @@ def enable_all_sessions() -> None:
         try:
             return enable(session)
         except ConnectServerElsewhere:
-            # The program wants a server that Volley cannot see into.
+            # The program connects to a Spark Connect server in another process, where Volley cannot plan.
             return session
 
     builder.getOrCreate = get_enabled  # type: ignore[method-assign]

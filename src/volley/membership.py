@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):\d{1,5}")
 _DNS = "dns:"
 _FILE = "file:"
-# A file is read whenever it is asked for; a DNS server is spared.
+# Files are read on every call; DNS answers are cached.
 _DNS_SECONDS = 5.0
 
 Resolve = Callable[[str, int], Sequence[str]]
@@ -50,7 +50,7 @@ def resolve_name(host: str, port: int) -> list[str]:
 
 
 class Membership:
-    """The addresses behind `members`. May be used from any thread; DNS is asked on the thread that asks."""
+    """The addresses behind `members`. Thread-safe; DNS is queried on the calling thread."""
 
     def __init__(
         self,
@@ -98,17 +98,18 @@ class Membership:
 
     def _look_up(self, member: str) -> tuple[str, ...]:
         if member.startswith(_FILE):
-            return _read(Path(member.removeprefix(_FILE)))
+            return read_member_file(Path(member.removeprefix(_FILE)))
         host, _, port = member.removeprefix(_DNS).rpartition(":")
         return tuple(_join(address, port) for address in self._resolve(host.strip("[]"), int(port)))
 
 
-def _read(path: Path) -> tuple[str, ...]:
+def read_member_file(path: Path) -> tuple[str, ...]:
+    """The addresses in a file, one a line. OSError if it cannot be read, ValueError for anything else in it."""
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     addresses = tuple(line for line in lines if line and not line.startswith("#"))
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
-            # It may be half written: what was there before still holds.
+            # The file may be half written, so the previous content still holds.
             raise ValueError(f"{address!r:.60} is not host:port")
     return addresses
 

@@ -23,9 +23,9 @@ from volley.bench.order import sort_columns
 from volley.errors import SessionError
 from volley.observe.explain import explain
 from volley.observe.history import history
-from volley.session import disable, enable
-from volley.session_state import last_query
-from volley.settings import switch
+from volley.query.session_state import last_query
+from volley.session.enable import disable, enable
+from volley.session_settings import read_enabled_option
 
 _SHOWN_ROWS = 20
 
@@ -84,8 +84,8 @@ class _Magics:
         spark = self._shell.user_ns.get("spark") or SparkSession.getActiveSession()
         if spark is None:
             raise SessionError("there is no Spark session.", hint="Make one, and call it `spark`.")
-        # One that was never asked is meant to run with Volley; one that was turned off is not.
-        return enable(spark) if switch(spark) is None else spark
+        # Enable Volley unless the session has turned it off explicitly.
+        return enable(spark) if read_enabled_option(spark) is None else spark
 
 
 def _compare(spark: SparkSession, text: str) -> str:

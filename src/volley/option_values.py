@@ -55,6 +55,10 @@ share_or_all = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to
 port = _number(int, lambda value: 0 <= value < 65536, "a port, or 0 for any")
 
 
+def seconds_up_to(most: int) -> Callable[[str], float]:
+    return _number(float, lambda value: 0 < value <= most, f"a number of seconds above 0, up to {most}")
+
+
 def optional_port(text: str) -> int | None:
     return port(text) if text else None
 

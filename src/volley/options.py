@@ -19,6 +19,7 @@ from volley.option_values import (
     parse_bytes,
     port,
     seconds,
+    seconds_up_to,
     share,
     share_or_all,
 )
@@ -27,7 +28,7 @@ from volley.plugins import parse_store, parse_transport
 PREFIX = "spark.volley."
 SHUFFLE_SERVERS = PREFIX + "shuffle.service"
 PLUGIN_PREFIX = PREFIX + "plugin."
-"""Options below it belong to plug-ins, which read them themselves."""
+"""Prefix of the options of plug-ins, which parse them themselves."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ OPTIONS: tuple[Option, ...] = (
         "worker.timeoutSeconds",
         "number",
         "10",
-        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere. When all are"
-        " lost, a query waits as long for one to come back.",
+        "Seconds without a reply before a worker daemon is considered lost; its tasks then run elsewhere. If all are"
+        " lost, a query waits this long for one to return.",
         seconds,
     ),
     Option(
@@ -161,12 +162,36 @@ OPTIONS: tuple[Option, ...] = (
         at_least(1),
     ),
     Option(
+        "shuffle.checkpoint",
+        "text",
+        "",
+        "A name under which finished stages are kept after their query, for a later run of the same program to take "
+        "over: see docs/recovery.md. Needs the store service or a folder. Anyone who has the token and knows the name "
+        "can read them. Empty: nothing is kept.",
+        str,
+    ),
+    Option(
+        "shuffle.checkpointSeconds",
+        "number",
+        "86400",
+        "Seconds after its last use for which a stage stays in the checkpoint; at most 30 days.",
+        seconds_up_to(30 * 86400),
+    ),
+    Option(
         "pythonFunctions",
         "boolean",
         "true",
         "Call Python functions (UDFs, mapInPandas, applyInPandas, ...) in Volley's own Python workers. If false, Spark "
         "calls them.",
         boolean,
+    ),
+    Option(
+        "pythonFunctions.maxFiles",
+        "size",
+        "256m",
+        "Send broadcast variables and added files of at most this size to workers in other processes, once per worker. "
+        "Spark calls functions that may need more.",
+        bytes_or_zero,
     ),
     Option(
         "mixed",
@@ -179,16 +204,17 @@ OPTIONS: tuple[Option, ...] = (
         "jvmExpressions",
         "choice",
         "auto",
-        "Expressions without a native form: auto (Spark's own code evaluates them in the driver's JVM, with transport "
-        "local) or off (Spark runs their operators).",
+        "Expressions without a native form: auto (Spark's own code evaluates them, in the driver's JVM or in one "
+        "beside each worker) or off (Spark runs their operators).",
         choice("auto", "off"),
     ),
     Option(
         "cache.memory",
         "size",
         "auto",
-        "Memory of the driver for the rows of cached frames. auto: a quarter of the machine or container. "
-        "Beyond it they go to disk, if their storage level allows it. 0: Spark alone keeps cached frames.",
+        "Memory for the rows of cached frames: of the driver, or of all workers if they are other processes. auto: a "
+        "quarter of the driver's machine or container, or what the stores of the workers have. Beyond it they go to "
+        "disk or are dropped, by their storage level. 0: Spark alone keeps cached frames.",
         bytes_or_auto,
     ),
     Option(

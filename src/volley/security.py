@@ -78,7 +78,7 @@ class Security:
         """
         import pyarrow.flight as flight
 
-        from volley.token_headers import ShowToken
+        from volley.token_middleware import ClientTokenMiddleware
 
         options = [
             ("grpc.use_local_subchannel_pool", 1),
@@ -93,7 +93,7 @@ class Security:
             options += [("grpc.http2.max_pings_without_data", 0)]
         arguments: dict[str, Any] = {"generic_options": options}
         if self.token is not None:
-            arguments["middleware"] = [ShowToken(self.token)]
+            arguments["middleware"] = [ClientTokenMiddleware(self.token)]
         if self.tls:
             if self.tls.ca:
                 arguments["tls_root_certs"] = self.tls.ca
@@ -104,11 +104,11 @@ class Security:
 
     def server_arguments(self, require_client_certificate: bool = False) -> dict[str, Any]:
         """Arguments for the constructor of a Flight server."""
-        from volley.token_headers import AskToken
+        from volley.token_middleware import ServerTokenMiddleware
 
         arguments: dict[str, Any] = {}
         if self.token is not None:
-            arguments["middleware"] = {"token": AskToken(self.token)}
+            arguments["middleware"] = {"token": ServerTokenMiddleware(self.token)}
         if self.tls:
             if not self.tls.certificate:
                 raise ConfigError("a daemon with TLS needs a certificate and its key.")

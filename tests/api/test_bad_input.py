@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
+from helpers.sampling import every
 from volley.config import Config
 from volley.errors import ConfigError, QueryError
 from volley.testing.limits import DISTRIBUTED_SETTINGS
@@ -200,7 +201,7 @@ def numbers(spark: SparkSession, tmp_path: Path) -> SparkSession:
 
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
-@pytest.mark.parametrize("sql", FAILING)
+@pytest.mark.parametrize("sql", every(2, FAILING))
 def test_ansi_errors_are_sparks_own(numbers: SparkSession, sql: str, workers: str) -> None:
     several = {"spark.volley.local.workers": workers, **DISTRIBUTED_SETTINGS}
     with conf(numbers, {**several, "spark.sql.ansi.enabled": "true"}):

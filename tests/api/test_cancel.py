@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 import volley
 from helpers.waiting import eventually
-from volley import session_state
 from volley.errors import QueryCancelled
+from volley.query import session_state
 
 # Far longer than any test: only a cancellation ends it in time.
 ENDLESS = "select count(*) from range(1000000000000) where (id * 3) % 7 = 3"

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,10 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
-from volley import session_state
+from helpers.sampling import every
 from volley.errors import ConfigError, DeadlineExceeded, FallbackError, QueryCancelled
 from volley.observe.report import QueryReport
-from volley.observe.tasks import SparkTasks
+from volley.observe.spark_tasks import SparkTasks
+from volley.query import session_state
 from volley.support.reasons import Reason
 from volley.testing.session import conf
 
@@ -58,6 +59,14 @@ def test_an_answer(spark: SparkSession) -> None:
     spark.range(3).collect()
     report = report_of(spark)
     assert (report.outcome, report.error, report.engine) == ("answered", None, "native")
+
+
+@pytest.mark.parametrize("action", ["collect", "take", "toArrow", "toPandas"])
+def test_the_rows_of_an_answer_of_spark(spark: SparkSession, action: str) -> None:
+    """toArrow and toPandas are given batches of rows."""
+    frame = spark.range(0, 7, 1, 2).selectExpr("spark_partition_id()", "id")
+    getattr(frame, action)(*([7] if action == "take" else []))
+    assert (report_of(spark).engine, report_of(spark).rows) == ("spark", 7)
 
 
 def test_a_data_error(spark: SparkSession) -> None:
@@ -169,7 +178,7 @@ PASSED_ON: dict[str, Callable[[DataFrame, Path], Any]] = {
 NO_DRIVER = {"jdbc"}
 
 
-@pytest.mark.parametrize("action", PASSED_ON)
+@pytest.mark.parametrize("action", every(2, PASSED_ON))
 def test_what_only_spark_does_is_seen(spark: SparkSession, tmp_path: Path, action: str) -> None:
     frame = spark.range(6).withColumn("twice", F.col("id") * 2)
     path = tmp_path / "out"
@@ -225,6 +234,12 @@ def test_a_frame_that_a_notebook_shows(spark: SparkSession) -> None:
         assert (report.action, report.engine, report.spark_tasks) == ("show", "native", 0)
 
 
+def test_arrays_of_an_empty_result_are_shown(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    spark.range(3).selectExpr("id", "array(id) a", "map(id, array(id)) m").where("id > 7").show()
+    assert report_of(spark).engine == "native"
+    assert capsys.readouterr().out.startswith("+---+---+---+\n| id|  a|  m|\n")
+
+
 # ------------------------------------------------------------------------------------------------ fallback=error
 
 
@@ -276,3 +291,30 @@ def test_a_warning_points_at_the_line_that_asked(spark: SparkSession) -> None:
     ours = [warning for warning in caught if "Spark runs this" in str(warning.message)]
     assert {warning.filename for warning in ours} == {__file__}
     assert len({warning.lineno for warning in ours}) == len(ours) == 5
+
+
+class TestDefects:
+    """What nobody expected costs time and a warning, never the query."""
+
+    def test_in_a_native_run(self, spark: SparkSession) -> None:
+        # PySpark's conversion of rows has one name for two of these fields.
+        text = "select named_struct('a', id, 'a', id + 1, 'a_0', id + 2) s from range(3)"
+        with pytest.warns(UserWarning, match="Volley failed and Spark runs the query: .*ValueError"):
+            rows = spark.sql(text).collect()
+        assert [tuple(row.s) for row in rows] == [(0, 1, 2), (1, 2, 3), (2, 3, 4)]
+        assert report_of(spark).engine == "spark"
+        assert [reason.reason for reason in report_of(spark).reasons] == [Reason.FAILED]
+
+    def test_in_planning(
+        self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(*_: object) -> NoReturn:
+            raise KeyError("a defect")
+
+        monkeypatch.setattr("volley.decide.aggregate_whole_partitions", fail)
+        assert spark.sql("select sum(id) s from range(77)").collect()[0].s == 2926
+        assert report_of(spark).engine == "spark"
+        assert [str(reason) for reason in report_of(spark).reasons] == [
+            "[NATIVE_RUN_FAILED] collect: KeyError: 'a defect'"
+        ]
+        assert "Volley failed to plan a query" in caplog.text

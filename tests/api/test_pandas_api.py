@@ -21,7 +21,31 @@ ROWS = pd.DataFrame(
         "s": [f"t{n % 7}" for n in range(200)],
     }
 )
-NATIVE = ("head", "len", "apply", "value_counts", "cumsum")
+NATIVE = (
+    "head",
+    "len",
+    "apply",
+    "value_counts",
+    "cumsum",
+    "describe",
+    "sort_values",
+    "filter",
+    "drop_duplicates",
+    "shift",
+    "nlargest",
+    "iloc",
+    "concat",
+    "transform",
+    "groupby apply",
+    "fillna",
+    "rolling",
+)
+BY_SPARK = {
+    "groupby": "monotonically_increasing_id",
+    "merge": "AttachDistributedSequenceExec",
+    "reset_index": "AttachDistributedSequenceExec",
+    "unique": "AttachDistributedSequenceExec",
+}
 INDEXES = ("sequence", "distributed-sequence", "distributed")
 
 
@@ -33,6 +57,7 @@ def test_programs_of_the_pandas_api(spark: SparkSession) -> None:
     ps: Any = importlib.import_module("pyspark.pandas")
 
     engines: dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
     def run() -> dict[str, Any]:
         frame = ps.DataFrame(ROWS)
@@ -42,6 +67,22 @@ def test_programs_of_the_pandas_api(spark: SparkSession) -> None:
             "apply": lambda: frame["v"].apply(lambda value: value * 2).sum(),
             "value_counts": lambda: frame["s"].value_counts().to_pandas().sort_index().to_dict(),
             "cumsum": lambda: frame["v"].cumsum().tail(2).to_pandas().tolist(),
+            "describe": lambda: frame.describe().to_pandas().round(9).to_dict(),
+            "sort_values": lambda: frame.sort_values(["s", "v"]).head(4).to_pandas().to_dict(),
+            "filter": lambda: frame[frame["v"] > 100].to_pandas().sort_index().to_dict(),
+            "drop_duplicates": lambda: sorted(frame[["k"]].drop_duplicates().to_pandas()["k"].tolist()),
+            "shift": lambda: frame["v"].shift(1).to_pandas().sum(),
+            "nlargest": lambda: frame.nlargest(3, "v").to_pandas().to_dict(),
+            "iloc": lambda: frame.iloc[:3].to_pandas().to_dict(),
+            "concat": lambda: len(ps.concat([frame, frame])),
+            "transform": lambda: frame["v"].transform(lambda value: value + 1).sum(),
+            "groupby apply": lambda: sorted(
+                frame.groupby("k").apply(lambda group: group.nlargest(1, "v")).to_pandas()["v"].tolist()
+            ),
+            "fillna": lambda: frame.fillna(0).sum(numeric_only=True).to_dict(),
+            "reset_index": lambda: frame.reset_index().to_pandas().to_dict(),
+            "unique": lambda: sorted(frame["s"].unique().to_pandas().tolist()),
+            "rolling": lambda: frame["v"].rolling(3).mean().to_pandas().sort_index().tolist()[2:],
             "groupby": lambda: frame.groupby("k")["v"].sum().sort_index().to_pandas().to_dict(),
             "merge": lambda: (
                 frame.merge(ps.DataFrame({"k": [1, 2], "w": [10, 20]}), on="k")
@@ -59,6 +100,7 @@ def test_programs_of_the_pandas_api(spark: SparkSession) -> None:
             assert report is not None
             assert report.engine == "native" or report.reasons
             engines[name] = report.engine
+            reasons[name] = "; ".join(map(str, report.reasons))
         for index in INDEXES:
             with ps.option_context("compute.default_index_type", index):
                 pandas_frame: Any = spark.range(20).pandas_api()
@@ -70,6 +112,7 @@ def test_programs_of_the_pandas_api(spark: SparkSession) -> None:
     with conf(spark, {"spark.sql.ansi.enabled": "false"}):
         ours = run()
         assert {name: engines[name] for name in NATIVE} == dict.fromkeys(NATIVE, "native")
+        assert {name: why for name, why in BY_SPARK.items() if why not in reasons[name]} == {}, reasons
         with conf(spark, {"spark.volley.enabled": "false"}):
             assert run() == ours
     spark.catalog.clearCache()

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import volley
 from helpers.waiting import eventually
+from volley.lru_cache import LruCache
 from volley.plan.capture import read_plan
 from volley.plan.nodes import LocalRows
-from volley.recent import Recent
 from volley.testing.rows import assert_same_rows
 
 
@@ -173,7 +173,7 @@ class TestRows:
 
 class TestRecent:
     def test_keeps_what_was_used_last(self) -> None:
-        cache: Recent[int, str] = Recent(2)
+        cache: LruCache[int, str] = LruCache(2)
         cache.put(1, "one")
         cache.put(2, "two")
         assert cache.get(1) == "one"

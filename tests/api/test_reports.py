@@ -6,7 +6,7 @@ from __future__ import annotations
 from volley.events import OperatorMetrics, StageFinished, StageStarted, TaskFinished, TaskMetrics, TaskStarted
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.observe.report import QueryReport, StageReport
-from volley.observe.stages import stage_reports
+from volley.observe.stage_reports import stage_reports
 
 QUERY = QueryId("q")
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from helpers.shown import shown
 from volley.errors import ConfigError, FallbackError, SessionError
 from volley.support.reasons import Reason
 from volley.testing.session import conf
-
-
-def shown(frame: DataFrame, *arguments: Any, **options: Any) -> str:
-    """What `show` prints."""
-    with redirect_stdout(StringIO()) as output:
-        frame.show(*arguments, **options)
-    return output.getvalue()
-
 
 ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "collect": lambda frame: frame.collect(),

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from volley.bench.shuffle import WAYS, Exchange, measure, shuffle_table
-from volley.bench.writers import Way, make_rows
+from volley.bench.writers import ExchangeCase, make_rows
 from volley.cli.main import cli
 
 
@@ -22,9 +22,9 @@ def test_every_way_moves_every_row(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["bench", "shuffle", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     written = json.loads(file.read_text())
-    assert [Way(**exchange["way"]) for exchange in written["exchanges"]] == [
+    assert [ExchangeCase(**exchange["way"]) for exchange in written["exchanges"]] == [
         *WAYS,
-        *(Way("folder", f"file://{tmp_path}/store", compression) for compression in ("none", "lz4")),
+        *(ExchangeCase("folder", f"file://{tmp_path}/store", compression) for compression in ("none", "lz4")),
     ]
     for exchange in written["exchanges"]:
         assert exchange["rows"] == 20000
@@ -33,8 +33,9 @@ def test_every_way_moves_every_row(tmp_path: Path) -> None:
         assert exchange["size_bytes"] == pytest.approx(make_rows(20000).nbytes, rel=0.2)
 
 
+@pytest.mark.slow
 def test_the_warm_up_does_not_count() -> None:
-    told: list[tuple[Way, int]] = []
+    told: list[tuple[ExchangeCase, int]] = []
     (exchange,) = measure(1000, 2, 1, 2, WAYS[:1], lambda way, run: told.append((way, run)))
     assert told == [(WAYS[0], run) for run in range(3)]
     assert exchange.way == WAYS[0]

@@ -32,7 +32,7 @@ def test_files_columns_and_threads(tpch: SparkSession, tmp_path: Path) -> None:
         ("columns", 3, "volley"),
         ("concurrent", 2, "volley"),
     ]
-    assert all(point.native for point in points if point.engine == "volley" and point.kind != "concurrent")
+    assert all(point.native for point in points if point.engine == "volley")
     assert all(point.seconds > 0 for point in points)
     threads = points[-1]
     assert threads.queries == 8

@@ -20,12 +20,11 @@ from pyspark.sql import functions as F
 import volley
 from helpers.crossings import ROWS, below, crossed, explain_modes, grouped, held_bytes, report_of
 from helpers.waiting import eventually
-from volley import session_state
-from volley.bridge import reading
+from volley.bridge import spark_task_reader
+from volley.bridge.arrow_source import divide_blocks
+from volley.bridge.block_server import DriverBlockServer
 from volley.bridge.boundary import EngineBoundary, Rows
-from volley.bridge.reading import Access
-from volley.bridge.served import Served
-from volley.bridge.source import divided
+from volley.bridge.spark_task_reader import Access
 from volley.cluster import LocalCluster, health_of
 from volley.config import Config
 from volley.coordinator.materialized_result import MaterializedResult
@@ -33,9 +32,10 @@ from volley.deployment.factory import choose_deployment
 from volley.errors import CrossingError, QueryCancelled
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.plan.nodes import Node
+from volley.query import session_state
 from volley.rpc.control import Health
 from volley.security import Credentials, Security
-from volley.settings import settings
+from volley.session_settings import read_settings
 from volley.shuffle.base import Block
 from volley.shuffle.factory import ShuffleConfig, serving_store
 from volley.shuffle.location import Location
@@ -54,15 +54,17 @@ pytestmark = pytest.mark.usefixtures("distributed", "functions_on_spark")
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
+def served() -> Iterator[DriverBlockServer]:
     """The driver's own store, with the rows of one attempt."""
     security = Security("secret")
-    made = Served("127.0.0.1", "127.0.0.1", security, False, partial(serving_store, Config.read({})))
+    made = DriverBlockServer(
+        "127.0.0.1", "127.0.0.1", security, False, partial(serving_store, Config.read({}))
+    )
     yield made
     made.close()
 
 
-def kept_blocks(served: Served, partitions: int = 3) -> tuple[Block, ...]:
+def kept_blocks(served: DriverBlockServer, partitions: int = 3) -> tuple[Block, ...]:
     sink = served.store.sink(AttemptId(TaskId(StageId(QueryId("q"), 0), 0), 0), partitions)
     for number in range(partitions):
         sink.write(number, ROWS)
@@ -80,35 +82,37 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Location, "on_this_host", False)
 
 
-def read_by_place(served: Served) -> None:
-    read = reading.reader(access(), [[block] for block in kept_blocks(served)], [1, 0], SCHEMA)
+def read_by_place(served: DriverBlockServer) -> None:
+    read = spark_task_reader.reader(access(), [[block] for block in kept_blocks(served)], [1, 0], SCHEMA)
     batches = list(read(iter([pa.record_batch({"id": [0, 2]})])))
     assert pa.Table.from_batches(batches) == pa.Table.from_arrays(
         [pa.chunked_array([ROWS.column(place)] * 2) for place in (1, 0)], schema=SCHEMA
     )
 
 
-def test_rows_are_read_by_place(served: Served) -> None:
+def test_rows_are_read_by_place(served: DriverBlockServer) -> None:
     read_by_place(served)
 
 
-def test_rows_are_read_over_flight(served: Served, elsewhere: None) -> None:
+def test_rows_are_read_over_flight(served: DriverBlockServer, elsewhere: None) -> None:
     read_by_place(served)
 
 
-def test_a_wrong_token_reads_nothing(served: Served, elsewhere: None) -> None:
+def test_a_wrong_token_reads_nothing(served: DriverBlockServer, elsewhere: None) -> None:
     (block, *_) = kept_blocks(served)
     with pytest.raises(CrossingError, match="native rows cannot be read"):
-        list(reading.rows(access("other"), [block], [1, 0], SCHEMA))
+        list(spark_task_reader.rows(access("other"), [block], [1, 0], SCHEMA))
 
 
-def test_what_was_freed_is_an_error_and_not_empty(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_freed_is_an_error_and_not_empty(
+    served: DriverBlockServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (block, *_) = kept_blocks(served)
     served.store.release(QueryId("q"))
     for near in (True, False):
         monkeypatch.setattr(Location, "on_this_host", near)
         with pytest.raises(CrossingError, match="SHUFFLE_BLOCK_MISSING"):
-            list(reading.rows(access(), [block], [1, 0], SCHEMA))
+            list(spark_task_reader.rows(access(), [block], [1, 0], SCHEMA))
 
 
 @pytest.mark.parametrize(
@@ -147,11 +151,11 @@ def test_the_token_is_not_shown() -> None:
 def test_everybody_reads_about_as_much() -> None:
     attempt = AttemptId(TaskId(StageId(QueryId("q"), 0), 0), 0)
     blocks = [Block(attempt, number, "here", 1, size) for number, size in enumerate([90, 10, 50, 40, 10, 0])]
-    shares = divided(blocks, 2)
+    shares = divide_blocks(blocks, 2)
     assert sorted(sum(block.size_bytes for block in share) for share in shares) == [100, 100]
     assert sorted(block for share in shares for block in share) == blocks
-    assert len(divided(blocks, 100)) == 6
-    assert divided([], 7) == [[]]
+    assert len(divide_blocks(blocks, 100)) == 6
+    assert divide_blocks([], 7) == [[]]
 
 
 # ------------------------------------------------------------------------------------------------------- with Spark
@@ -367,7 +371,7 @@ def test_sidecars_let_go_of_what_crossed(tpch: SparkSession) -> None:
         for query in (grouped, below):
             assert_same_rows(tpch, query, native=False)
             assert report_of(tpch).engine == "mixed"
-        shared = shared_application(tpch.sparkContext, Config.read(settings(tpch)))
+        shared = shared_application(tpch.sparkContext, Config.read(read_settings(tpch)))
         assert shared.holders
         for holder in shared.holders:
             health = health_of(holder, shared.security)

@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 import volley
 from helpers.waiting import eventually
 from volley.bench.compare import difference
-from volley.cluster import LocalCluster
 from volley.frame_cache.store import frame_cache
-from volley.observe.tasks import SparkTasks
+from volley.observe.spark_tasks import SparkTasks
 from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows, spark_rows
 from volley.testing.session import conf
@@ -104,6 +103,22 @@ def test_queries_of_all_kinds_and_types(spark: SparkSession, queries: tuple[Quer
         assert found.schema == rows.schema
     assert kept() == 1
     assert cached.storageLevel.useMemory
+
+
+def test_types_that_only_native_operators_share(spark: SparkSession) -> None:
+    text = """select id, map('k', id, concat('n', id % 3), null) m, make_dt_interval(0, cast(id as int)) span,
+        parse_json(concat('[', id, ']')) v from range(0, 200, 1, 3)"""
+
+    def asked(table: DataFrame) -> DataFrame:
+        return table.where("id > 5").selectExpr("id", "m", "m['k'] as k", "span", "to_json(v) as v")
+
+    expected = spark_rows(spark, lambda session: asked(session.sql(text)))
+    for level in (StorageLevel.MEMORY_AND_DISK, StorageLevel.DISK_ONLY):
+        cached = spark.sql(text).persist(level)
+        for _ in range(2):
+            assert difference(expected, natively(spark, asked(cached)), None) is None
+        assert kept() == 1
+        cached.unpersist(blocking=True)
 
 
 def test_nothing_is_computed_before_the_first_query_and_once_then(
@@ -372,23 +387,3 @@ def test_with_a_part_that_only_spark_runs(functions_on_spark: SparkSession) -> N
     called = spark.range(100).select(double("id").alias("v")).cache()
     assert sorted(row.v for row in called.collect()) == list(range(0, 200, 2))
     assert natively(spark, called.agg(F.sum("v"))).to_pylist() == [{"sum(v)": 9900}]
-
-
-@pytest.mark.slow
-def test_on_worker_daemons(distributed: SparkSession, cluster: LocalCluster) -> None:
-    """The rows stay in the driver, and go to the workers with the plan, or into their stores if there are many."""
-    spark = distributed
-    for key, value in cluster.settings.items():
-        spark.conf.set(key, value)
-    for rows in (1000, 2_000_000):
-        cached = spark.range(rows).selectExpr("id", "id % 10 k", "id * 2 v", "concat('text ', id) s").cache()
-        expected = [(k, 2 * sum(range(k, rows, 10)), rows // 10) for k in range(10)]
-        asked = cached.groupBy("k").agg(F.sum("v"), F.count("s")).orderBy("k")
-        for _ in range(2):
-            assert [tuple(row) for row in asked.collect()] == expected
-            report = volley.last_query(spark)
-            assert report is not None
-            assert (report.engine, report.spark_tasks) == ("native", 0)
-        assert natively(spark, cached.where("id = 7").select(F.lit(1))).num_rows == 1
-        cached.unpersist()
-    eventually(lambda: all(health is not None and not health.held_bytes for health in cluster.health()))

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
 
 import volley
+from helpers.sampling import every
 from volley.cluster import LocalCluster
 from volley.errors import FallbackError
 from volley.observe.report import QueryReport
@@ -133,7 +134,7 @@ def assert_mixed(spark: SparkSession, query: Callable[[SparkSession], DataFrame]
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", every(2, QUERIES))
 @pytest.mark.parametrize("workers", ["1", pytest.param("3", marks=pytest.mark.slow)])
 def test_spark_below_native(tpch: SparkSession, query: str, workers: str) -> None:
     with conf(tpch, {"spark.volley.local.workers": workers}):
@@ -366,6 +367,20 @@ def test_an_order_is_not_handed_over(tpch: SparkSession) -> None:
         return joined.groupBy("r_name").agg(F.max("n_name"), F.count("*"))
 
     assert_same_rows(tpch, query, native=False)
+
+
+@pytest.mark.usefixtures("distributed")
+@pytest.mark.parametrize("udf", ["c_mktsegment", "upper_case(c_mktsegment)"], ids=["above", "below"])
+def test_plans_that_spark_does_not_analyse_again(tpch: SparkSession, udf: str) -> None:
+    """A correlated LIMIT becomes a `row_number()` without an order, which a query may not contain."""
+    tpch.udf.register("upper_case", lambda text: text.upper())
+    tpch.conf.set("spark.volley.pythonFunctions", "false")
+    assert_same_rows(
+        tpch,
+        f"select c_nationkey, count(distinct {udf}) from customer where c_custkey not in (select o_orderkey from orders"
+        " where o_custkey > c_nationkey order by o_custkey desc, o_orderkey limit 1) group by c_nationkey",
+        native=False,
+    )
 
 
 def test_settings(tpch: SparkSession) -> None:

@@ -22,8 +22,8 @@ from helpers.crossings import ROWS, below, decided, explain_modes, held_bytes, r
 from volley.bridge.boundary import EngineBoundary
 from volley.bridge.ingestion import IngestTarget
 from volley.bridge.native_to_spark import SparkPart
-from volley.bridge.pushing import SCHEMA as SCHEMA_OF_PUSHED
-from volley.bridge.pushing import pusher
+from volley.bridge.spark_task_writer import SCHEMA as SCHEMA_OF_PUSHED
+from volley.bridge.spark_task_writer import make_push_function
 from volley.bridge.spark_to_native import SparkInput, SparkInputs
 from volley.cluster import LocalCluster
 from volley.errors import CrossingError
@@ -129,7 +129,7 @@ def test_an_error_of_spark_leaves_nothing_on_the_workers(tpch: SparkSession, clu
 def test_no_plan_of_what_is_handed_over_shows_the_token(tpch: SparkSession, cluster: LocalCluster) -> None:
     token = cluster.security.token
     assert token
-    push = pusher(
+    push = make_push_function(
         FlightIngest(("127.0.0.1:1",), "driver", Credentials(token), 20.0),
         QueryId.new(),
         2,
@@ -162,7 +162,7 @@ def test_a_holder_that_dies_with_the_rows_of_spark(
         monkeypatch.setattr(SparkInput, "pushed", kill_a_holder)
         with (
             conf(tpch, doomed.settings),
-            pytest.warns(UserWarning, match="rows computed by Spark were lost"),
+            pytest.warns(UserWarning, match="rows of Spark or of a cached frame were lost"),
         ):
             assert_same_rows(tpch, below, native=False)
         assert report_of(tpch).engine == "spark"
@@ -183,6 +183,7 @@ def test_a_worker_that_is_gone_is_passed_over(tpch: SparkSession) -> None:
             FlightIngest((gone.address,), "", credentials, 20.0).choose(cluster.security, 0)
 
 
+@pytest.mark.slow
 def test_types_that_come_from_spark(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     text = """
         select cast(id as tinyint) as b, cast(id * 300 as smallint) as s, cast(id * 70000 as int) as i, id as l,

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from helpers.sampling import every
 from helpers.writes import PLAIN, assert_native, assert_same_tables
 from volley.testing.session import conf
 
@@ -147,7 +148,7 @@ def test_save_as_table(spark: SparkSession, rows: DataFrame, partitions: tuple[s
 
 
 @SAVES_TABLES
-@pytest.mark.parametrize("mode", ["append", "overwrite", "ignore", "error"])
+@pytest.mark.parametrize("mode", every(2, ["append", "ignore", "overwrite", "error"]))
 @pytest.mark.parametrize("overwrite_mode", ["static", pytest.param("dynamic", marks=slow)])
 def test_modes_of_save_as_table(spark: SparkSession, rows: DataFrame, mode: str, overwrite_mode: str) -> None:
     """Onto a table that is there: columns are found by name, and a table that is replaced may change its columns."""

@@ -21,7 +21,7 @@ from volley.cluster import LocalCluster
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
-from volley.worker.files import Written
+from volley.worker.file_writer import Written
 
 
 def test_a_killed_write_leaves_the_old_rows(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> None:

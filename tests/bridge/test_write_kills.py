@@ -20,7 +20,7 @@ PROGRAM = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 from volley.bridge.commit import Staging
-from volley.worker.files import Written
+from volley.worker.file_writer import Written
 
 CHANGES = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.chmod", "ctypes.dlsym")
 mode, home = sys.argv[1], Path(sys.argv[2])
@@ -110,6 +110,7 @@ def test_a_table_is_replaced_in_one_step(tmp_path: Path, mode: str) -> None:
     assert NEW in found
 
 
+@pytest.mark.slow
 def test_a_folder_is_replaced_in_one_step(tmp_path: Path) -> None:
     for _, left, again, _ in kill_everywhere("dynamic", tmp_path):
         folders = {name: [text for at, text in left if at == name] for name in ("p=0", "p=1", "p=2")}
@@ -119,6 +120,7 @@ def test_a_folder_is_replaced_in_one_step(tmp_path: Path) -> None:
         assert again == [OLD[0], *NEW]
 
 
+@pytest.mark.slow
 def test_appended_files_are_whole_and_old_ones_stay(tmp_path: Path) -> None:
     for _, left, again, _ in kill_everywhere("append", tmp_path):
         assert [part for part in left if part[1] == "old"] == OLD

@@ -100,6 +100,7 @@ exit
     assert "count: native" in run.stdout
 
 
+@pytest.mark.slow
 def test_the_launcher_names_itself() -> None:
     said = subprocess.run(
         [sys.executable, "-m", "volley.launcher"],

@@ -45,7 +45,7 @@ def test_members_are_processes_that_end_with_the_block_in_any_state() -> None:
         assert "did not accept the token" in refused.output
         cluster.members[0].log.seek(0)
         said = cluster.members[0].log.read().decode()
-        assert "INFO volley.foreground process" in said
+        assert "INFO volley.process.foreground process" in said
         assert "WARNING volley.security refused do_action: wrong token" in said
         assert "wrong token (" not in said  # once, not for every call
         assert token not in said
@@ -100,6 +100,7 @@ class TestCommand:
         assert not any(is_running(pid) for pid in pids)
         assert not token_file.parent.exists()
 
+    @pytest.mark.slow
     def test_workers_do_not_outlive_a_killed_parent(self) -> None:
         process, pids, token_file = self.start()
         assert all(is_running(pid) for pid in pids)

@@ -22,7 +22,15 @@ from volley.rpc.codec import encode
 from volley.rpc.control import RESULT_TICKET, Ack, Await, News, Push, Reserve, Watch
 from volley.rpc.handshake import Hello, Identity
 from volley.rpc.messages import SplitBatch, TaskDone
-from volley.rpc.service import CommitAttempt, Granted, KeepAlive, Kept, PushChunks, PushedChunk, ReserveBytes
+from volley.rpc.shuffle_messages import (
+    CommitAttempt,
+    Granted,
+    KeepAlive,
+    Kept,
+    PushChunks,
+    PushedChunk,
+    ReserveBytes,
+)
 from volley.security import Security
 from volley.shuffle.base import BlockRequest
 from volley.shuffle.chunks import checksum_of
@@ -135,7 +143,7 @@ class TestWorker:
             port=0,
             cores=1,
             slots=4,
-            memory_bytes=256 << 20,
+            memory_bytes=8 << 30,  # this process is much larger than a worker
             directories=(tmp_path,),
             shuffle=ShuffleSettings.of(Config.read({})),
         )

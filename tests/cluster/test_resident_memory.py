@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import volley
-from volley.allocator import resident_bytes
 from volley.bench.compare import RELATIVE_TOLERANCE, difference
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.bench.order import sort_columns
 from volley.bench.queries import QUERIES, query_text
 from volley.cluster import LocalCluster
+from volley.process.allocator import resident_bytes
 from volley.testing.chaos.resources import MemorySampler
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets

@@ -16,7 +16,6 @@ from helpers.certificates import make_certificates
 from volley.config import Config
 from volley.errors import ConfigError, NoWorkers
 from volley.ids import QueryId
-from volley.own_token import make_own_token, token_file_for
 from volley.rpc.codec import encode
 from volley.rpc.control import RESULT_TICKET, AskHealth
 from volley.rpc.handshake import Hello, Identity, to_json
@@ -29,6 +28,7 @@ from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.shuffle_configs import shuffle_config
 from volley.transport.fleet import Fleet
 from volley.transport.spark_control import Control
+from volley.user_token import ensure_user_token, token_file_for
 from volley.worker.daemon import Daemon, DaemonSettings
 
 TOKEN = "correct-horse-battery-staple"
@@ -41,7 +41,7 @@ def settings_of(directory: Path, **changes: Any) -> DaemonSettings:
             "port": 0,
             "cores": 1,
             "slots": 1,
-            "memory_bytes": 256 << 20,
+            "memory_bytes": 8 << 30,  # this process is much larger than a worker
             "directories": (directory,),
             "shuffle": ShuffleSettings.of(Config.read({})),
             **changes,
@@ -156,18 +156,18 @@ class TestOwnToken:
 
     def test_it_is_made_once_and_only_its_owner_can_read_it(self, state: Path) -> None:
         with ThreadPoolExecutor(8) as threads:
-            (path,) = set(threads.map(lambda _: make_own_token(), range(8)))
+            (path,) = set(threads.map(lambda _: ensure_user_token(), range(8)))
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert [file.name for file in path.parent.iterdir()] == ["token"]
         token = Security.read(str(path)).token
         assert token is not None
         assert len(token) == 64
-        assert Security.read(str(make_own_token())).token == token
+        assert Security.read(str(ensure_user_token())).token == token
 
     def test_clients_on_this_machine_present_it_and_to_nobody_else(self) -> None:
         assert token_file_for(["127.0.0.1:1"], "") == ""
-        path = str(make_own_token())
+        path = str(ensure_user_token())
         assert token_file_for(["127.0.0.1:1", "localhost:2", "[::1]:3"], "") == path
         assert token_file_for(["127.0.0.1:1", "192.0.2.1:1"], "") == ""
         assert token_file_for(["127.0.0.1:1"], "given") == "given"
@@ -175,23 +175,23 @@ class TestOwnToken:
         assert token_file_for([], "") == ""
 
     def test_a_link_or_a_file_in_a_public_place_is_refused(self, state: Path, tmp_path: Path) -> None:
-        path = make_own_token()
+        path = ensure_user_token()
         target = tmp_path / "elsewhere"
         path.rename(target)
         path.symlink_to(target)
         with pytest.raises(ConfigError, match="no file of this user"):
-            make_own_token()
+            ensure_user_token()
         with pytest.raises(ConfigError, match="no file of this user"):
             token_file_for(["127.0.0.1:1"], "")
         path.unlink()
         path.parent.chmod(0o777)
         with pytest.raises(ConfigError, match="no file of this user"):
-            make_own_token()
+            ensure_user_token()
 
     def test_a_place_that_cannot_be_written_is_a_clear_error(self, state: Path) -> None:
         state.write_text("a file")
         with pytest.raises(ConfigError, match="no token could be kept"):
-            make_own_token()
+            ensure_user_token()
 
 
 class TestListening:

@@ -20,12 +20,12 @@ from helpers.connect_client import ConnectClient, error_info
 from helpers.connect_program import check_client, run_client
 from helpers.running_queries import assert_quiet
 from helpers.waiting import eventually
-from volley import session_state
 from volley.connect.local_server import SERVICE, find_by_id
 from volley.connect_server.daemon import ConnectServer, ConnectServerSettings
 from volley.errors import ConfigError
 from volley.observe.report import QueryReport
 from volley.plan.jvm import singleton
+from volley.query import session_state
 from volley.security import Security
 
 ANY_PORT = ConnectServerSettings(port=0, drain_seconds=0)

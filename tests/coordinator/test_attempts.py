@@ -33,8 +33,7 @@ from volley.events import (
     TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId
-from volley.loop import shared_loop
-from volley.observe.stages import stage_reports
+from volley.observe.stage_reports import stage_reports
 from volley.plan.expressions import (
     Call,
     Literal,
@@ -47,6 +46,7 @@ from volley.plan.nodes import (
     Union,
 )
 from volley.plan.types import BOOLEAN, LONG
+from volley.process.loop import shared_loop
 from volley.rpc.messages import (
     Failure,
     SplitBatch,

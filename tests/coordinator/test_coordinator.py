@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -32,16 +33,22 @@ from volley.events import (
     QueryStarted,
     StageFinished,
     StageStarted,
+    TaskFailed,
     TaskFinished,
     TaskStarted,
 )
-from volley.observe.stages import stage_reports
+from volley.ids import AttemptId
+from volley.observe.stage_reports import stage_reports
 from volley.plan.expressions import (
     SortKey,
 )
 from volley.plan.nodes import (
     Sort,
 )
+from volley.rpc.messages import TaskSpec
+from volley.shuffle.memory import MemoryStore
+from volley.transport.base import NoRoom, RunningTask
+from volley.transport.local import LocalTransport
 
 
 def test_rows_pass_through_several_stages() -> None:
@@ -64,6 +71,31 @@ def test_events_tell_the_story_in_order() -> None:
     assert (first.rows, second.rows, result.rows) == (100, 100, 100)
     assert first.bytes > 0
     assert any(operator.name == "RepartitionExec" for operator in first.operators)
+
+
+class CrowdedTransport(LocalTransport):
+    """Another driver is faster: the first starts of each attempt find no room."""
+
+    def __init__(self) -> None:
+        super().__init__(WORKERS, 3, MemoryStore)
+        self.tries: Counter[AttemptId] = Counter()
+
+    async def start(self, worker: str, task: TaskSpec) -> RunningTask:
+        self.tries[task.attempt] += 1
+        if self.tries[task.attempt] <= 2:
+            await self._workers[worker].slots.cancel(task.attempt)
+            raise NoRoom
+        return await super().start(worker, task)
+
+
+def test_an_attempt_that_finds_no_room_is_placed_again() -> None:
+    crowded = CrowdedTransport()
+    query = start(single(distinct(hashed(numbers(1000)))), transport=crowded, attempts=1)
+    assert sorted(query.rows()) == list(range(1000))
+    assert set(crowded.tries.values()) == {3}
+    # It is the same attempt, and has begun once.
+    assert Counter(event.attempt for event in query.of(TaskStarted)) == Counter(crowded.tries.keys())
+    assert not query.of(TaskFailed)
 
 
 def test_an_empty_result_has_a_schema() -> None:

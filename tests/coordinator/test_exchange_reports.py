@@ -9,15 +9,15 @@ from helpers.recovery import WORKERS, exchanged, numbers, three_stages
 from volley.coordinator.options import RunOptions
 from volley.coordinator.run import execute
 from volley.events import LATENCY_BOUNDS, Distance, EventLog, FetchMetrics, TaskFinished, TaskMetrics
+from volley.fetch_counters import FetchCounters, counting_into, current_fetch_counters
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.observe.event_data import event_data
 from volley.observe.exchanges import exchange_reports
-from volley.observe.stages import stage_reports
+from volley.observe.stage_reports import stage_reports
 from volley.plan.nodes import Partitioning
 from volley.shuffle.memory import MemoryStore
 from volley.stages.cut import cut
 from volley.testing.limits import UNMERGED
-from volley.transfers import Transfers, current_transfers, reading_for
 from volley.transport.local import LocalTransport
 from volley.worker.listeners import TaskEnd, TaskStart, add_listener, remove_listener
 
@@ -70,25 +70,25 @@ def test_a_query_reports_its_exchanges_and_tells_its_listeners() -> None:
 
 
 def test_reads_count_for_the_task_of_their_thread() -> None:
-    transfers = Transfers()
-    with reading_for(transfers):
-        assert current_transfers() is transfers
-        with reading_for(Transfers()):
-            assert current_transfers() is not transfers
-        assert current_transfers() is transfers
-    assert current_transfers() is not transfers
+    counters = FetchCounters()
+    with counting_into(counters):
+        assert current_fetch_counters() is counters
+        with counting_into(FetchCounters()):
+            assert current_fetch_counters() is not counters
+        assert current_fetch_counters() is counters
+    assert current_fetch_counters() is not counters
 
 
 def test_latencies_of_several_tasks_make_percentiles() -> None:
-    transfers = Transfers()
+    counters = FetchCounters()
     for seconds in [0.003] * 90 + [0.15] * 9 + [60.0]:
-        transfers.count_request(seconds)
-    transfers.count_retry()
-    transfers.count_data(Distance.REMOTE, 400, 100)
-    transfers.count_data(Distance.HOST, 200, 100)
+        counters.count_request(seconds)
+    counters.count_retry()
+    counters.count_data(Distance.REMOTE, 400, 100)
+    counters.count_data(Distance.HOST, 200, 100)
     # A store that says nothing of what it reads counts as remote.
-    transfers.count_batch(700, 1.5)
-    found = transfers.metrics(0)
+    counters.count_batch(700, 1.5)
+    found = counters.metrics(0)
     assert found == replace(found, host_bytes=200, remote_bytes=500, wait_seconds=1.5, retries=1)
 
     def finished(stage: int, task: int, *fetches: FetchMetrics) -> TaskFinished:

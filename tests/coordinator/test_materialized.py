@@ -46,7 +46,7 @@ from volley.stages.cut import make_stages, partition_result
 from volley.testing.limits import UNMERGED
 from volley.transport.base import RunningTask
 from volley.transport.local import LocalTransport
-from volley.worker.receiving import receive
+from volley.worker.ingest import receive
 
 NUMBER = Attribute(1, "n", LONG, False)
 WORKERS = 3
@@ -287,7 +287,7 @@ def test_losing_a_materialized_input_ends_the_query() -> None:
     damaged = replace(given[1], blocks=tuple(replace(block, checksum=1) for block in given[1].blocks))
     for outputs in ([given[0], damaged], [replace(output, made_by="gone") for output in given]):
         log = EventLog()
-        with pytest.raises(BlockMissing, match="rows computed by Spark were lost"):
+        with pytest.raises(BlockMissing, match="rows of Spark or of a cached frame were lost"):
             run(transport, outputs, log)
         assert sum(isinstance(event, TaskFailed) for event in log.events) <= WORKERS
         store.release(HANDED)

@@ -41,7 +41,6 @@ from volley.events import (
     TaskStarted,
 )
 from volley.ids import AttemptId, QueryId, StageId, TaskId
-from volley.loop import shared_loop
 from volley.plan.expressions import AggregateCall, AggregateMode, Attribute, Call, SortKey
 from volley.plan.nodes import (
     Aggregate,
@@ -58,6 +57,7 @@ from volley.plan.nodes import (
     Window,
 )
 from volley.plan.types import DOUBLE, LONG
+from volley.process.loop import shared_loop
 from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block
 from volley.shuffle.memory import MemoryStore

@@ -14,12 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.schedule_model import HASH, QUERY, WORKERS, Cluster, Plan, drive, spec
-from volley.coordinator.schedule import (
-    Completed,
-    Launch,
-    Schedule,
-    StageSpec,
-)
+from volley.coordinator.actions import Completed, Launch, StageSpec
+from volley.coordinator.schedule import Schedule
 from volley.errors import BlockMissing, QueryError, ResultInterrupted, TaskError
 from volley.events import TaskMetrics
 from volley.ids import AttemptId, StageId, TaskId
@@ -129,6 +125,20 @@ def test_a_late_report_says_nothing_about_outputs_that_were_made_since() -> None
     assert list(cluster.running) == [task_of(1, 0, 1), task_of(1, 1, 1)]
 
 
+def test_what_an_attempt_says_after_its_end_is_ignored() -> None:
+    """It was given up with its worker, and reports when another attempt is running: it did its work, or it failed."""
+    cluster = Cluster(Plan((spec(0), spec(1, inputs=(0,)), spec(2, 1, (1,), None))))
+    first, second = task_of(0, 0), task_of(0, 0, 1)
+    late = cluster.output_of(take(cluster, first))
+    failure = TaskFailure(first, Failure.WORKER, "LOST", "")
+    cluster.perform(cluster.schedule.fail(failure, "w0", set(WORKERS)))
+    assert second in cluster.running
+    for actions in (cluster.schedule.finish(late, "w0"), cluster.schedule.fail(failure, "w0", set(WORKERS))):
+        assert actions == []
+    assert cluster.schedule.is_running(second)
+    assert not cluster.schedule.is_running(first)
+
+
 def test_readers_behind_outputs_that_are_lost_as_well_begin_again_too() -> None:
     """Stage 2 has read stage 1, of which nothing is left when stage 0 is lost. It must not read a new one beside."""
     plan = Plan((spec(0, 1, repeatable=False), spec(1, 1, (0,)), spec(2, 2, (1,)), spec(3, 1, (2,), None)))
@@ -156,6 +166,17 @@ def test_a_result_that_the_client_has_begun_to_read_does_not_begin_again() -> No
     assert not cluster.running
 
 
+def test_an_attempt_whose_rows_the_client_has_is_not_tried_again() -> None:
+    cluster = Cluster(Plan((spec(0), spec(1, 2, (0,), None))))
+    for task in (0, 1):
+        cluster.finish(task_of(0, task))
+    cluster.step("deliver", task_of(1, 0))
+    failure = TaskFailure(take(cluster, task_of(1, 0)), Failure.WORKER, "LOST", "the worker is gone")
+    cluster.perform(cluster.schedule.fail(failure, "w0", set(WORKERS)))
+    assert isinstance(cluster.error, ResultInterrupted)
+    assert not cluster.running
+
+
 def test_what_a_limit_does_not_need_is_stopped_until_its_rows_are_lost() -> None:
     limit = Output(Partitioning.SINGLE, enough_rows=2)
     cluster = Cluster(Plan((spec(0, 3, output=limit, repeatable=False), spec(1, 1, (0,), None))))
@@ -175,6 +196,15 @@ def test_a_result_in_use_is_not_computed_differently() -> None:
     cluster.read(1)
     cluster.gone.add(task_of(0, 0))
     cluster.miss(task_of(2, 0))
+    assert isinstance(cluster.error, ResultInterrupted)
+
+
+def test_a_lost_result_in_use_that_cannot_be_repeated_is_an_error() -> None:
+    cluster = Cluster(Plan((spec(0, 1, repeatable=False), spec(1, 1, (0,)), spec(2, 1, (1,), None))))
+    cluster.finish(task_of(0, 0))
+    cluster.read(0)
+    cluster.gone.add(task_of(0, 0))
+    cluster.miss(task_of(1, 0))
     assert isinstance(cluster.error, ResultInterrupted)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
 import volley
 from helpers.text_files import accepted_lines
+from volley.formats.json import has_doubtful_values, has_long_numbers
 from volley.plan.types import (
     BOOLEAN,
     DATE,
@@ -68,6 +71,8 @@ ON_SPARK = {
     # Times 100, this is 44 modulo 2^128.
     "overflow": b'{"m": 3402823669209384634633746074317682115}\n',
     "exponent": b'{"m": 1e38}\n',
+    "precision": b'{"m": 100000}\n',
+    "negative zero": b'{"x": -0}\n',
     "date": b'{"d": "2024-1-1"}\n{"d": 1}\n',
     "time": b'{"t": "2024-01-01T00:00:00Z"}\n',
     "invalid UTF-8": b'{"s": "\xff"}\n',
@@ -85,6 +90,41 @@ def outcome(frame: Any) -> Any:
         return type(error).__name__
 
 
+def test_what_is_looked_for_is_what_the_expressions_say() -> None:
+    choose = random.Random(1)
+    parts = [
+        "{",
+        "}",
+        "}\n",
+        "} ",
+        "}\t",
+        "}\r\n",
+        '"',
+        ":",
+        ",",
+        "[",
+        "]",
+        " ",
+        "-",
+        "+",
+        ".",
+        "e",
+        "E",
+        "NaN",
+    ]
+    parts += ["Inf", "x", "0", "7", "12", "1" * 17, "9" * 20, "null"]
+    outcomes = set()
+    for _ in range(10_000):
+        block = "".join(choose.choices(parts, k=choose.randint(1, 8))).encode()
+        digits = choose.randint(0, 19)
+        is_long = re.search(rb"[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}" % (digits + 1), block)
+        is_doubtful = re.search(rb"[:\[,]\s*-?(?:NaN|Inf)|\}[ \t\r]*[^ \t\r\n,\]}\"]", block)
+        assert has_long_numbers(block, digits) == bool(is_long), block
+        assert has_doubtful_values(block, np.frombuffer(block, np.uint8)) == bool(is_doubtful), block
+        outcomes.add((bool(is_long), bool(is_doubtful)))
+    assert len(outcomes) == 4
+
+
 def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     for data in (PLAIN, PLAIN.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + PLAIN.rstrip(), b""):
@@ -100,6 +140,8 @@ def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> N
 
 QUICK = {
     "overflow",
+    "precision",
+    "negative zero",
     "text for a number",
     "number for text",
     "two objects",

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.text_files import read_natively
 from volley.errors import DataError
 from volley.formats.lines import WHITE_SPACE, count_filled, read_blocks, without_blank_lines
+from volley.formats.text import split_lines
 from volley.plan.nodes import DataFile
+from volley.plan.types import STRING
 
 PIECES = st.lists(st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"cccc\n", b"\xef\xbb\xbf"]), max_size=30)
 
@@ -38,6 +41,22 @@ def test_lines_with_more_than_white_space_are_counted(pieces: list[bytes]) -> No
     data = b"".join(pieces)
     assert count_filled(data) == sum(bool(line.strip(WHITE_SPACE)) for line in data.split(b"\n"))
     assert count_filled(without_blank_lines(data)) == count_filled(data)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "text"])
+def test_marks_inside_of_a_file_are_text(tmp_path: Path, file_format: str) -> None:
+    """Arrow drops a byte order mark at the start of a block, but Spark only at that of a file."""
+    path = tmp_path / "file"
+    path.write_bytes("a\n\ufeffb\n".encode())
+    (batch,) = read_natively(path, file_format, {"value": STRING}, {})
+    assert batch.column(0).to_pylist() == ["a", "\ufeffb"]
+    with pytest.raises(DataError, match="byte order mark"):
+        read_natively(path, file_format, {"value": STRING}, {}, part=1, parts=3)
+    with pytest.raises(DataError, match="byte order mark"):
+        split_lines("\ufeffb".encode())
+    path.write_bytes("h\n\ufeffb\n".encode())
+    with pytest.raises(DataError, match="byte order mark"):
+        read_natively(path, "csv", {"value": STRING}, {"header": "true"})
 
 
 def test_files_without_a_native_form(tmp_path: Path) -> None:

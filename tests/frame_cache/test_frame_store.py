@@ -11,10 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from volley.frame_cache.kept_rows import PLACE, KeptRows, RowsWriter
-from volley.frame_cache.store import FrameCache, FrameStorage
+from volley.frame_cache.cached_batches import PLACE, CachedBatches, CachedBatchWriter
+from volley.frame_cache.store import FrameCache, FrameLabel, FrameStorage
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+LABEL = FrameLabel("orders", "Memory Deserialized 1x Replicated")
 
 
 def batches(rows: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
@@ -24,8 +25,8 @@ def batches(rows: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def write(directory: Path, memory_bytes: int, rows: int, *, places: bool = False) -> KeptRows:
-    with RowsWriter(SCHEMA, directory, memory_bytes, places=places) as writer:
+def write(directory: Path, memory_bytes: int, rows: int, *, places: bool = False) -> CachedBatches:
+    with CachedBatchWriter(SCHEMA, directory, memory_bytes, places=places) as writer:
         for batch in batches(rows):
             writer.append(batch)
         return writer.finish()
@@ -35,7 +36,7 @@ def storage(directory: Path, budget_bytes: int, *, memory: bool = True, disk: bo
     return FrameStorage(memory, disk, budget_bytes, directory)
 
 
-def table(rows: KeptRows) -> pa.Table:
+def table(rows: CachedBatches) -> pa.Table:
     return pa.Table.from_batches(rows.batches, rows.schema)
 
 
@@ -56,7 +57,7 @@ def test_rows_are_the_same_in_memory_and_on_disk(tmp_path: Path, memory_bytes: i
 def test_small_batches_are_merged_and_slices_copied(tmp_path: Path) -> None:
     """A slice would keep the memory of all that it was cut from."""
     large = next(batches(100_000, 100_000))
-    with RowsWriter(SCHEMA, tmp_path, 2**30, places=True) as writer:
+    with CachedBatchWriter(SCHEMA, tmp_path, 2**30, places=True) as writer:
         for start in range(0, 20_000, 10):
             writer.append(large.slice(start * 5, 2))
         rows = writer.finish()
@@ -72,7 +73,7 @@ def test_moving_to_disk_keeps_rows_and_nulls(tmp_path: Path) -> None:
     lists = [None if n is None else [None, {"x": n % 100}] for n in values]
     columns = [pa.array(values, schema.types[0]), pa.array(lists, schema.types[1])]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    with RowsWriter(schema, tmp_path, 2**30, places=False) as writer:
+    with CachedBatchWriter(schema, tmp_path, 2**30, places=False) as writer:
         writer.append(batch.slice(3))
         rows = writer.finish()
     moved = rows.move_to_disk(tmp_path)
@@ -82,8 +83,8 @@ def test_moving_to_disk_keeps_rows_and_nulls(tmp_path: Path) -> None:
 
 
 class TestFrames:
-    def fill(self, cache: FrameCache, name: str, kind: FrameStorage, rows: int = 20_000) -> KeptRows:
-        return cache.fill(name, SCHEMA, kind, lambda: batches(rows))
+    def fill(self, cache: FrameCache, name: str, kind: FrameStorage, rows: int = 20_000) -> CachedBatches:
+        return cache.fill(name, SCHEMA, kind, lambda: batches(rows), label=LABEL)
 
     def test_beyond_the_budget_the_oldest_goes_to_disk(self, tmp_path: Path) -> None:
         cache = FrameCache()
@@ -136,7 +137,7 @@ class TestFrames:
         cache = FrameCache()
         started = threading.Barrier(6)
         computed: list[int] = []
-        found: list[KeptRows] = []
+        found: list[CachedBatches] = []
 
         def compute() -> Iterator[pa.RecordBatch]:
             computed.append(1)
@@ -144,7 +145,7 @@ class TestFrames:
 
         def ask() -> None:
             started.wait()
-            found.append(cache.fill("a", SCHEMA, storage(tmp_path, 2**30), compute))
+            found.append(cache.fill("a", SCHEMA, storage(tmp_path, 2**30), compute, label=LABEL))
 
         threads = [threading.Thread(target=ask) for _ in range(6)]
         for thread in threads:
@@ -162,7 +163,7 @@ class TestFrames:
             raise ValueError("broken")
 
         with pytest.raises(ValueError, match="broken"):
-            cache.fill("a", SCHEMA, storage(tmp_path, 0), fail)
+            cache.fill("a", SCHEMA, storage(tmp_path, 0), fail, label=LABEL)
         assert cache.kept("a") is None
         assert not list(tmp_path.iterdir())
         assert self.fill(cache, "a", storage(tmp_path, 2**30)).rows == 20_000
@@ -171,6 +172,6 @@ class TestFrames:
         cache = FrameCache()
         kind = storage(tmp_path, 2**30)
         assert not self.fill(cache, "a", kind).has_places
-        rows = cache.fill("a", SCHEMA, kind, lambda: batches(20_000), places=True)
+        rows = cache.fill("a", SCHEMA, kind, lambda: batches(20_000), places=True, label=LABEL)
         assert rows.has_places
         assert self.fill(cache, "a", kind) is rows

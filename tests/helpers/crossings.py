@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
-from volley import session_state
 from volley.bridge.native_to_spark import SparkPart
 from volley.cluster import LocalCluster
 from volley.config import Config
@@ -19,10 +18,11 @@ from volley.decide import Decider, Decision
 from volley.deployment.base import Deployment
 from volley.deployment.factory import choose_deployment
 from volley.ids import QueryId
-from volley.native_run import NativeRun
 from volley.observe.report import QueryReport
+from volley.query import session_state
+from volley.query.native_run import NativeRun
 from volley.rpc.control import Health
-from volley.settings import settings
+from volley.session_settings import read_settings
 
 ROWS = pa.record_batch({"c_1": pa.array(range(10_000), pa.int64()), "c_2": pa.array(["x"] * 10_000)})
 
@@ -42,7 +42,7 @@ def grouped(spark: SparkSession) -> DataFrame:
 
 def decided(spark: SparkSession, frame: DataFrame) -> tuple[Decision, NativeRun, Deployment]:
     """A query on its way: what was decided, and what it will run with."""
-    config = Config.read(settings(spark))
+    config = Config.read(read_settings(spark))
     deployment = choose_deployment(spark, config)
     decider = Decider(spark, deployment, config, what="collect", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())

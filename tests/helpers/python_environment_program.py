@@ -11,6 +11,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from volley.cluster import LocalCluster
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, transport: str) -> None:
+    with ExitStack() as resources:
+        run(folder, transport, resources)
+
+
+def run(folder: Path, transport: str, resources: ExitStack) -> None:
     module = folder / "added_module.py"
     module.write_text("def answer(number):\n    return number + 42\n")
     packed = folder / "packed.zip"
@@ -47,6 +54,11 @@ def main(folder: Path) -> None:
     context.addFile(str(words))
     table = context.broadcast({0: "zero", 1: "one"})
     counter = context.accumulator(0)
+    spark.conf.set("spark.volley.transport", transport)
+    if transport == "flight":
+        cluster = resources.enter_context(LocalCluster(2))
+        for key, value in cluster.settings.items():
+            spark.conf.set(key, value)
     volley.enable(spark)
 
     def added_module(number: int) -> str:
@@ -86,8 +98,14 @@ def main(folder: Path) -> None:
         expected = rows("false")
         print(name or function.__name__, report.engine, sorted(found) == sorted(expected), flush=True)
 
+    def directory(number: int) -> str:
+        return SparkFiles.getRootDirectory()
+
     for function in (added_module, added_file, archive_file, broadcast, variable, partition):
         show(function)
+    spark.conf.set("spark.volley.enabled", "true")
+    found = spark.range(0, 6, 1, 2).select(F.udf(directory, "string")("id")).distinct().collect()
+    print("directory", "sent" if all("volley-files-" in root for (root,) in found) else "the driver's")
     show(counts)
     # The native attempt counts nothing: each of the two runs of Spark has counted six rows.
     print("counter", counter.value)
@@ -99,4 +117,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

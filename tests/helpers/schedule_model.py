@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from volley.coordinator.schedule import (
+from volley.coordinator.actions import (
     Action,
     AttemptFailed,
     Cancel,
@@ -14,9 +14,9 @@ from volley.coordinator.schedule import (
     Failed,
     Launch,
     RolledBack,
-    Schedule,
     StageSpec,
 )
+from volley.coordinator.schedule import Schedule
 from volley.errors import QueryError
 from volley.events import TaskMetrics
 from volley.ids import AttemptId, QueryId, StageId, TaskId

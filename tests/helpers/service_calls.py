@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from volley.ids import AttemptId, QueryId, StageId, TaskId
-from volley.rpc.service import CommitAttempt, CommittedBlock, KeepAlive, PushChunks, PushedChunk
+from volley.rpc.shuffle_messages import CommitAttempt, CommittedBlock, KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import Chunk, Index, checksum_of, seal
 from volley.shuffle.frames import Kind, unframe
@@ -57,9 +57,9 @@ class Calls:
         batch = batch_of(*[value] * rows)
         self.data = seal(batch, "none")
         chunk = Chunk(0, 0, self.data.data.size, rows, self.data.checksum)
-        index = Index((), (chunk,), batch.schema).pack()
-        self.block = Block(attempt, 0, "", rows, 8 * rows, checksum_of(index))
-        self._commit = CommitAttempt(attempt, (CommittedBlock(0, index),))
+        self.index = Index((), (chunk,), batch.schema).pack()
+        self.block = Block(attempt, 0, "", rows, 8 * rows, checksum_of(self.index))
+        self._commit = CommitAttempt(attempt, (CommittedBlock(0, self.index),))
 
     def reserve(self) -> None:
         assert self.server_state.reserve(self.attempt, self.data.data.size)

@@ -4,6 +4,7 @@
     standalone_program.py MASTER DATA SETTINGS tpch q01 q02 ...     each query natively, compared with Spark
     standalone_program.py MASTER DATA SETTINGS kill MOMENT ...      an executor is killed: `running` or `over`
     standalone_program.py MASTER DATA SETTINGS mixed                queries with a UDF, of which copies are started
+    standalone_program.py MASTER DATA SETTINGS release              an executor is released in the middle of a query
     standalone_program.py MASTER DATA SETTINGS stop                 a sidecar is stopped, so that Spark speculates
 
 SETTINGS is JSON. The last line of the output is JSON too, an object for each query.
@@ -58,7 +59,7 @@ Ack = dict[str, Any]
 def main(master: str, data: str, settings: str, what: str, *arguments: str) -> None:
     spark = session(master, json.loads(settings))
     register_tables(spark, Path(data))
-    ways = {"tpch": tpch, "kill": kill, "stop": stop, "mixed": mixed}
+    ways = {"tpch": tpch, "kill": kill, "stop": stop, "mixed": mixed, "release": release}
     print(json.dumps(ways[what](spark, *arguments)))
     spark.stop()
 
@@ -118,6 +119,26 @@ def stop(spark: SparkSession) -> list[Ack]:
         os.kill(victim, signal.SIGCONT)
     answer["speculative_tasks"] = speculative_tasks(spark, group)
     return [answer, answered(spark, "afterwards", SHUFFLED, expected)]
+
+
+def release(spark: SparkSession) -> list[Ack]:
+    """A sidecar stops after the first stage, until Spark has released the other executor, which has nothing to do."""
+    expected = spark.sql(SHUFFLED).toArrow()
+    volley.enable(spark)
+    both_run(spark)
+    before = len(sidecars(spark))
+
+    def stop_until_alone() -> None:
+        (*_, victim) = sidecars(spark).values()
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            wait_until(lambda: len(sidecars(spark)) < before, "an executor is released")
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGCONT)
+
+    with during(spark, over, stop_until_alone):
+        return [answered(spark, "released", SHUFFLED, expected)]
 
 
 def mixed(spark: SparkSession) -> list[Ack]:

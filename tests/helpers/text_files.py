@@ -24,9 +24,14 @@ def read_natively(
     *,
     part: int = 0,
     parts: int = 1,
+    wanted: Iterable[str] | None = None,
 ) -> list[pa.RecordBatch]:
-    """The batches of a file, without Spark. Raises DataError for a record that only Spark reads."""
-    requested = tuple(Attribute(number, name, kind) for number, (name, kind) in enumerate(columns.items()))
+    """The batches of a file, without Spark. Raises DataError for a record that only Spark reads.
+
+    `columns` are those of the table; all of them are read unless `wanted` names some.
+    """
+    names = columns if wanted is None else wanted
+    requested = tuple(Attribute(number, name, columns[name]) for number, name in enumerate(names))
     file = DataFile(str(path), path.stat().st_size, 0)
     given = tuple(sorted((key.lower(), value) for key, value in options.items()))
     return list(STREAMED[file_format].read(ReadRequest(file, part, parts, requested, tuple(columns), given)))

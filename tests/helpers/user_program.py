@@ -20,7 +20,7 @@ import IPython  # noqa: F401
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
-from volley import session_state
+from volley.query import session_state
 
 ENDLESS = "select count(*) from range(1000000000000) where (id * 3) % 7 = 3"
 

@@ -15,8 +15,6 @@ from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows, native_rows
 from volley.testing.session import conf
 
-pytestmark = pytest.mark.embedded  # workers in other processes have no JVM
-
 _TABLE = """
 select id, id % 3 k, if(id % 5 = 0, null, concat('s', id % 4)) s,
        if(id % 7 = 0, null, timestamp'2024-03-10 06:30:00' + make_dt_interval(0, cast(id as int))) t,
@@ -220,7 +218,10 @@ def test_types_that_python_does_not_know_are_shown(
 
 
 def test_what_spark_runs(table: SparkSession) -> None:
-    for query in ("select id from t order by array(id)", "select count(distinct array(double(id))) from t"):
+    for query in (
+        "select id from t order by array(double(id))",
+        "select count(distinct array(double(id))) from t",
+    ):
         reasons = {reason.reason for reason in volley.explain(table.sql(query)).reasons}
         assert Reason.ARGUMENT_TYPES in reasons, query
 

@@ -11,11 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from volley.cluster import LocalCluster
 from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
-
-pytestmark = pytest.mark.embedded  # workers in other processes have no JVM
 
 _ROWS = """select id, if(id % 11 = 0, null, id * 7919 % 211) v, if(id % 13 = 0, null, cast(id % 37 as string)) s,
 if(id % 7 = 0, null, id % 5) k, if(id % 3 = 0, null, make_dt_interval(id % 4, id % 24)) dt,
@@ -143,7 +142,9 @@ public class Longest extends UserDefinedAggregateFunction {
 """
 
 
-def test_a_udaf_of_a_jvm_user(table: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.embedded
+def test_a_udaf_of_a_jvm_user(table: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    """In the driver's JVM alone: its class is not sent to workers, nor are those of functions that hold it."""
     jvm = table._jvm
     assert jvm is not None
     package = "volley.example.udaf"
@@ -158,6 +159,11 @@ def test_a_udaf_of_a_jvm_user(table: SparkSession, tmp_path: Path) -> None:
     table.udf.registerJavaUDAF("longest", f"{package}.Longest")
     assert_same_rows(table, "select k, longest(s, v), count(*) from t group by k")
     assert_same_rows(table, "select longest(distinct upper(s), v + 1) filter (where v > 3) from t")
+    with conf(table, cluster.settings):
+        reasons = volley.explain(table.sql("select k, longest(s, v) from t group by k")).reasons
+    problems = [str(reason) for reason in reasons if reason.reason is Reason.NO_JVM]
+    assert problems
+    assert f"class {package}.Longest is not available on the workers" in problems[0]
 
 
 # -------------------------------------------------------------------------------------------- what the user is told

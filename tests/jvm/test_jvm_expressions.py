@@ -27,8 +27,6 @@ from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 
-pytestmark = pytest.mark.embedded  # workers in other processes have no JVM
-
 _ROWS = 300
 
 
@@ -259,7 +257,8 @@ def test_it_can_be_turned_off(table: SparkSession) -> None:
     assert {reason.what for reason in explained.reasons} >= {"FormatString", "DateFormatClass"}
 
 
-def test_workers_in_other_processes_have_no_jvm(table: SparkSession) -> None:
+@pytest.mark.embedded
+def test_workers_that_do_not_answer_have_no_jvm(table: SparkSession) -> None:
     frame = table.sql("select date_format(t, 'y') from t")
     with conf(table, {"spark.volley.transport": "flight", "spark.volley.workers": "127.0.0.1:1"}):
         explained = volley.explain(frame)
@@ -292,6 +291,7 @@ def test_the_report_counts_rows_and_seconds(table: SparkSession) -> None:
     assert _report(table).jvm_rows == 0
 
 
+@pytest.mark.embedded
 def test_equal_expressions_are_one_program_and_end_with_their_query(spark: SparkSession) -> None:
     text = "select format_string('%d', id), format_string('%d', id) || '!' from range(3)"
     with conf(spark, {"spark.volley.enabled": "false"}):
@@ -303,9 +303,11 @@ def test_equal_expressions_are_one_program_and_end_with_their_query(spark: Spark
     first, second = (next(filter(_is_format, walk(expression))) for expression in plan.expressions)
     assert first is not second
     programs = Programs(spark, origins)
-    number = programs.prepare(first, first.arguments[1:])
+    found = programs.prepare(first, first.arguments[1:])
+    assert isinstance(found, tuple)
+    assert programs.prepare(second, second.arguments[1:]) == found
+    number = dict(found)["program"]
     assert isinstance(number, int)
-    assert programs.prepare(second, second.arguments[1:]) == number
     assert evaluate(number, [pa.array([7, -8], pa.int64())]).to_pylist() == ["7", "-8"]
     del programs
     gc.collect()
@@ -317,6 +319,7 @@ def _is_format(part: Expression) -> TypeGuard[Call]:
     return isinstance(part, Call) and part.function == "FormatString"
 
 
+@pytest.mark.embedded
 def test_programs_that_have_ended_leave_the_jvm(table: SparkSession) -> None:
     allocator = table._jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator()  # type: ignore[union-attr]
     # Spark itself allocates from it, too, for what other tests have left open.

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 import volley
 from volley.support.reasons import Reason
 from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
 
 CALLS = (
     "count(*), count(k), count(k, l), count(1)",
@@ -50,6 +51,8 @@ QUERIES = (
     "select sum(x) from (select sum(l) x from t group by k)",
     "select s, count(*) from t where k is null group by s",
     "select stddev_samp(id), stddev_pop(id), var_samp(id) from t where id = 1",
+    "select k, stddev_pop(f), var_pop(f), variance(f) from t group by k, id",
+    "select stddev_pop(f), var_pop(f), variance(f) from t where id = 1",
     "select k, s, sum(m) from t group by k, s, k",
     "select count(*) from t where id < 0",
     "select k, sum(m) from t where id < 0 group by k",
@@ -130,3 +133,14 @@ def test_average_of_longs_that_doubles_cannot_hold(distributed: SparkSession, wo
     longs = "values (1, 9223372036854775807L), (1, -9223372036854775808L), (2, 3L), (2, 4L) t(k, v)"
     assert_same_rows(distributed, f"select avg(v), sum(v) from {longs} where k = 1")
     assert_same_rows(distributed, f"select k, avg(v), avg(distinct v) from {longs} group by k")
+
+
+def test_rows_below_an_aggregate_without_functions_are_computed(tpch: SparkSession) -> None:
+    text = "select 1 from nation where 1 / (n_nationkey - {}) = 1 having 1 < 2"
+    assert_same_rows(tpch, text.format(77))
+    for enabled in ("true", "false"):
+        with (
+            conf(tpch, {"spark.volley.enabled": enabled}),
+            pytest.raises(ArithmeticException, match="BY_ZERO"),
+        ):
+            tpch.sql(text.format(3)).collect()

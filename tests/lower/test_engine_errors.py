@@ -13,7 +13,7 @@ from datafusion import SessionContext
 
 from volley.coordinator.attempts import error_of
 from volley.errors import DataError, EngineError, OperatorMemoryExhausted, SpillDiskFull, TaskError
-from volley.lower.engine_errors import Fault, fault_of
+from volley.lower.engine_errors import Fault, fault_of, plain_message
 from volley.lower.memory import OperatorMemory
 from volley.plan.expressions import Alias, Attribute, Call, Literal
 from volley.plan.nodes import Join, JoinKind, Partitioning, Project, Range, StageInput
@@ -158,3 +158,18 @@ def test_memory_that_others_had_a_part_of_may_suffice_the_next_time(tmp_path: Pa
     (failure,) = _outcomes(MemoryStore("here"), OperatorMemory(1 << 18, (tmp_path,), tasks=2), endless, task)
     assert failure.failure is Failure.WORKER
     assert failure.failure.may_pass
+
+
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [
+        (
+            "[CAST_INVALID_INPUT] The value 'x' is \"malformed\".\n== SQL ==\n",
+            "[CAST_INVALID_INPUT] The value 'x' is \"malformed\".",
+        ),
+        ("it's", "it's"),
+    ],
+)
+def test_the_message_of_a_python_function_is_plain(raised: str, message: str) -> None:
+    error = f"PyErr {{ type: <class 'volley.errors.DataError'>, value: DataError({raised!r}), traceback: Some(x) }}"
+    assert plain_message(Exception(f"DataFusion error: External error: {error}")) == message

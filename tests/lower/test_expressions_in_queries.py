@@ -80,6 +80,12 @@ def test_without_ansi_the_same_queries_have_rows(numbers: SparkSession, query: s
         assert_same_rows(numbers, query, native=False)
 
 
+def test_without_ansi_whole_numbers_have_64_bits(numbers: SparkSession) -> None:
+    """As in Java: NaN is 0, and what is out of range is the largest or smallest number."""
+    with conf(numbers, {"spark.sql.ansi.enabled": "false"}):
+        assert_same_rows(numbers, "select floor(x), ceil(x), floor(x * 1e300), ceil(x * -1e300) from numbers")
+
+
 def test_data_that_only_spark_can_answer_is_replayed(numbers: SparkSession) -> None:
     """Text that the native cast does not read: right rows all the same, and the report says who gave them."""
     query = "select try_cast(concat(' ', s) as int) from numbers"

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from volley.spark_versions.registry import current
 from volley.testing.expressions import compare_expressions
 from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
 
 _ARRAYS = [
     "ar[i]", "ar[0]", "ar[-1]", "get(ar, i)", "element_at(ar, i)", "try_element_at(ar, i)", "element_at(ar, -1)",
@@ -47,6 +48,10 @@ _CONSTANTS = [
     "named_struct('a', array(1, 2), 'b', struct(true as q))", "array(true, false, null)", "array(1.5, 2.25)",
     "array(date'2020-01-01', null)[1]", "u collate UTF8_BINARY", "u collate UTF8_BINARY = 'a'",
     "cast(u as string collate UTF8_BINARY)", "array(X'00', X'')", "array('😀', '\\n')",
+    "array(array(1), null)", "array(null, array('a'), array())", "array(cast(null as array<int>))",
+    "array(array(array(1), null), null)", "named_struct('a', array(array(1), null), 'b', cast(null as array<int>))",
+    "array(struct(array(null, array(1)) as a))",
+    "flatten(array(ar, null))", "cast(null as array<array<int>>)",
 ]  # fmt: skip
 _TEXTS = [
     "md5(s)", "md5(b)", "sha1(s)", "sha2(s, 256)", "sha2(s, n)", "sha2(b, 512)", "sha2(s, 0)", "sha2(s, 1)", "crc32(s)",
@@ -195,7 +200,7 @@ CORPORA: dict[str, tuple[Callable[[], pa.Table], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("ansi", [True, False], ids=["ansi", "legacy"])
+@pytest.mark.parametrize("ansi", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["ansi", "legacy"])
 @pytest.mark.parametrize("name", CORPORA)
 def test_native_values_are_catalysts(
     spark: SparkSession, tmp_path: Path, subtests: Any, name: str, ansi: bool
@@ -225,6 +230,16 @@ def test_what_would_differ_is_left_to_spark(spark: SparkSession, tmp_path: Path,
     table = pa.table({"s": ["aaaa", "ab"]})
     (verdict,) = compare_expressions(spark, table, [expression], tmp_path, ansi=False)
     assert verdict.refusal
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["concat_ws(',')", "flatten(array(array(1, 2), null, array(3)))", "size(array(null, array(1)))"],
+)
+def test_constants_that_spark_does_not_fold(spark: SparkSession, expression: str) -> None:
+    folding = "org.apache.spark.sql.catalyst.optimizer.ConstantFolding"
+    with conf(spark, {"spark.sql.optimizer.excludedRules": folding}):
+        assert_same_rows(spark, f"select id, {expression} from range(2)")
 
 
 def test_in_whole_queries(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -42,9 +46,57 @@ def test_across_tasks(nested: SparkSession) -> None:
         assert_same_rows(nested, query)
 
 
+def test_unions_of_values_with_and_without_nulls(nested: SparkSession) -> None:
+    """Spark's types say whether arrays, maps and structs have NULLs inside."""
+    for query in (
+        "select array(1, 2) x, struct(1 as x, 'b' as y) z, map('k', id) m from n"
+        " union all select a, struct(o.x, o.y), map('q', cast(null as bigint)) from n",
+        "select a, null as q from n union select array(k), id from n union all select array(), 1 from n",
+        "select count(*), max(size(x)) from (select array(1) x union all select a from n) where x is not null",
+    ):
+        assert_same_rows(nested, query)
+
+
+def test_structs_are_ordered_over_several_files(spark: SparkSession, tmp_path: Path) -> None:
+    """DataFusion reads the files by a union."""
+    kind = pa.struct([("x", pa.int32()), ("y", pa.string())])
+    for name, xs in (("a", [1, None, 2]), ("b", [0, 1, None])):
+        values = pa.array([None, *({"x": x, "y": name} for x in xs)], kind)
+        pq.write_table(pa.table({"o": values, "id": range(4)}), tmp_path / f"{name}.parquet")
+    frame = spark.read.parquet(str(tmp_path))
+    assert_same_rows(spark, frame.orderBy("o", "id").select("o", "id"), ordered=True)
+    assert_same_rows(spark, frame.orderBy(frame.o.desc_nulls_last(), "id").select("o.y"), ordered=True)
+
+
 @pytest.mark.parametrize(
     "query",
-    ["select id from n order by a", "select array(f), count(*) from values (1d) v(f) group by 1"],
+    [
+        "select id from n order by array(id / 2)",
+        "select rank() over (order by array(struct(id))) from n",
+        "select array(f), count(*) from values (1d) v(f) group by 1",
+    ],
 )
 def test_what_spark_runs(nested: SparkSession, query: str) -> None:
     assert Reason.ARGUMENT_TYPES in {r.reason for r in volley.explain(nested.sql(query)).reasons}
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_arrays_and_structs_are_ordered(distributed: SparkSession, tmp_path: Path, workers: str) -> None:
+    """Shorter arrays, and NULLs inside, come first wherever NULL arrays are."""
+    distributed.conf.set("spark.volley.local.workers", workers)
+    distributed.sql(
+        """select id, if(id % 11 = 0, null, slice(array(id % 2, id % 3, null, id % 5), 1, int(id % 5))) a,
+        if(id % 9 = 0, null, named_struct('x', id % 3, 'y', array(string(id % 4), null))) s,
+        array(named_struct('p', id % 3, 'q', if(id % 4 = 0, null, id % 2))) n from range(0, 120, 1, 3)"""
+    ).write.parquet(str(tmp_path / "t"))
+    distributed.read.parquet(str(tmp_path / "t")).createOrReplaceTempView("t")
+    for query in (
+        "select * from t order by a, id",
+        "select * from t order by a desc nulls first, id",
+        "select * from t order by s, a nulls last, id desc",
+        "select id from t order by n desc, a desc, id limit 20",
+        "select id, rank() over (order by a), dense_rank() over (partition by s order by a desc nulls first) from t",
+        "select id, row_number() over (partition by a order by id) r, count(*) over (order by s, a) c from t",
+        "select id, sum(id) over (partition by a order by s, id rows 3 preceding) x from t",
+    ):
+        assert_same_rows(distributed, query)

@@ -163,6 +163,15 @@ def test_a_sort_spills(tmp_path: Path) -> None:
     assert table.column(0).equals(pa.chunked_array([pa.array(range(1_999_999, -1, -1), pa.int64())]))
 
 
+def test_a_join_with_little_memory_needs_no_array_for_sparse_keys(tmp_path: Path) -> None:
+    """An array for these keys would take 12 MB."""
+    left, right = (Range(0, 3_000_000, 25, (attribute,)) for attribute in (LEFT, RIGHT))
+    join = Join(JoinKind.INNER, (LEFT,), (RIGHT,), None, None, left, right)
+    table, done = stored(join, memory(tmp_path, 10 << 20))
+    assert "HashJoinExec" in operators(done)
+    assert table.num_rows == 120_000
+
+
 def test_a_task_that_runs_alone_has_the_memory_of_all(tmp_path: Path) -> None:
     backwards = Sort((SortKey(LEFT, False, False),), True, rows(LEFT, 0, 2_000_000))
     _, done = stored(backwards, OperatorMemory(256 << 20, (tmp_path,), tasks=16))

@@ -31,6 +31,14 @@ _QUERIES = (
     "with recursive r(n) as (select 1 union all select n + 1 from r) select n from r limit 20",
     "with recursive r(n, s) as (select 1, '' union all select n + 1, repeat('x', n) from r where n < 8),"
     " q(m) as (select max(n) from r union all select m - 1 from q where m > 3) select r.n, s, m from r join q on n = m",
+    # A step over another recursive query.
+    "with recursive r(a, b) as (select 1, 1 union all select a + b, a from r where a < 20),"
+    " q(n) as (select 1 union all select n + 1 from q, r where n + 1 = a) select * from q",
+    "with recursive r(n) as (select 1 union all select n + 1 from r), q(m) as (select (select sum(n) from"
+    " (select n from r limit 10)) union all select m + (select sum(n) from (select n from r limit 3)) from q)"
+    " select * from q limit 4",
+    "with recursive q(m) as (select 1 union all (with recursive r(n) as (select 2 union all select n * 2 from r where"
+    " n < 30) select m + n from q, r where m < 40 and n > 8)) select * from q",
 )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,10 +14,11 @@ from volley.errors import BlockMissing, DataError
 from volley.plan.expressions import Call, Expression, InSubquery, Literal, ScalarSubquery
 from volley.plan.nodes import Filter, Node, Partitioning, StageInput
 from volley.plan.types import BOOLEAN, LONG
+from volley.stages.adaptive import AdaptivePlan, answer
 from volley.stages.cut import cut, make_stages
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.reuse import merge_equal_stages
-from volley.stages.subqueries import subquery_stages
+from volley.stages.subqueries import subquery_stages, to_bytes
 from volley.testing.limits import DISTRIBUTED
 from volley.testing.rows import assert_same_rows
 
@@ -32,6 +34,19 @@ QUERIES = {
     "two of one table": "select (select max(o_orderkey) from orders) a, (select min(o_orderkey) from orders) b",
     "in the condition of a join": "select count(*) from orders join customer on o_custkey = c_custkey"
     " and o_totalprice > (select avg(c_acctbal) from customer)",
+    "lateral, with a window": "select c_custkey, x.* from customer join lateral (select o_orderkey,"
+    " sum(o_totalprice) over (order by o_orderdate, o_orderkey) s from orders where o_custkey >= c_custkey + 40"
+    " and o_orderkey < 60) x where c_custkey < 5",
+    "lateral, with a rank": "select c_custkey, x.* from customer left join lateral (select o_orderkey, rank() over"
+    " (partition by o_orderstatus order by o_orderkey) r from orders where o_custkey = c_custkey) x",
+    "lateral, with groups": "select c_custkey, x.* from customer join lateral (select o_orderstatus, count(*) n,"
+    " max(o_orderdate) d from orders where o_custkey = c_custkey group by 1) x",
+    "lateral, with a union": "select n_name, x.* from nation join lateral (select sum(s_acctbal) s from supplier"
+    " where s_nationkey = n_nationkey union all select max(c_acctbal) from customer where c_nationkey = n_nationkey) x",
+    "lateral, with distinct rows": "select n_name, x.* from nation join lateral (select distinct c_mktsegment from"
+    " customer where c_nationkey = n_nationkey and c_acctbal > 5000) x",
+    "lateral, in another": "select r_name, x.* from region join lateral (select n_name, y.n from nation join lateral"
+    " (select count(*) n from customer where c_nationkey = n_nationkey) y where n_regionkey = r_regionkey) x",
 }
 
 
@@ -83,6 +98,25 @@ def over(value: Node) -> Node:
 def single(value: int) -> Node:
     alone: Expression = Call("EqualTo", (NUMBER, Literal(value, LONG)), BOOLEAN)
     return exchanged(Partitioning.HASH, Filter(alone, numbers(value + 1)))
+
+
+def test_the_same_result_gives_the_same_plan() -> None:
+    """The frame of a stage is known by the identity of its plan (decision 30)."""
+    graph = cut(over(single(5)), WORKERS, DISTRIBUTED)
+    (asking,) = (stage for stage in graph.stages if stage.subqueries)
+
+    def insert(value: int) -> Node:
+        result = pa.table({"0": pa.array([value], pa.int64())})
+        return answer(AdaptivePlan.start(graph, {}), 1, result)[asking.id].plan
+
+    assert insert(5) is insert(5)
+    assert insert(6) != insert(5)
+
+
+def test_results_are_told_apart_by_their_bytes() -> None:
+    zero, negative = (pa.table({"0": pa.array([value])}) for value in (0.0, -0.0))
+    assert zero == negative
+    assert to_bytes(zero) != to_bytes(negative)
 
 
 def test_a_lost_result_is_computed_again_and_nothing_else() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
 
 import volley
@@ -53,6 +54,21 @@ EXPRESSIONS = (
     "sum(case when b then 1 else 0 end) over (partition by upper(s) order by abs(id - 30), id) + 1",
     "row_number() over (partition by f order by id), row_number() over (partition by g, b order by dt, id)",
 )
+FRAMES = (
+    "partition by k order by id rows between 3 preceding and 1 following",
+    "order by id rows between current row and unbounded following",
+    "partition by k order by id rows between 5 preceding and 2 preceding",
+    "partition by s order by id range between 3 preceding and 4 following",
+)
+GROWING = "partition by k order by id"
+# Equal to the last bit: Spark adds the rows of a frame in their order.
+AGGREGATES = (
+    *("sum(f)", "avg(f)", "sum(g)", "avg(l)", "stddev(l)", "var_pop(g)", "variance(m)", "stddev_pop(f)"),
+    *("corr(l, id)", "covar_samp(g, l)", "covar_pop(f, id)", "skewness(l)", "kurtosis(m)"),
+    *("regr_slope(l, m)", "regr_r2(l, id)", "regr_intercept(id, l)", "regr_sxy(l, m)", "regr_sxx(m, id)"),
+    *("bit_and(l)", "bit_or(id)", "bit_xor(l)", "max_by(s, id)", "min_by(s, -id)"),
+    *("collect_list(s)", "collect_set(k)", "mode() within group (order by k)", "percentile(id, 0.5)"),
+)
 QUERIES = (
     "select * from (select id, k, row_number() over (partition by k order by id) r from t) where r <= 2",
     "select * from (select id, k, rank() over (partition by k order by s) r from t) where r = 1",
@@ -60,11 +76,11 @@ QUERIES = (
     "select id, count(*) over () from e",
 )
 REFUSED = {
-    "sum(f) over (order by id rows between 1 preceding and 1 following)": Reason.WINDOW,
     "count(*) over (order by m range between 1.5 preceding and current row)": Reason.WINDOW,
     "lead(s, 2) ignore nulls over (order by id)": Reason.WINDOW,
     "first_value(s) over ()": Reason.NONDETERMINISTIC,
-    "collect_list(k) over (order by id)": Reason.WINDOW,
+    "collect_list(k) over (partition by s)": Reason.NONDETERMINISTIC,
+    "mode(k) over (order by id)": Reason.NONDETERMINISTIC,
 }
 
 
@@ -82,6 +98,57 @@ def test_functions(tables: SparkSession, expressions: str) -> None:
 @pytest.mark.parametrize("query", QUERIES)
 def test_queries(tables: SparkSession, query: str) -> None:
     assert_same_rows(tables, query)
+
+
+@pytest.mark.usefixtures("distributed")
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_aggregates_over_moving_frames(tables: SparkSession, workers: str) -> None:
+    tables.conf.set("spark.volley.local.workers", workers)
+    for frame in FRAMES:
+        calls = ", ".join(f"{call} over ({frame})" for call in AGGREGATES)
+        assert_same_rows(tables, f"select id, {calls} from t", tolerance=0.0)
+    calls = ", ".join(f"{call} over ({GROWING})" for call in AGGREGATES)
+    assert_same_rows(tables, f"select id, {calls} from t")
+
+
+@pytest.mark.since("4.3")
+@pytest.mark.usefixtures("distributed")
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_counter_diff(tables: SparkSession, workers: str) -> None:
+    """NULLs are skipped, and resets give NULL, by the counter itself or by its start time."""
+    tables.conf.set("spark.volley.local.workers", workers)
+    started = "if(id % 7 = 0, null, timestamp_seconds(id div 10))"
+    for counter in ("abs(l)", "if(id % 3 = 0, null, id % 20)", "abs(f)", "abs(m)", "smallint(id % 9)"):
+        for arguments in (counter, f"{counter}, {started}"):
+            assert_same_rows(
+                tables, f"select id, counter_diff({arguments}) over (partition by k order by id) from t"
+            )
+    for query in (
+        "select counter_diff(id - 5) over (order by id) from t",
+        f"select counter_diff(id, {started}) over (order by id desc) from t",
+    ):
+        with pytest.raises(SparkRuntimeException, match="COUNTER_DIFF"):
+            tables.sql(query).collect()
+
+
+@pytest.mark.since("4.2")
+def test_frames_of_equal_values(tables: SparkSession) -> None:
+    """Where a variance is exactly zero, Spark has rules of its own."""
+    calls = (
+        "corr(a, b)",
+        "corr(b, a)",
+        "regr_r2(a, b)",
+        "regr_r2(b, a)",
+        "regr_slope(a, b)",
+        "regr_slope(b, a)",
+    )
+    frames = ("order by id rows 2 preceding", "")
+    for frame in frames:
+        listed = ", ".join(f"{call} over ({frame})" for call in calls)
+        query = f"select id, {listed} from values (1, 1, 3), (2, 1, 4), (3, 1, 5), (4, 2, 5), (5, 2, 5) t(id, a, b)"
+        assert_same_rows(tables, query)
+        assert_same_rows(tables, query + " where id < 3")
+        assert_same_rows(tables, query + " where id > 3")
 
 
 @pytest.mark.usefixtures("distributed")

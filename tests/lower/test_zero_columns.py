@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import volley
 from helpers.leaves import NATIVE
+from helpers.sampling import every
 from volley.cluster import LocalCluster
 from volley.spark_versions.registry import current
 from volley.testing.rows import assert_same_rows
@@ -38,7 +39,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize("leaf", NATIVE)
+@pytest.mark.parametrize("leaf", every(2, NATIVE))
 def test_every_leaf(leaves: SparkSession, leaf: str) -> None:
     """Below a third of the plans, another third for each leaf."""
     leaves.conf.set("spark.volley.local.workers", "3")

@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 import volley
 from helpers.records import query_record
 from helpers.waiting import eventually
-from volley import session_state
 from volley.cli.main import cli
 from volley.errors import ConfigError, QueryCancelled
 from volley.events import Event
 from volley.observe.event_data import event_data
 from volley.observe.history_store import FILE, HistoryReader, HistoryStore, Limits
 from volley.observe.stage_data import stages_of
+from volley.query import session_state
 from volley.testing.session import conf
 
 SECRET = "hunter2-tango"

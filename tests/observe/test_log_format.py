@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from volley.errors import ConfigError
-from volley.log_format import Repeated, about, configure_logs
+from volley.process.log_format import Repeated, about, configure_logs
 
 
 @pytest.fixture

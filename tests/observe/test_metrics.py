@@ -58,7 +58,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         port=0,
         cores=1,
         slots=2,
-        memory_bytes=256 << 20,
+        memory_bytes=8 << 30,  # this process is much larger than a worker
         directories=(tmp_path,),
         shuffle=ShuffleSettings.of(Config.read({})),
         metrics_port=0,

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import volley
-from volley.settings import is_active
+from volley.session_settings import is_active
 
 interactive: Any = pytest.importorskip("IPython.core.interactiveshell")
 capture_output: Any = pytest.importorskip("IPython.utils.capture").capture_output

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import volley
-from volley.observe.tasks import SparkTasks
+from volley.observe.spark_tasks import SparkTasks
 from volley.plan.jvm import Java
 from volley.testing.session import conf
 
@@ -50,6 +50,10 @@ def test_the_sql_tab_lists_native_queries(spark: SparkSession, tmp_path: Path) -
     assert all("native by Volley" in description for description, _, _ in added)
     assert added[0][0].startswith("collect at test_spark_ui.py:")
     assert not any("rror" in error for _, _, error in added)
+    assert (
+        f"volley history {report.query}"
+        in max(_entries(spark), key=lambda entry: int(entry.executionId())).details()
+    )
     with conf(spark, {"spark.volley.ui": "off"}):
         spark.range(3).count()
     # Spark has no UI here, so that nothing is listed unasked.

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from helpers.waiting import eventually
 from volley.cluster import LocalCluster
+from volley.process.tracing import NO_SPAN, start_span
 from volley.testing.session import conf
-from volley.tracing import NO_SPAN, start_span
 from volley.transport.flight import close_fleets
 
 trace: Any = pytest.importorskip("opentelemetry.trace")

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 import volley
 from helpers.captured import plan_of
-from volley.observe.tasks import SparkTasks
+from volley.observe.spark_tasks import SparkTasks
 from volley.plan.nodes import LocalRows, walk
 from volley.support.reasons import Reason
 from volley.testing.limits import DISTRIBUTED_SETTINGS

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from volley.cli.main import cli
 from volley.codes import CODES, find_code
 from volley.errors import NoWorkers, ShuffleRefused, VolleyError
-from volley.rpc import control, service
+from volley.rpc import control, shuffle_messages
 from volley.support.reasons import Reason
 
 PAGE = Path(__file__).parents[2] / "docs" / "codes.md"
@@ -31,7 +31,7 @@ def error_codes() -> set[str]:
 
 def refusal_codes() -> set[str]:
     """What one process answers to another."""
-    named = {**vars(control), **vars(service)}
+    named = {**vars(control), **vars(shuffle_messages)}
     return {value for name, value in named.items() if isinstance(value, str) and name.isupper()}
 
 

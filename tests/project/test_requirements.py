@@ -9,7 +9,7 @@ import sys
 import pyspark
 import pytest
 
-from volley.requirements import inspect_packages, install_command, java_problem
+from volley.session.requirements import inspect_packages, install_command, java_problem
 
 
 def test_a_package_outside_its_range_is_named_with_what_to_install() -> None:
@@ -41,7 +41,7 @@ metadata.version = lambda name: {versions!r}.get(name) or real(name)
 import volley
 from pyspark.sql import SparkSession
 from volley.config import Config
-from volley.version_checks import check_versions
+from volley.session.version_checks import check_versions
 
 class Session:
     version = {spark!r}

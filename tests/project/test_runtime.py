@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import volley
-from volley.runtime import Phase, Shared
+from volley.process.runtime import Phase, Shared
 
 _EXIT_SECONDS = 240
 
@@ -51,7 +51,7 @@ def test_a_child_forked_while_the_loop_runs_exits() -> None:
     assert _run(
         _FORK
         + """
-from volley.loop import shared_loop
+from volley.process.loop import shared_loop
 
 async def work():
     return "ran"
@@ -68,7 +68,7 @@ def test_a_child_forked_beside_a_server_and_its_clients_exits() -> None:
         _FORK
         + """
 import pyarrow.flight as flight
-from volley.runtime import Phase, Shared
+from volley.process.runtime import Phase, Shared
 
 class Echo(flight.FlightServerBase):
     def do_action(self, context, action):
@@ -94,7 +94,7 @@ def test_a_child_has_resources_of_its_own_and_leaves_those_of_its_parent() -> No
     assert _run(
         """
 import os
-from volley.runtime import Phase, Shared
+from volley.process.runtime import Phase, Shared
 
 shared = Shared(Phase.STORES, close=lambda pid: print(f"closed-{pid == os.getpid()}", flush=True))
 shared.get("store", os.getpid)
@@ -110,7 +110,7 @@ else:
 def test_resources_are_closed_by_phase_and_one_that_fails_does_not_keep_the_others() -> None:
     assert _run(
         """
-from volley.runtime import Phase, Shared
+from volley.process.runtime import Phase, Shared
 
 def fail(value):
     print(value)
@@ -143,4 +143,4 @@ def test_nobody_else_registers_for_the_end_of_the_process_or_for_forks() -> None
                 users.add(path.relative_to(root).as_posix())
             if isinstance(node, ast.Attribute) and node.attr == "register_at_fork":
                 users.add(path.relative_to(root).as_posix())
-    assert users == {"runtime.py"}
+    assert users == {"process/runtime.py"}

@@ -12,13 +12,13 @@ import pytest
 # Servers, clients of servers, and transports that need them.
 DAEMONS = (
     "volley.cluster",
-    "volley.foreground",
+    "volley.process.foreground",
     "volley.rpc.client",
     "volley.rpc.server",
     "volley.shuffle.fetch",
     "volley.shuffle.service",
     "volley.shuffle.worker_store",
-    "volley.token_headers",
+    "volley.token_middleware",
     "volley.transport.flight",
     "volley.transport.fleet",
     "volley.transport.ingest",
@@ -79,7 +79,7 @@ print("done")
 
 
 def test_nothing_of_the_embedded_mode_imports_them() -> None:
-    code = BLOCK + "import volley.session, volley.deployment.local, volley.shuffle.object_store"
+    code = BLOCK + "import volley.session.enable, volley.deployment.local, volley.shuffle.object_store"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

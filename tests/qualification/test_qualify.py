@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
+import volley
 from volley.cli.main import cli
 from volley.errors import ConfigError
 from volley.qualification.event_log import Operator, read_event_log
-from volley.qualification.forecast import forecast, judge
+from volley.qualification.forecast import forecast, judge, reason_for
+from volley.testing.session import conf
 
 PROGRAM = """
 import sys
@@ -43,7 +47,9 @@ spark.range(1000).withColumn("k", F.col("id") % 7).write.parquet(f"{folder}/t")
 table = spark.read.parquet(f"{folder}/t")
 table.groupBy("k").agg(F.sum("id"), F.avg("id")).orderBy("k").collect()
 table.join(table.withColumnRenamed("id", "other"), "k").filter("id > 990").count()
-spark.read.format("xml").option("rowTag", "r").schema("a int").load(f"{folder}/t").limit(1).collect()
+with open(f"{folder}/rows.xml", "w") as file:
+    file.write("<rows><r><a>1</a></r></rows>")
+spark.read.format("xml").option("rowTag", "r").schema("a int").load(f"{folder}/rows.xml").collect()
 table.select(F.schema_of_json(F.lit("{}")), F.sentences(F.col("id").cast("string"))).collect()
 spark.stop()
 """
@@ -137,10 +143,56 @@ def test_what_is_no_log(tmp_path: Path) -> None:
         ("Exchange", "Exchange hashpartitioning(k#1L, 200), ENSURE_REQUIREMENTS", ""),
         ("Scan parquet spark_catalog.default.t", "FileScan parquet [a#1]", ""),
         ("Scan avro ", "FileScan avro [a#1]", "FILE_FORMAT_NOT_SUPPORTED"),
-        ("Project", "Project [sentences(a#1, , ) AS s#2]", "EXPRESSION_NOT_SUPPORTED"),
+        ("Project", "Project [sentences(a#1, , ) AS s#2, date_format(t#3, yyyy, None) AS y#4]", ""),
+        ("Project", "Project [rand(5) AS r#2]", "EXPRESSION_NOT_SUPPORTED"),
+        (
+            "HashAggregate",
+            "HashAggregate(keys=[], functions=[kll_sketch_agg_bigint(a#1)])",
+            "DEPENDS_ON_SPARK_PARTITIONS",
+        ),
+        (
+            "Execute InsertIntoHadoopFsRelationCommand",
+            "Execute InsertIntoHadoopFsRelationCommand /t, false, CSV",
+            "",
+        ),
+        (
+            "Execute InsertIntoHadoopFsRelationCommand",
+            "Execute ... /t, false, Text",
+            "FILE_FORMAT_NOT_SUPPORTED",
+        ),
         ("FlatMapGroupsInPandasWithState", "FlatMapGroupsInPandasWithState", "OPERATOR_NOT_SUPPORTED"),
         ("InMemoryTableScan", "InMemoryTableScan [a#1]", ""),
     ],
 )
 def test_operators_are_judged_by_name(name: str, text: str, reason: str) -> None:
     assert judge(Operator(name, text, 0)).reason == reason
+
+
+def test_functions_are_judged_as_they_run() -> None:
+    """The page of functions is made by running the examples of each."""
+    page = (Path(__file__).parents[2] / "docs" / "functions.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (native|JVM|Spark) \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 400
+    for function, _, runs, notes in rows:
+        # A type that is in the way of some examples, or one use of several, is not in the name.
+        if "other uses natively" not in notes and "DATA_TYPE" not in notes:
+            assert (reason_for(function) is None) is (runs != "Spark"), function
+
+
+def test_one_frame(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    native = volley.qualify(spark.range(100).groupBy("id").count())
+    assert (native.engine, native.fraction) == ("native", 1.0)
+    assert native.times_faster == pytest.approx(3)
+    assert "Volley would run this query: 100%" in capsys.readouterr().out
+    with conf(spark, {"spark.volley.enabled": "false"}):
+        off = volley.qualify(spark.range(100).groupBy("id").count(), speedup=2)
+    assert (off.engine, off.reasons) == ("native", ())
+    assert off.times_faster == pytest.approx(2)
+    random = volley.qualify(spark.range(100).selectExpr("rand() as r"))
+    assert (random.engine, random.times_faster) == ("spark", 1.0)
+    assert random.advice[0].startswith("EXPRESSION_NOT_SUPPORTED: ")
+    assert "To gain more: EXPRESSION_NOT_SUPPORTED" in capsys.readouterr().out
+    assert json.loads(json.dumps(random.to_dict()))["engine"] == "spark"
+    assert "rand" in random._repr_html_()
+    with pytest.raises(ConfigError, match="at least 1"):
+        volley.qualify(spark.range(1), speedup=0.5)

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from volley.errors import QueryError
+from volley.events import FetchMetrics, TaskMetrics
 from volley.ids import QueryId
 from volley.plan.expressions import Alias, Call, EvalMode, Literal
 from volley.plan.nodes import LocalRows, Node, Project
@@ -21,7 +22,7 @@ from volley.rpc.codec import decode, encode, message_classes
 from volley.rpc.control import Await, Push, Reserve, Watch
 from volley.rpc.handshake import read_hello, read_welcome
 from volley.rpc.messages import SplitRequest
-from volley.rpc.service import PushChunks, PushedChunk, ReserveBytes
+from volley.rpc.shuffle_messages import PushChunks, PushedChunk, ReserveBytes
 from volley.testing.contracts import NUMBER, attempt_id, numbers, result_task
 
 
@@ -52,6 +53,27 @@ def test_another_protocol_version_is_refused() -> None:
     envelope["version"] = 99
     with pytest.raises(QueryError, match="protocol 99"):
         decode(json.dumps(envelope).encode())
+
+
+def test_a_field_that_has_its_default_is_not_sent() -> None:
+    """So that a peer of an older version, which does not know the field, can read the message."""
+    task = result_task(numbers(1))
+    sent = json.loads(encode(task))["message"]
+    assert task.sorts_joins
+    assert "sorts_joins" not in sent
+    changed = replace(task, sorts_joins=False)
+    assert json.loads(encode(changed))["message"]["sorts_joins"] is False
+    assert decode(encode(changed)) == changed
+    # These are equal to the default, and yet not the same.
+    for zero in (-0.0, 0):
+        fetched = decode(encode(FetchMetrics(0, wait_seconds=zero)))
+        assert repr(fetched.wait_seconds) == repr(zero)
+
+
+def test_a_report_may_say_more_than_is_known() -> None:
+    report = json.loads(encode(TaskMetrics(3, 8, 0.5)))
+    report["message"]["joules"] = [7, {"$decimal": "1.5"}]
+    assert decode(json.dumps(report).encode()) == TaskMetrics(3, 8, 0.5)
 
 
 def test_a_class_that_is_no_message_is_refused() -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 
 from volley.errors import QueryError
-from volley.fields import NOT_SENT, AtMost, Between, Matches
+from volley.field_types import NOT_SENT, AtMost, Between, Matches
 from volley.plan.expressions import Expression
 from volley.plan.nodes import Node
 from volley.plan.types import LONG, DataType
@@ -84,6 +84,7 @@ TEXTS = [
     "driver 7 on here",
     "deadbeef",
     "x" * 64,
+    "0f" * 32,
     "\n",
     "../..",
     "é",

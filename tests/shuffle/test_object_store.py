@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from helpers.opened_stores import new_store
 from volley.errors import BlockDamaged, BlockMissing, ConfigError, LeaseExpired, ShuffleRefused
 from volley.ids import QueryId
 from volley.shuffle.base import Block
@@ -24,15 +25,6 @@ from volley.shuffle.conditional_put import AlreadyThere
 from volley.shuffle.object_store import ObjectStore
 from volley.shuffle.objects import Folder
 from volley.testing.contracts import ShuffleStoreContract, attempt_id, batch_of
-from volley.testing.shuffle_configs import shuffle_config
-
-
-def new_store(uri: str, *queries: str, lease_seconds: float = 60.0, compression: str = "auto") -> ObjectStore:
-    config = shuffle_config(store=uri, compression=compression)
-    store = ObjectStore(config, memory_limit_bytes=2**28, lease_seconds=lease_seconds)
-    for query in queries:
-        store.begin(QueryId(query))
-    return store
 
 
 def written(store: ObjectStore, *values: int, attempt: int = 0, query: str = "q") -> Block:

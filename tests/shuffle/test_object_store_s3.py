@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pyarrow.fs as fs
 import pytest
 
+from helpers.opened_stores import new_store
 from volley.errors import ConfigError, ShuffleRefused
 from volley.ids import QueryId
 from volley.shuffle.base import Block, SharedStore
@@ -18,9 +21,9 @@ from volley.shuffle.conditional_put import AlreadyThere
 from volley.shuffle.object_store import ObjectStore
 from volley.shuffle.objects import Folder
 from volley.testing.contracts import SharedStoreContract, ShuffleStoreContract, attempt_id, batch_of
+from volley.testing.http_faults import Fault, Request, faulty_proxy
 from volley.testing.proxy import LossyProxy
 from volley.testing.s3 import KEYS, Bucket, s3_program, s3_server
-from volley.testing.shuffle_configs import shuffle_config
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +36,6 @@ def bucket() -> Iterator[Bucket]:
             environment.setenv(name, value)
         with s3_server(program) as running:
             yield running
-
-
-def new_store(uri: str, *queries: str) -> ObjectStore:
-    store = ObjectStore(shuffle_config(store=uri), memory_limit_bytes=2**28)
-    for query in queries:
-        store.begin(QueryId(query))
-    return store
 
 
 def values(store: ObjectStore, block: Block) -> list[int]:
@@ -82,6 +78,76 @@ def test_the_end_of_a_query_leaves_no_object(bucket: Bucket) -> None:
     assert {"lease", "committed"} < names
     store.release(QueryId("q"))
     assert [info for info in files.get_file_info(everything) if info.is_file] == []
+
+
+def begin_uploads(bucket: Bucket, *paths: str) -> list[pa.NativeFile]:
+    """Writers that do not close their streams. They write enough for an upload to begin before that."""
+    files = bucket.file_system()
+    streams = [files.open_output_stream(f"{bucket.name}/{path}", compression=None) for path in paths]
+    for stream in streams:
+        stream.write(bytes(16 << 20))
+        stream.flush()
+    return streams
+
+
+def uploads_below(bucket: Bucket, folder: str) -> set[str]:
+    boto3 = pytest.importorskip("boto3")
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{bucket.port}", region_name="us-east-1")
+    found = client.list_multipart_uploads(Bucket=bucket.name, Prefix=f"{folder}/").get("Uploads", [])
+    return {upload["Key"].split("/")[1] for upload in found}
+
+
+def test_uploads_of_killed_writers_end_with_their_query(bucket: Bucket) -> None:
+    store = new_store(bucket.uri("killed"), "q", "other")
+    streams = begin_uploads(bucket, "killed/q/s0e0/t0/a0/x.data", "killed/other/s0e0/t0/a0/x.data")
+    assert uploads_below(bucket, "killed") == {"q", "other"}
+    store.release(QueryId("q"))
+    assert uploads_below(bucket, "killed") == {"other"}
+    store.close()
+    assert uploads_below(bucket, "killed") == set()
+    del streams
+
+
+def test_uploads_that_nobody_may_list_keep_no_object(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A policy may allow to delete objects, and not to list uploads."""
+    direct = Folder.open(bucket.uri("denied"))
+    direct.write(direct.path("q", "data"), b"rows")
+    streams = begin_uploads(bucket, "denied/q/x")
+    with faulty_proxy(
+        bucket.port, lambda request: Fault.DENIED if "uploads" in request.path else None
+    ) as proxy:
+        folder = Folder.open(bucket.uri("denied", proxy.port))
+        with caplog.at_level(logging.WARNING):
+            folder.remove(folder.path("q"))
+            folder.remove(folder.path("q"))
+    assert not direct.exists(direct.path("q", "data"))
+    (warning,) = (text for text in caplog.messages if "uploads" in text)
+    assert "denied/q could not be aborted" in warning
+    assert "AccessDenied" in warning
+    direct.remove(direct.path("q"))
+    del streams
+
+
+def test_an_upload_that_ended_meanwhile_lets_others_end(bucket: Bucket) -> None:
+    streams = begin_uploads(bucket, "ended/a/x", "ended/b/x")
+    gone: list[str] = []
+
+    def end_first(request: Request) -> Fault | None:
+        if request.method != "DELETE" or "uploadId" not in request.path:
+            return None
+        gone.append(request.path)
+        return Fault.NO_UPLOAD if len(gone) == 1 else None
+
+    with faulty_proxy(bucket.port, end_first) as proxy:
+        folder = Folder.open(bucket.uri("ended", proxy.port))
+        folder.remove(folder.root)
+    assert len(gone) == 2
+    (left,) = uploads_below(bucket, "ended")
+    assert f"/ended/{left}/" in gone[0]
+    Folder.open(bucket.uri("ended")).remove(folder.root)
+    del streams
 
 
 class TestOneCommit:

@@ -28,7 +28,7 @@ from helpers.service_calls import (
     written,
 )
 from volley.errors import QueryError
-from volley.rpc.service import KeepAlive, PushChunks, PushedChunk
+from volley.rpc.shuffle_messages import KeepAlive, PushChunks, PushedChunk
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.testing.contracts import attempt_id, batch_of
 from volley.testing.proxy import LossyProxy
@@ -89,6 +89,12 @@ class TestFencing:
         for call in (again.reserve, again.push, again.commit, late.commit):
             assert code_of(call) == "SHUFFLE_QUERY_OVER"
         assert late.read().startswith("SHUFFLE_QUERY_OVER")
+
+    def test_a_query_that_is_over_does_not_begin_again(self, server_state: ShuffleServerState) -> None:
+        """The renewal of its lease was on its way when it was released."""
+        server_state.release(QUERY)
+        server_state.keep_alive(KeepAlive("application", (QUERY,)))
+        assert server_state.empty
 
     def test_a_query_that_never_began_is_refused_on_every_call(
         self, server_state: ShuffleServerState

@@ -18,7 +18,7 @@ from volley.cli.main import cli
 from volley.cluster import health_of
 from volley.errors import ConfigError, ShuffleRefused
 from volley.ids import QueryId, StageId
-from volley.rpc.service import KeepAlive, ServiceHealth
+from volley.rpc.shuffle_messages import KeepAlive, ServiceHealth
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.placement import rank_servers

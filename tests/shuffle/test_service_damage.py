@@ -12,7 +12,7 @@ import pytest
 from helpers.service_calls import MANY, drop_memory, flip, holders, logs, numbers, values, written
 from volley.errors import BlockDamaged, BlockMissing, ConfigError
 from volley.ids import QueryId
-from volley.rpc.service import QueryBegan
+from volley.rpc.shuffle_messages import QueryBegan
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.location import ServiceLocation
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
@@ -72,8 +72,11 @@ class TestDamage:
             block = written(service_store([addresses[1]], replicas=1), batch_of(1, 2))
             both = replace(block, location=str(ServiceLocation((addresses[0], addresses[1]))))
             assert values(store, both) == [1, 2]
+            # Another server may have got a replica since, so all are asked; this reader knows the wrong one only.
+            misplaced = replace(block, location=other.location)
+            assert values(store, misplaced) == [1, 2]
             with pytest.raises(BlockMissing):
-                values(store, replace(block, location=other.location))
+                values(impostor, misplaced)
             store.close()
 
     @pytest.mark.parametrize("where", ["head", "middle", "end"])

@@ -71,6 +71,7 @@ class TestProcesses:
         store.close()
         assert all(health and not health.queries for health in services.service_health())
 
+    @pytest.mark.slow
     def test_a_server_is_killed_while_a_map_task_pushes(self, services: LocalCluster) -> None:
         store = of_services(services, "push")
         sink = store.sink(attempt_id(query="push"), 2)

@@ -16,7 +16,7 @@ import pytest
 from helpers.service_calls import QUERY, Calls, code_of, holders, logs, numbers, values, written
 from helpers.waiting import eventually
 from volley.errors import BlockMissing, LeaseExpired, ShuffleRefused
-from volley.rpc.service import KeepAlive
+from volley.rpc.shuffle_messages import KeepAlive
 from volley.security import Security
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.server_state import LEASE_SECONDS, ShuffleServerSettings, ShuffleServerState
@@ -75,6 +75,7 @@ class TestLeases:
             assert values(store, before, after) == [1, 2]
             store.close()
 
+    @pytest.mark.slow
     def test_a_pause_of_the_server_is_not_the_drivers(self, tmp_path: Path) -> None:
         processes = multiprocessing.get_context("spawn")
         ours, theirs = processes.Pipe()

@@ -28,7 +28,7 @@ from helpers.service_calls import (
 from helpers.waiting import eventually
 from volley.errors import ShuffleRefused
 from volley.ids import QueryId, StageId
-from volley.rpc.service import KeepAlive
+from volley.rpc.shuffle_messages import KeepAlive
 from volley.shuffle.chunks import checksum_of
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.storage import Storage
@@ -193,6 +193,20 @@ class TestRoom:
             assert "could not be written to the journal" in caplog.text
             assert server.server_state.health().held_bytes == 0
             assert logs(tmp_path) == []
+
+    def test_a_query_does_not_begin_when_the_journal_cannot_be_written(self, tmp_path: Path) -> None:
+        """It begins with the next call: what it commits then is there after a restart."""
+        state = ShuffleServerState("full", ShuffleServerSettings((tmp_path,), 2**26))
+        with file_size_limit((tmp_path / "journal").stat().st_size):
+            assert state.keep_alive(KeepAlive("application", (QUERY,))).expired == ()
+        assert state.empty
+        state.keep_alive(KeepAlive("application", (QUERY,)))
+        kept = Calls(state, attempt_id(), 7)
+        kept.all()
+        state.close()
+        again = ShuffleServerState("again", ShuffleServerSettings((tmp_path,), 2**26))
+        assert kept_value(again, kept) == 7
+        again.close()
 
     def test_the_journal_does_not_grow_for_ever(self, tmp_path: Path) -> None:
         settings = ShuffleServerSettings((tmp_path,), 2**26, compact_bytes=5_000)

@@ -8,36 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from helpers.opened_stores import OpenedStores
 from volley.ids import QueryId
 from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.object_store import ObjectStore
-from volley.shuffle.shared import WorkerView
+from volley.shuffle.shared_store import WorkerView
 from volley.testing.contracts import SharedStoreContract, ShuffleStoreContract
 from volley.testing.services import serve_shuffle, service_store
 from volley.testing.shuffle_configs import shuffle_config
-
-
-class _Opened:
-    """Stores that are closed after the test."""
-
-    def __init__(self, new_store: Callable[[], SharedStore]) -> None:
-        self._new_store = new_store
-        self._stores: list[SharedStore] = []
-
-    def __call__(self) -> SharedStore:
-        self._stores.append(self._new_store())
-        return self._stores[-1]
-
-    def close(self) -> None:
-        for store in self._stores:
-            store.close()
 
 
 class TestFolder(SharedStoreContract):
     @pytest.fixture
     def make_store(self, tmp_path: Path) -> Iterator[Callable[[], SharedStore]]:
         config = shuffle_config(store=f"file://{tmp_path}")
-        opened = _Opened(lambda: ObjectStore(config, memory_limit_bytes=2**26))
+        opened = OpenedStores(lambda: ObjectStore(config, memory_limit_bytes=2**26))
         yield opened
         opened.close()
 
@@ -46,7 +31,7 @@ class TestFsspec(SharedStoreContract):
     @pytest.fixture
     def make_store(self, request: pytest.FixtureRequest) -> Iterator[Callable[[], SharedStore]]:
         config = shuffle_config(store=f"fsspec+memory://shared-{request.node.name}")
-        opened = _Opened(lambda: ObjectStore(config, memory_limit_bytes=2**26))
+        opened = OpenedStores(lambda: ObjectStore(config, memory_limit_bytes=2**26))
         yield opened
         opened.close()
 
@@ -71,6 +56,6 @@ class TestService(SharedStoreContract):
     def make_store(self, tmp_path: Path, servers: int, replicas: int) -> Iterator[Callable[[], SharedStore]]:
         with serve_shuffle(tmp_path, servers) as running:
             addresses = [server.address for server in running]
-            opened = _Opened(lambda: service_store(addresses, replicas=replicas))
+            opened = OpenedStores(lambda: service_store(addresses, replicas=replicas))
             yield opened
             opened.close()

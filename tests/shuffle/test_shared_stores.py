@@ -16,17 +16,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from helpers.answers import Answers
+from volley.autoscaler import Autoscaler
 from volley.bench.queries import QUERIES
 from volley.cancellation import CancellationToken
 from volley.cluster import LocalCluster
 from volley.config import Config
 from volley.coordinator.options import RunOptions
 from volley.coordinator.run import execute
-from volley.elastic import Elastic
 from volley.errors import DataError, QueryCancelled
 from volley.events import Event, EventLog, StageFinished, TaskStarted
 from volley.ids import QueryId
-from volley.observe.stages import stage_reports
+from volley.observe.stage_reports import stage_reports
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Literal
 from volley.plan.nodes import Aggregate, Exchange, Node, Partitioning, Project, Range
 from volley.plan.types import LONG
@@ -155,7 +155,8 @@ class Replacement:
         self._thread.join()
 
 
-@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 1])
 def test_all_workers_are_killed_between_two_stages(shared: Shared, stage: int) -> None:
     replacement = Replacement(shared.cluster, stage)
     run = Run(shared, replacement)
@@ -224,7 +225,7 @@ class Shrinking:
     def __call__(self, event: Event) -> None:
         assert self.transport is not None
         if isinstance(event, StageFinished) and event.stage.stage == 0:
-            elastic = Elastic(self._cluster, least=1, idle_seconds=0)
+            elastic = Autoscaler(self._cluster, least=1, idle_seconds=0)
             deadline = time.monotonic() + 30
             while len(self._cluster.members) > 1 or len(self.transport.workers()) > 1:
                 assert time.monotonic() < deadline, "the workers did not go"

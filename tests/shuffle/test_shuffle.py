@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,10 +89,11 @@ class TestMemoryStoreOnDisk(ShuffleStoreContract):
         sink = store.sink(attempt_id(), 1)
         sink.write(0, batch_of(*range(1000)))
         (block,) = sink.commit()
+        written = set(held().unnamed_files) - before
         for entry in Path("/proc/self/fd").iterdir():
-            if str(entry.readlink()) in set(held().unnamed_files) - before:
-                os.pwrite(int(entry.name), b"!", 500)
-                break
+            with suppress(FileNotFoundError):  # closed by another thread
+                if str(entry.readlink()) in written:
+                    os.pwrite(int(entry.name), b"!", 500)
         with pytest.raises(BlockDamaged, match="not what was written"):
             list(store.read(block))
 

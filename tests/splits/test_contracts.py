@@ -19,7 +19,7 @@ from volley.plan.nodes import FileScan, SourceScan
 from volley.sources.files import Files
 from volley.splits.datasource import DataSourceRows, DataSourceSplits
 from volley.splits.files import FileSource
-from volley.splits.planned import PlannedReader
+from volley.splits.planned_reader import PlannedReader
 from volley.splits.source import SplitReader, SplitSource
 from volley.testing.contracts import (
     SplitReaderContract,
@@ -67,6 +67,17 @@ def iceberg(directory: Path) -> SourceScan:
     return portable(Iceberg, options, Iceberg(options).schema())
 
 
+def delta(directory: Path) -> SourceScan:
+    """A table of two files, in two partitions."""
+    deltalake = pytest.importorskip("deltalake", reason="needs deltalake, of the extra delta")
+    from volley.sources.delta import Delta
+
+    deltalake.write_deltalake(directory, TABLE.slice(0, 50))
+    deltalake.write_deltalake(directory, TABLE.slice(50), mode="append")
+    options = {"path": str(directory)}
+    return portable(Delta, options, Delta(options).schema())
+
+
 SCANS: dict[str, Callable[[Path], SourceScan]] = {
     "a generator": lambda _: source_scan(Numbers({"splits": "4"}), NUMBERS),
     "a generator elsewhere": lambda _: portable(Numbers, {"splits": "4"}, NUMBERS),
@@ -75,6 +86,7 @@ SCANS: dict[str, Callable[[Path], SourceScan]] = {
     "an async generator elsewhere": lambda _: portable(Tens, {"async": "yes"}, TENS),
     "files": files,
     "iceberg": iceberg,
+    "delta": delta,
 }
 
 

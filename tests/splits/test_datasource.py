@@ -24,8 +24,8 @@ from volley.errors import QueryError, SourceError
 from volley.plan.expressions import Alias, Attribute, Call, Literal
 from volley.plan.nodes import HERE, Filter, Node, Project, SourceScan
 from volley.plan.types import BOOLEAN, DATE, LONG, STRING
-from volley.splits.conditions import pushable_filters
 from volley.splits.datasource import DataSourceRows, NotPortable, decode, encode
+from volley.splits.filter_pushdown import pushable_filters
 from volley.stages.scans import push_down, scans_of
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
@@ -193,13 +193,31 @@ def test_a_reader_that_fails_is_sparks_error(spark: SparkSession) -> None:
         spark.sql("select n from wrong").collect()
 
 
-def test_a_source_that_takes_filters_is_sparks(spark: SparkSession) -> None:
+def filtered_source() -> type[DataSource]:
+    """A source of the program whose reader takes the filters on `n`, and reads nothing that they exclude."""
+
+    class Part(InputPartition):
+        pass
+
     class Reader(DataSourceReader):
+        def __init__(self) -> None:
+            self.least = 0
+
         def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
-            yield from filters
+            for condition in filters:
+                if type(condition).__name__ == "GreaterThan" and condition.attribute == ("n",):
+                    self.least = condition.value + 1
+                else:
+                    yield condition
+
+        def partitions(self) -> list[InputPartition]:
+            return [Part(start) for start in range(self.least, 100, 25)]
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            yield pa.RecordBatch.from_pydict({"n": pa.array([1, 2], pa.int64())})
+            rows = list(range(partition.value, min(partition.value + 25, 100)))
+            yield pa.RecordBatch.from_pydict(
+                {"n": pa.array(rows, pa.int64()), "m": pa.array(rows, pa.int64())}
+            )
 
     class Filtered(DataSource):
         @classmethod
@@ -207,17 +225,43 @@ def test_a_source_that_takes_filters_is_sparks(spark: SparkSession) -> None:
             return "filtered"
 
         def schema(self) -> str:
-            return "n bigint"
+            return "n bigint, m bigint"
 
         def reader(self, schema: Any) -> Reader:
             return Reader()
 
+    return Filtered
+
+
+def test_a_source_that_takes_filters_is_read_by_the_reader_that_took_them(spark: SparkSession) -> None:
     with conf(spark, {"spark.sql.python.filterPushdown.enabled": "true"}):
-        registered(spark, Filtered)
-        assert [row.n for row in spark.sql("select n from filtered where n = 1").collect()] == [1]
-    report = volley.last_query(spark)
-    assert report is not None
-    assert report.engine == "spark"
+        registered(spark, filtered_source())
+        for condition in ("n > 60", "n > 60 and m < 90", "m = 3"):
+            assert_same_rows(spark, f"select m, count(*) from filtered where {condition} group by m")
+
+
+class TestEstimates:
+    def tasks(self, spark: SparkSession, **estimates: Any) -> int:
+        source = type("Sized", (Numbers,), {"name": classmethod(lambda cls: "sized"), **estimates})
+        settings = {"spark.volley.local.workers": "4", "spark.volley.planner.scanTaskSize": "1k"}
+        with conf(spark, settings | {"spark.volley.singleTaskSize": "2k"}):
+            registered(spark, source, splits=8, rows=10)
+            assert spark.sql("select count(*) from sized").collect()[0][0] == 80
+        report = volley.last_query(spark)
+        assert report is not None
+        assert report.native
+        return max(stage.planned_tasks for stage in report.stages)
+
+    def test_they_decide_how_many_tasks_read_a_source(self, spark: SparkSession) -> None:
+        assert self.tasks(spark) == 4
+        assert self.tasks(spark, estimated_bytes=1000) == 1
+        assert self.tasks(spark, estimated_bytes=3 * 1024) == 3
+        assert self.tasks(spark, estimated_rows=1_000_000) == 4
+        assert self.tasks(spark, estimated_rows=1_000_000, wanted_tasks=2) == 2
+
+    def test_what_is_no_number_is_an_error(self, spark: SparkSession) -> None:
+        with pytest.raises(SourceError, match="estimated_rows is 'many'"):
+            self.tasks(spark, estimated_rows="many")
 
 
 class TestDaemons:

@@ -30,7 +30,7 @@ from volley.splits.datasource import make_portable
 from volley.stages.cut import make_stages
 from volley.testing.limits import DISTRIBUTED
 from volley.testing.sources import Numbers
-from volley.transport.flight import FlightTransport, close_fleets, shared_fleet
+from volley.transport.flight import FlightTransport, close_fleets, lease_fleet
 
 ID, SPLIT, PID = (Attribute(number, name, LONG) for number, name in ((1, "id"), (2, "split"), (3, "pid")))
 SPLITS, ROWS = 60, 50
@@ -53,7 +53,7 @@ def exchanged(**options: Any) -> Node:
 
 
 def ids(cluster: LocalCluster, plan: Node, log: EventLog) -> list[int]:
-    fleet = shared_fleet(cluster.addresses, cluster.security, 5.0)
+    fleet = lease_fleet(cluster.addresses, cluster.security, 5.0)
     stream = execute(
         make_stages(plan, 3, DISTRIBUTED),
         FlightTransport(fleet),

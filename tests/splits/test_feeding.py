@@ -41,7 +41,7 @@ from volley.plan.types import BOOLEAN, DOUBLE, LONG, STRING
 from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.memory import MemoryStore
 from volley.splits.files import Piece, encode
-from volley.splits.planned import PlannedReader
+from volley.splits.planned_reader import PlannedReader
 from volley.stages.cut import make_stages
 from volley.stages.limits import PlannerLimits
 from volley.testing.contracts import attempt_id

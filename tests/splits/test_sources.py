@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
     EqualTo,
     Filter,
     GreaterThan,
@@ -26,7 +28,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import DateType, LongType, StructType
 
 import volley
+from volley.errors import TableNotSupported
 from volley.sources.files import FilePartition, Files, FilesReader
+from volley.splits.datasource import DataSourceSplits, make_portable
+from volley.testing.contracts.split_source import source_scan, splits_of
 from volley.testing.rows import assert_same_rows
 
 TABLE = pa.table(
@@ -93,6 +98,14 @@ class TestFiles:
         assert len(pieces) > 3
         assert sum(piece.size_bytes for piece in pieces) == (tmp_path / "a.parquet").stat().st_size
         assert sorted(read_all(reader)["id"].to_pylist()) == list(range(100))
+
+    def test_options_have_no_case_in_other_processes(self, tmp_path: Path) -> None:
+        pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=5)
+        # As Spark creates it.
+        source = Files(CaseInsensitiveDict({"path": str(tmp_path), "splitBytes": "700"}))
+        scan = source_scan(source, source.schema())
+        elsewhere = replace(scan, reader=make_portable(scan.reader))
+        assert len(splits_of(DataSourceSplits(elsewhere))) == len(splits_of(DataSourceSplits(scan))) > 3
 
     def test_a_large_orc_file_is_cut_by_its_stripes(self, tmp_path: Path) -> None:
         ids = pa.table(
@@ -297,6 +310,117 @@ class TestIceberg:
         assert files(GreaterThanOrEqual(("day",), datetime.date(1970, 3, 20))) == 1
         # A filter that Iceberg does not know leaves nothing out.
         assert files(StringContains(("name",), "n")) == 4
+
+    def test_versions(self, catalog: Any, tmp_path: Path) -> None:
+        table = catalog.create_table("sales.orders", schema=TABLE.schema)
+        table.append(TABLE.slice(0, 10))
+        first = table.current_snapshot()
+        types = pytest.importorskip("pyiceberg.types")
+        table.manage_snapshots().create_branch(first.snapshot_id, "audit").create_tag(
+            first.snapshot_id, "v1"
+        ).commit()
+        with table.update_schema() as update:
+            update.add_column("more", types.StringType())
+        table.append(TABLE.slice(10, 20).append_column("more", pa.array(["m"] * 20)))
+        for version in (
+            {"snapshot": str(first.snapshot_id)},
+            {"branch": "audit"},
+            {"tag": "v1"},
+            {"asOfTimestamp": str(first.timestamp_ms)},
+        ):
+            source = self.source(tmp_path, **version)
+            # A branch has the schema of the table, older versions have their own.
+            assert ("more" in source.schema().fieldNames()) == ("branch" in version)
+            assert self.rows(source) == list(range(10))
+        assert self.rows(self.source(tmp_path)) == list(range(30))
+        for wrong in (
+            {"tag": "audit"},
+            {"branch": "gone"},
+            {"tag": "v1", "branch": "audit"},
+            {"asOfTimestamp": "1"},
+        ):
+            with pytest.raises(ValueError, match=r"no |not both"):
+                self.source(tmp_path, **wrong).schema()
+
+    def test_the_version_is_that_of_the_schema(self, catalog: Any, tmp_path: Path) -> None:
+        table = catalog.create_table("sales.orders", schema=TABLE.schema)
+        table.append(TABLE.slice(0, 10))
+        source = self.source(tmp_path)
+        schema = source.schema()
+        table.append(TABLE.slice(10, 10))
+        with table.update_schema() as update:
+            update.rename_column("id", "key")
+        reader = source.reader(schema)
+        (part,) = reader.discover()
+        assert [value for batch in reader.read(part) for value in batch["id"].to_pylist()] == list(range(10))
+
+    def test_a_name_that_another_column_has_by_now_prunes_nothing(self, catalog: Any, tmp_path: Path) -> None:
+        numbers = pa.table({"a": pa.array([1, 2], pa.int64()), "b": pa.array([100, 200], pa.int64())})
+        table = catalog.create_table("sales.orders", schema=numbers.schema)
+        table.append(numbers)
+        snapshot = str(table.current_snapshot().snapshot_id)
+        with table.update_schema(allow_incompatible_changes=True) as update:
+            update.delete_column("a")
+        with table.update_schema() as update:
+            update.rename_column("b", "a")
+        source = self.source(tmp_path, snapshot=snapshot)
+        reader = source.reader(source.schema())
+        reader.prune([LessThan(("a",), 50)])
+        assert len(list(reader.discover())) == 1
+        now = self.source(tmp_path)
+        reader = now.reader(now.schema())
+        reader.prune([LessThan(("a",), 50)])
+        assert list(reader.discover()) == []
+
+    def test_partitions_evolve(self, catalog: Any, tmp_path: Path) -> None:
+        kinds = TABLE.append_column("kind", pa.array(["a", "b"] * 50))
+        table = catalog.create_table("sales.orders", schema=kinds.schema)
+        table.append(kinds.slice(0, 50))
+        with table.update_spec() as update:
+            update.add_identity("kind")
+        table.append(kinds.slice(50))
+        source = self.source(tmp_path)
+        assert self.rows(source) == list(range(100))
+        reader = source.reader(source.schema())
+        everything = len(list(reader.discover()))
+        reader.prune([EqualTo(("kind",), "a")])
+        # The file of the old specification, and one of the two of the new one.
+        assert (everything, len(list(reader.discover()))) == (3, 2)
+
+    def test_manifests_are_read_as_they_are_needed(
+        self, catalog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = pytest.importorskip("pyiceberg.table")
+        table = catalog.create_table("sales.orders", schema=TABLE.schema)
+        for start in range(0, 100, 5):
+            table.append(TABLE.slice(start, 5))
+        opened: list[Any] = []
+        real = module._open_manifest
+
+        def open_manifest(*given: Any) -> Any:
+            opened.append(given)
+            return real(*given)
+
+        monkeypatch.setattr(module, "_open_manifest", open_manifest)
+        source = self.source(tmp_path)
+        found = source.reader(source.schema()).discover()
+        assert next(found).rows == 5
+        assert len(opened) <= 8
+        assert len(list(found)) == 19
+        assert len(opened) == 20
+
+    def test_equality_deletes_are_refused_when_the_schema_is_asked_for(
+        self, catalog: Any, tmp_path: Path
+    ) -> None:
+        table = catalog.create_table("sales.orders", schema=TABLE.schema)
+        table.append(TABLE)
+        path = Path(table.metadata_location.removeprefix("file://"))
+        text = path.read_text()
+        assert '"total-equality-deletes":"0"' in text
+        # pyiceberg cannot write them. This is what a snapshot says that has some.
+        path.write_text(text.replace('"total-equality-deletes":"0"', '"total-equality-deletes":"3"'))
+        with pytest.raises(TableNotSupported, match="equality deletes"):
+            self.source(tmp_path).schema()
 
     def test_it_runs_natively(self, spark: SparkSession, catalog: Any, tmp_path: Path) -> None:
         from volley.sources.iceberg import Iceberg

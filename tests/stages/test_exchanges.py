@@ -27,6 +27,7 @@ from volley.plan.nodes import (
     Join,
     JoinKind,
     Limit,
+    MaterializedInput,
     Node,
     Partitioning,
     Project,
@@ -38,6 +39,7 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.types import BOOLEAN, INTEGER, LONG, DataType
+from volley.stages.cut import make_stages
 from volley.stages.exchanges import place_exchanges
 from volley.testing.limits import DISTRIBUTED
 
@@ -83,6 +85,20 @@ A, B, C, D = (column(id) for id in (1, 2, 3, 4))
 def test_values_of_groups_need_the_groups_together(mode: AggregateMode) -> None:
     assert exchanges(counted(mode, scan(A, B), A)) == [(HASH, (1,))]
     assert exchanges(counted(mode, scan(A, B))) == [(SINGLE, ())]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rows_in_several_partitions_of_the_stores_come_together_on_any_number_of_workers(
+    workers: int,
+) -> None:
+    stored = MaterializedInput(0, 1, 3, (A, B))
+    grouped = counted(AggregateMode.COMPLETE, stored, A)
+    (kept,) = exchanges(grouped, workers)
+    assert kept in [(HASH, (1,)), (SINGLE, ())]
+    graph = make_stages(grouped, workers, DISTRIBUTED)
+    assert [stage.tasks for stage in graph.stages] == [1, 3, 3]
+    # One partition needs no exchange.
+    assert exchanges(counted(AggregateMode.COMPLETE, MaterializedInput(0, 5, 1, (A, B)), A), workers) == []
 
 
 def test_state_of_groups_can_be_made_of_any_share() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 import volley
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
 
 FILES = 20
 
@@ -68,6 +71,9 @@ def test_files_are_left_out(
         spark.conf.set(key, value)
     assert_same_rows(spark, join(facts, "number", condition))
     assert files_read(spark) == [f"dynamic partition pruning leaves {left} of {FILES - 1} files to read"]
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.pruned_files == FILES - 1 - left
 
 
 def test_partition_columns_of_every_type(spark: SparkSession, facts: Path) -> None:
@@ -119,3 +125,27 @@ def test_a_table_of_few_files_is_not_worth_it(spark: SparkSession, facts: Path) 
     query = join(facts, "number", "k.name = 'n3' AND f.number < 5")
     assert_same_rows(spark, query)
     assert files_read(spark) == []
+
+
+def test_keys_of_a_join_prune_row_groups_by_their_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    numbers = pa.array(range(100_000), pa.int64())
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "keys").mkdir()
+    pq.write_table(pa.table({"k": numbers, "v": numbers}), tmp_path / "facts/f.parquet", row_group_size=5_000)
+    some = {"k": numbers[::500], "name": [f"n{number}" for number in range(200)]}
+    pq.write_table(pa.table(some), tmp_path / "keys/k.parquet")
+    sql = (
+        f"SELECT f.k, f.v, k.name FROM parquet.`{tmp_path}/facts` f JOIN parquet.`{tmp_path}/keys` k "
+        "ON f.k = k.k WHERE k.name IN ('n101', 'n103')"
+    )
+    with conf(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        frame = spark.sql(sql)
+        rows = sorted(frame.collect())
+        report = volley.last_query(spark)
+        assert report is not None
+        assert report.native
+        # Both keys are in one of twenty, and so is what a filter on the names leaves.
+        assert report.pruned_row_groups == 19
+        assert report.to_dict()["pruned_row_groups"] == 19
+        with conf(spark, {"spark.volley.enabled": "false"}):
+            assert rows == sorted(spark.sql(sql).collect())

@@ -13,7 +13,7 @@ import pytest
 from helpers.adaptive_plans import COUNT, WORKERS, adapted_run, by, counted, decisions, less, table
 from helpers.sampling import every
 from volley.events import EventLog
-from volley.observe.stages import stage_reports
+from volley.observe.stage_reports import stage_reports
 from volley.plan.expressions import AggregateMode, Alias, Attribute, Call
 from volley.plan.nodes import (
     Aggregate,

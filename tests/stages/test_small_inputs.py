@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.adaptive_plans import COUNT, WORKERS, absorbed, adapted_run, by, counted, decisions, less, table
-from volley.observe.stages import stage_reports
+from volley.observe.stage_reports import stage_reports
 from volley.plan.expressions import (
     AggregateMode,
     Attribute,

@@ -70,6 +70,7 @@ def test_overwrites(spark: SparkSession, s3a: S3a, objects: Callable[[str], list
     assert spark.read.schema("n bigint").json(url).count() == 0
 
 
+@pytest.mark.slow
 def test_overwrites_that_fail(
     spark: SparkSession, s3a: S3a, bucket: Bucket, objects: Callable[[str], list[str]]
 ) -> None:

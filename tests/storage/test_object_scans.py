@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.sampling import every
 from volley.cluster import LocalCluster
 from volley.errors import FallbackError
 from volley.formats.remote_parquet import remote_footer
@@ -164,7 +165,11 @@ def test_footers_are_kept_until_memory_is_short(bucket: Bucket, tmp_path: Path) 
         assert count_reads() > 0
 
 
-@pytest.mark.parametrize("fault", Fault)
+# A request that is refused is not tried again.
+FAULTS = [fault for fault in Fault if fault not in (Fault.DENIED, Fault.NO_UPLOAD)]
+
+
+@pytest.mark.parametrize("fault", every(3, FAULTS, name=lambda fault: fault.name))
 def test_faults(spark: SparkSession, s3a: S3a, bucket: Bucket, table: str, fault: Fault) -> None:
     """Every third request fails at first; what is read is the same."""
     spark.read.parquet(table).createOrReplaceTempView("o")

@@ -26,7 +26,7 @@ from volley.testing.s3 import KEYS, Bucket
 from volley.testing.s3a import S3a
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
-from volley.worker.files import Written
+from volley.worker.file_writer import Written
 
 
 @pytest.fixture

@@ -37,6 +37,13 @@ def test_secrets_are_removed_from_texts() -> None:
     assert stores.redact_all(text) == "HTTP 403 for ***: *** the secret"
 
 
+def test_signatures_are_removed_in_any_order() -> None:
+    stores = Stores()
+    text = "GET 'https://acct.example/lake/a?se=1&sig=aB%2F%3D&sp=r' and ?SIG=x and design=y: 403"
+    hidden = "GET 'https://acct.example/lake/a?se=1&sig=***&sp=r' and ?SIG=*** and design=y: 403"
+    assert stores.redact("another", text) == stores.redact_all(text) == hidden
+
+
 def test_credentials_are_asked_for_again() -> None:
     """An id stays; newer credentials replace older ones, and older ones that come late are ignored."""
     first = settings("first")
@@ -45,6 +52,7 @@ def test_credentials_are_asked_for_again() -> None:
     driver.add((first,), lambda: answers.pop(0))
     worker.add(driver.settings((first.id,)))
     (second,) = driver.renewed_settings((first.id,))
+    assert isinstance(second, S3Settings)
     assert (second.id, second.secret_key, second.renewals) == (first.id, Hidden("second"), 1)
     # No answer, and the same answer, change nothing.
     assert driver.renewed_settings((first.id,)) == driver.renewed_settings((first.id,)) == (second,)

@@ -15,6 +15,7 @@ from volley.plan.expressions import (
     EvalMode,
     Expression,
     Literal,
+    Options,
     ScalarSubquery,
 )
 from volley.plan.nodes import Aggregate, FileScan, Filter, Node, Project
@@ -35,21 +36,21 @@ class Programs:
         self.refused = refused
         self.read: list[tuple[str, list[str]]] = []
 
-    def prepare(self, call: Call, read: Sequence[Expression]) -> int | str:
+    def prepare(self, call: Call, read: Sequence[Expression]) -> Options | str:
         if call.function in self.refused:
             return "no"
         self.read.append((call.function, [getattr(part, "name", "?") for part in read]))
-        return len(self.read)
+        return (("program", len(self.read)),)
 
-    def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> int | str:
+    def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> Options | str:
         self.read.append((" ".join(call.function for call in calls), [getattr(p, "name", "?") for p in read]))
-        return len(self.read)
+        return (("program", len(self.read)),)
 
-    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> int | str:
+    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> Options | str:
         return self.prepare(function, read)
 
-    def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
-        return 100
+    def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> Options | None:
+        return (("program", 100),)
 
 
 def nothing(old: Node, new: Node) -> None:

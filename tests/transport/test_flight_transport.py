@@ -5,25 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import signal
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.flight as flight
 import pytest
 
 from volley.cluster import LocalCluster
 from volley.config import Config
-from volley.errors import BlockMissing, NoWorkers, QueryError
+from volley.errors import BlockMissing, NoWorkers
+from volley.ids import QueryId
 from volley.plan.nodes import Partitioning, Project
 from volley.rpc import handshake
 from volley.rpc.client import Client
+from volley.rpc.message_counts import MessageCount, messages_by_action
 from volley.rpc.messages import Failure, TaskDone, TaskFailure
 from volley.security import Security
 from volley.shuffle.config import ShuffleConfig
@@ -42,9 +40,9 @@ from volley.testing.contracts import (
     stage_task,
     start_task,
 )
-from volley.transport.base import Transport
+from volley.transport.base import NoRoom, Transport
 from volley.transport.fleet import Fleet
-from volley.transport.flight import FlightTask, FlightTransport, close_fleets, shared_fleet
+from volley.transport.flight import FlightTask, FlightTransport, close_fleets, lease_fleet
 
 TIMEOUT_SECONDS = 3.0
 
@@ -88,6 +86,7 @@ class TestFlightTransport(TransportContract):
                 await asyncio.sleep(0.02)
             worker = transport.workers()[0].name
             task = stage_task(numbers(10), Output(Partitioning.SINGLE), 0)
+            fleet[worker].ask_for_a_while()
             assert await transport.reserve(worker, task.attempt)
             with Client(worker, cluster.security) as other:
                 if how == "cancel":
@@ -105,6 +104,50 @@ class TestFlightTransport(TransportContract):
             assert (await commit_task(transport, again, worker=1)).rows == 10
 
         self.run(lambda _: FlightTransport(fleet), story)
+
+    def test_a_slot_that_another_driver_was_faster_to_take_is_asked_for(self, cluster: LocalCluster) -> None:
+        """A driver counts the slots that it uses itself. It learns of others when it starts a task."""
+        mine, other = fleet_of(cluster), fleet_of(cluster)
+        their_query = QueryId(QueryId.new().value)
+
+        async def story(transport: Transport) -> None:
+            worker = transport.workers()[0]
+            theirs = FlightTransport(other)
+            attempts = [attempt_id(task, stage=9, query=their_query.value) for task in range(worker.slots)]
+            # Nobody takes their rows, so they stay.
+            for attempt in attempts:
+                await start_task(theirs, replace(result_task(numbers(10**8)), attempt=attempt))
+            task = stage_task(numbers(1), Output(Partitioning.SINGLE), 0)
+            assert await transport.reserve(worker.name, task.attempt)
+            with pytest.raises(NoRoom):
+                await transport.start(worker.name, task)
+            assert not await transport.reserve(worker.name, task.attempt)
+            await theirs.release(their_query)
+            assert (await commit_task(transport, task)).rows == 1
+
+        try:
+            self.run(lambda _: FlightTransport(mine), story)
+        finally:
+            mine.close()
+            other.close()
+
+    def test_a_task_is_started_by_one_message(self, cluster: LocalCluster) -> None:
+        fleet = fleet_of(cluster)
+
+        def count(action: str) -> int:
+            return messages_by_action().get(action, MessageCount()).messages
+
+        async def story(transport: Transport) -> None:
+            before = {action: count(action) for action in ("reserve", "start", "run")}
+            for task in range(3):
+                await commit_task(transport, stage_task(numbers(1), Output(Partitioning.SINGLE), task))
+            after = {action: count(action) - before[action] for action in before}
+            assert after == {"reserve": 0, "start": 3, "run": 0}
+
+        try:
+            self.run(lambda _: FlightTransport(fleet), story)
+        finally:
+            fleet.close()
 
     def test_rows_without_columns_are_counted(self, make_transport: Callable[[int], Transport]) -> None:
         async def story(transport: Transport) -> None:
@@ -215,9 +258,9 @@ class TestSharedFleets:
     def test_a_fleet_stays_open_for_whoever_asked_for_it_and_has_not_begun(
         self, cluster: LocalCluster
     ) -> None:
-        ours = shared_fleet(cluster.addresses, cluster.security, TIMEOUT_SECONDS)
+        ours = lease_fleet(cluster.addresses, cluster.security, TIMEOUT_SECONDS)
         transport = FlightTransport(ours)
-        shared_fleet(cluster.addresses[:1], cluster.security, TIMEOUT_SECONDS).close()
+        lease_fleet(cluster.addresses[:1], cluster.security, TIMEOUT_SECONDS).close()
 
         async def story() -> None:
             done = await commit_task(transport, stage_task(numbers(10), Output(Partitioning.SINGLE), 0))
@@ -227,13 +270,13 @@ class TestSharedFleets:
         run(story)
 
     def test_a_fleet_that_nobody_uses_is_closed(self, cluster: LocalCluster) -> None:
-        ended = shared_fleet(cluster.addresses, cluster.security, TIMEOUT_SECONDS)
+        ended = lease_fleet(cluster.addresses, cluster.security, TIMEOUT_SECONDS)
         transport = FlightTransport(ended)
         run(lambda: transport.release(query_id()))
-        dropped = shared_fleet(cluster.addresses[1:], cluster.security, TIMEOUT_SECONDS)
+        dropped = lease_fleet(cluster.addresses[1:], cluster.security, TIMEOUT_SECONDS)
         forgotten = dropped.fleet
         del dropped
-        shared_fleet(cluster.addresses[:1], cluster.security, TIMEOUT_SECONDS)
+        lease_fleet(cluster.addresses[:1], cluster.security, TIMEOUT_SECONDS)
         assert not any(peer.up for peer in (*ended.fleet.peers, *forgotten.peers))
 
 
@@ -246,6 +289,7 @@ class TestPeers:
             transport = FlightTransport(fleet)
             task = stage_task(numbers(10), Output(Partitioning.SINGLE), 0)
             peer = fleet[transport.workers()[0].name]
+            peer.ask_for_a_while()
             assert await transport.reserve(peer.address, task.attempt)
             peer.listen(task.attempt, fails)
             await transport.call(peer, "run", task)
@@ -411,66 +455,3 @@ async def _count(running: Any) -> int:
     async for batch in running.batches():
         rows += batch.num_rows
     return rows
-
-
-class TestHandshake:
-    @pytest.mark.parametrize(
-        ("change", "named"),
-        [
-            ({"protocol_version": 99}, "protocol 99"),
-            ({"engine_version": "1.2.3"}, "datafusion 1.2.3"),
-            ({"hash_fingerprint": "beef"}, "hash fingerprint beef"),
-        ],
-        ids=["protocol", "engine", "hash"],
-    )
-    def test_another_version_is_refused_and_both_sides_are_named(
-        self, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], named: str
-    ) -> None:
-        true = handshake.Identity.of_this_process("old driver")
-        # The check of this side is taken away, so that the worker's own is seen.
-        monkeypatch.setattr(handshake.Identity, "of_this_process", lambda name: replace(true, **change))
-        monkeypatch.setattr(handshake.Identity, "require_same", lambda self, other: None)
-        with pytest.raises(NoWorkers) as refused:
-            fleet_of(cluster)
-        assert named in str(refused.value)
-        assert "old driver" in str(refused.value)
-        assert f"worker {cluster.addresses[0]}" in str(refused.value)
-
-    def test_either_side_refuses_another_protocol_version(self, cluster: LocalCluster) -> None:
-        ours = handshake.Identity.of_this_process("driver")
-        with pytest.raises(QueryError, match=r"worker x has protocol 7"):
-            replace(ours, name="worker x", protocol_version=7).require_same(ours)
-
-    def test_an_error_names_the_unreachable_worker(self, cluster: LocalCluster) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
-            fleet = Fleet([address], cluster.security, TIMEOUT_SECONDS)
-            with pytest.raises(NoWorkers, match=address):
-                fleet.wait()
-            fleet.close()
-
-    def test_a_worker_that_answers_nonsense_is_lost_at_once(self) -> None:
-        """Not only when its query's deadline comes."""
-
-        class Nonsense(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-            def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
-                if action.type == "hello":
-                    ours = handshake.Identity.of_this_process("worker")
-                    yield handshake.to_json(handshake.Welcome(ours, cores=1, slots=1))
-                    return
-                assert heard.wait(TIMEOUT_SECONDS)
-                yield b'{"version": 1, "message": {"$": "News", "odd": 1}}'
-
-        heard, told = threading.Event(), queue.Queue[Any]()
-        with Nonsense("grpc://127.0.0.1:0") as server:
-            fleet = Fleet([f"127.0.0.1:{server.port}"], Security("token"), TIMEOUT_SECONDS)
-            fleet.wait()
-            attempt = result_task(numbers(1)).attempt
-            fleet.peers[0].listen(attempt, told.put)
-            heard.set()
-            failure = told.get(timeout=TIMEOUT_SECONDS)
-            fleet.close()
-        assert isinstance(failure, TaskFailure)
-        assert failure.failure is Failure.WORKER
-        assert "not a message" in failure.message

@@ -14,7 +14,7 @@ from volley.coordinator.options import RunOptions
 from volley.coordinator.run import execute
 from volley.events import Event, EventLog, StageFinished, TaskFailed, TaskStarted
 from volley.membership import Membership, parse_members, resolve_option
-from volley.observe.stages import stage_reports
+from volley.observe.stage_reports import stage_reports
 from volley.plan.nodes import Aggregate, Partitioning
 from volley.stages.cut import cut
 from volley.testing.limits import UNMERGED
@@ -79,6 +79,7 @@ def test_members_are_checked_and_plain_addresses_are_left_alone() -> None:
     assert "127.0.0.1:7" in resolve_option({KEY: "dns:localhost:7"}, KEY)[KEY].split(",")
 
 
+@pytest.mark.slow
 def test_a_worker_takes_the_place_of_another_between_two_stages(tmp_path: Path) -> None:
     """The first leaves the list after it ran the first stage. The second joins, and reads what the first one holds."""
     path = tmp_path / "workers"

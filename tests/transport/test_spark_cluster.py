@@ -31,6 +31,17 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "50ms",
 }
 
+DYNAMIC_ALLOCATION = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.initialExecutors": "2",
+    "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.dynamicAllocation.executorIdleTimeout": "4s",
+    # Of the run on Spark that gives the expected rows.
+    "spark.dynamicAllocation.shuffleTracking.timeout": "4s",
+    "spark.executor.cores": "1",
+}
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
@@ -88,6 +99,15 @@ def test_a_killed_executor_beside_a_shuffle_service(cluster: StandaloneCluster, 
         answers = answers_of(cluster, data, "kill", "running", "over", settings=keep)
     assert [answer["name"] for answer in answers] == ["running", "over"]
     assert all(tasks == attempts for answer in answers for tasks, attempts in answer["stages"]), answers
+
+
+def test_dynamic_allocation_beside_a_shuffle_service(cluster: StandaloneCluster, data: Path) -> None:
+    """Spark releases an executor whose output is still to be read, and nothing runs again."""
+    with LocalCluster(0, cores=1, services=2) as services:
+        keep = {key: value for key, value in services.settings.items() if "shuffle" in key or "token" in key}
+        (answer,) = answers_of(cluster, data, "release", settings=keep | DYNAMIC_ALLOCATION)
+    assert len(answer["stages"]) > 2
+    assert all(tasks == attempts for tasks, attempts in answer["stages"]), answer
 
 
 @pytest.mark.parametrize("store", ["memory", "service"])

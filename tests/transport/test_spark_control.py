@@ -17,10 +17,10 @@ from pyspark.sql.types import LongType, StructType
 from volley.errors import ConfigError
 from volley.events import TaskMetrics
 from volley.ids import AttemptId
-from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import FeedInput, SourceScan
 from volley.plan.types import LONG
+from volley.process.loop import LoopThread
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import Ack, Pull, Refused
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
@@ -31,8 +31,8 @@ from volley.testing.contracts import attempt_id
 from volley.testing.sources import NumbersPartition
 from volley.transport.spark_control import Channel, Control
 from volley.worker.external_attempts import ExternalAttempts
-from volley.worker.pulling import Pulls
 from volley.worker.slots import Attempt, Slots
+from volley.worker.split_puller import SplitPuller
 
 SECRET = Security(token="a" * 64)
 OURS = attempt_id()
@@ -191,7 +191,7 @@ class TestWorker:
 
         async def started() -> Attempt:
             slots = Slots("w", 1, 1, MemoryStore("w"))
-            performed = ExternalAttempts(slots, Pulls("127.0.0.1:4711", SECRET, silence_seconds))
+            performed = ExternalAttempts(slots, SplitPuller("127.0.0.1:4711", SECRET, silence_seconds))
             assert performed.start(spec)
             return slots[THEIRS]
 

@@ -86,6 +86,7 @@ def test_a_limit_does_not_wait_for_a_source_that_hangs(executors: SparkSession, 
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.slow
 def test_cancelling_stops_discovery_and_frees_the_executors(executors: SparkSession, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     calls.mkdir()

@@ -17,7 +17,7 @@ from volley.rpc.codec import decode, encode
 from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
 from volley.stages.graph import Output
 from volley.testing.contracts import in_a_query, numbers, query_id, stage_task, start_task
-from volley.transport.executor import SidecarSettings
+from volley.transport.sidecar_launcher import SidecarSettings
 from volley.transport.spark import Application, SparkTransport
 
 TOKEN = "the secret"

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from volley.ids import AttemptId, QueryId
-from volley.loop import LoopThread, Work, run_blocking
+from volley.process.loop import LoopThread, Work, run_blocking
 from volley.shuffle.base import Block, ShuffleSink
 from volley.shuffle.memory import MemoryStore
-from volley.shuffle.shared import QueryLease
+from volley.shuffle.shared_store import QueryLease
 from volley.testing.contracts import attempt_id
 from volley.worker.async_sink import AsyncSink
 

@@ -31,7 +31,6 @@ from volley.cluster import health_of
 from volley.config import Config
 from volley.errors import ConfigError, QueryError
 from volley.ids import QueryId
-from volley.own_token import token_file_for
 from volley.plan.expressions import SortKey
 from volley.plan.nodes import DataFile, FileScan, Partitioning, Sort, Union
 from volley.rpc.codec import decode, encode
@@ -39,6 +38,7 @@ from volley.rpc.control import (
     RESULT_TICKET,
     Ack,
     AskHealth,
+    Await,
     Bye,
     Drain,
     News,
@@ -48,11 +48,13 @@ from volley.rpc.control import (
 )
 from volley.rpc.handshake import Hello, Identity, hash_fingerprint, read_welcome, to_json
 from volley.rpc.messages import TaskDone, TaskFailure
+from volley.rpc.start import encode_start
 from volley.security import Security
 from volley.shuffle.factory import ShuffleSettings
 from volley.shuffle.memory import MemoryStore
 from volley.stages.graph import Output
 from volley.testing.contracts import NUMBER, attempt_id, batch_of, numbers, result_task, stage_task
+from volley.user_token import token_file_for
 from volley.worker.budget import WorkerBudget
 from volley.worker.daemon import Daemon, DaemonSettings
 from volley.worker.drivers import Drivers, UnknownDriver
@@ -98,7 +100,7 @@ def settings_of(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Daem
         port=port,
         cores=1,
         slots=1,
-        memory_bytes=256 << 20,
+        memory_bytes=8 << 30,  # this process is much larger than a worker
         directories=(directory,),
         shuffle=ShuffleSettings.of(Config.read({})),
         lease_seconds=2.0,
@@ -140,6 +142,30 @@ def test_the_only_task_of_a_wide_worker_has_the_memory_of_all_its_slots(tmp_path
         assert done.metrics.operator_spilled_bytes == 0
     finally:
         daemon.close()
+
+
+def test_a_task_starts_without_a_reservation_if_a_slot_is_free(caller: Caller) -> None:
+    first, second = (result_task(numbers(10**7), task) for task in range(2))
+    start = [decode(caller.raw("start", encode_start(caller.name, task, False))) for task in (first, second)]
+    assert start == [Ack(True), Ack(False)]
+    caller.ask("cancel", first.attempt)
+    reply = decode(caller.raw("start", encode_start(caller.name, second, True)))
+    assert isinstance(reply, Refused)
+    assert reply.code == "NOT_RESERVED"
+    assert caller.ask("reserve", Reserve(caller.name, second.attempt)) == Ack(True)
+    assert decode(caller.raw("start", encode_start(caller.name, second, True))) == Ack(True)
+    stranger = decode(caller.raw("start", encode_start("stranger", second, False)))
+    assert isinstance(stranger, Refused)
+    assert stranger.code == "UNKNOWN_DRIVER"
+
+
+def test_an_attempt_of_a_spark_task_starts_with_its_plan_inside_or_beside(caller: Caller) -> None:
+    inside, beside = (stage_task(numbers(10), SINGLE, task) for task in range(2))
+    for task, body in ((inside, encode(inside)), (beside, encode_start("", beside, True))):
+        assert decode(caller.raw("perform", body)) == Ack(True)
+        done = caller.ask("await", Await(task.attempt, 10.0))
+        assert isinstance(done, TaskDone), done
+        assert (done.attempt, done.rows) == (task.attempt, 10)
 
 
 class TestCalls:

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from volley.allocator import little_memory, resident_bytes
 from volley.plan.nodes import Partitioning
+from volley.process.allocator import little_memory, resident_bytes
 from volley.shuffle.memory import MemoryStore
 from volley.stages.graph import Output
 from volley.testing.contracts import attempt_id, numbers, stage_task
@@ -86,7 +86,7 @@ def test_the_allocator_keeps_little_where_there_is_little() -> None:
     assert little_memory(64 << 30) == {}
     assert little_memory(256 << 20)["MIMALLOC_PURGE_DELAY"] == "0"
     # What a user has set stays.
-    code = "from volley.allocator import little_memory; print(little_memory(1))"
+    code = "from volley.process.allocator import little_memory; print(little_memory(1))"
     environment = os.environ | {"MIMALLOC_PURGE_DELAY": "77"}
     said = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

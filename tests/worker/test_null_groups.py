@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql.functions import udtf
 from pyspark.sql.pandas.functions import pandas_udf
 
+from helpers.sampling import every
 from volley.testing.rows import assert_same_rows
 
 pytestmark = pytest.mark.embedded
@@ -78,7 +79,7 @@ def table(distributed: SparkSession, tmp_path: Path) -> DataFrame:
     return distributed.read.parquet(str(tmp_path))
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", every(2, QUERIES))
 def test_rows_without_a_key_are_one_group(distributed: SparkSession, table: DataFrame, query: str) -> None:
     keys = list(KEYS) if query == "aggregate" else ["number", "text"]
     for key in keys:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from volley.errors import DataError
+from volley.plan.types import LONG, STRING, TIMESTAMP, DataType, MapType, SimpleType, to_arrow
 from volley.worker.python.batching import Alignment, Gathered, cut, results_of
 from volley.worker.python.groups import cut_groups
 
@@ -57,7 +58,7 @@ def test_a_group_is_whole_wherever_batches_end(seed: int) -> None:
 def test_results_stand_beside_their_rows(seed: int) -> None:
     chance = random.Random(seed)
     rows: list[int | None] = list(range(chance.randrange(1, 40)))
-    alignment = Alignment([0], SCHEMA)
+    alignment = Alignment([0], SCHEMA, [LONG])
     alignment.add(batch for batch in in_batches(rows, chance) if batch.num_rows)
     found = []
     for results in in_batches(rows, chance):
@@ -68,7 +69,7 @@ def test_results_stand_beside_their_rows(seed: int) -> None:
 
 def test_too_few_and_too_many_results_are_errors() -> None:
     batch = pa.record_batch({"a": [1, 2]})
-    alignment = Alignment([0], SCHEMA)
+    alignment = Alignment([0], SCHEMA, [LONG])
     alignment.add([batch])
     list(alignment.match(batch.slice(0, 1)))
     with pytest.raises(DataError, match="fewer"):
@@ -78,14 +79,34 @@ def test_too_few_and_too_many_results_are_errors() -> None:
 
 
 def test_a_result_of_another_type_is_left_to_spark() -> None:
-    schema = pa.schema([("s", pa.string()), ("t", pa.timestamp("us", tz="UTC"))])
+    types = [STRING, TIMESTAMP]
     zone = pa.array([0], pa.timestamp("us", tz="Asia/Tokyo"))
     large = pa.array(["a"], pa.large_string())
-    assert [array.type for array in results_of([large, zone], schema)] == [field.type for field in schema]
+    assert [array.type for array in results_of([large, zone], types)] == [to_arrow(kind) for kind in types]
     with pytest.raises(DataError, match="int64"):
-        results_of([pa.array([1]), zone], schema)
+        results_of([pa.array([1]), zone], types)
     with pytest.raises(DataError, match="1 columns instead of 2"):
-        results_of([zone], schema)
+        results_of([zone], types)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "sent"),
+    [
+        (SimpleType("interval day to second"), pa.array([5, None], pa.duration("us"))),
+        (SimpleType("time(6)"), pa.array([7, None], pa.time64("ns"))),
+        (
+            MapType(STRING, TIMESTAMP, True),
+            pa.array([[("a", 1)], None], pa.map_(pa.large_string(), pa.timestamp("us", tz="Asia/Tokyo"))),
+        ),
+    ],
+    ids=str,
+)
+def test_values_that_functions_see_in_another_form(data_type: DataType, sent: pa.Array) -> None:
+    (found,) = results_of([sent], [data_type])
+    assert found.type == to_arrow(data_type)
+    assert found.cast(sent.type).equals(sent)
+    with pytest.raises(DataError, match="instead of"):
+        results_of([pa.array([1, 2], pa.int64())], [data_type])
 
 
 def test_small_batches_are_passed_on_together() -> None:

@@ -14,9 +14,10 @@ PROGRAM = Path(__file__).parent.parent / "helpers" / "python_environment_program
 
 
 @pytest.mark.slow
-def test_the_environment_of_functions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["local", "flight", "spark"])
+def test_the_environment_of_functions(tmp_path: Path, transport: str) -> None:
     ran = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path)],
+        [sys.executable, str(PROGRAM), str(tmp_path), transport],
         capture_output=True,
         text=True,
         timeout=300,
@@ -32,6 +33,7 @@ def test_the_environment_of_functions(tmp_path: Path) -> None:
         "broadcast native True",
         "variable native True",
         "partition spark True",
+        "directory the driver's" if transport == "local" else "directory sent",
         "counts spark True",
         "counter 12",
         "profiled spark True",

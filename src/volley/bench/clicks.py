@@ -6,7 +6,6 @@ A query reads few of the columns, most values repeat, and texts are long and ske
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from volley.bench.columns import map_numbers
 from volley.bench.data import cache_directory, generate_once
 
 ROWS_PER_SCALE = 10_000_000
@@ -58,16 +58,14 @@ def _generate(scale: float, target: Path) -> None:
     (target / "views").mkdir()
     for part in range(_FILES):
         draw = np.random.default_rng([_VERSION, part])
-        left, writer = rows // _FILES, None
-        while left:
-            count = min(left, _ROWS_PER_BATCH)
-            batch = _views(draw, count, rows)
-            if writer is None:
-                writer = pq.ParquetWriter(target / "views" / f"part-{part}.parquet", batch.schema)
+        batch = _views(draw, min(rows // _FILES, _ROWS_PER_BATCH), rows)
+        with pq.ParquetWriter(target / "views" / f"part-{part}.parquet", batch.schema) as writer:
             writer.write_table(batch)
-            left -= count
-        if writer is not None:
-            writer.close()
+            left = rows // _FILES - len(batch)
+            while left:
+                batch = _views(draw, min(left, _ROWS_PER_BATCH), rows)
+                writer.write_table(batch)
+                left -= len(batch)
 
 
 def _views(draw: np.random.Generator, count: int, rows: int) -> pa.Table:
@@ -85,21 +83,21 @@ def _views(draw: np.random.Generator, count: int, rows: int) -> pa.Table:
         "user_id": (users * 2654435761 % 2**40).astype(np.int64),
         "client_ip": draw.integers(0, 2**31 - 1, count).astype(np.int32) // 97 * 97,
         "region_id": (draw.zipf(1.4, count) % 900).astype(np.int32),
-        "url": _texts_of(
+        "url": map_numbers(
             pages, lambda n: f"http://{_word(n)}.example/{_word(n // 7)}/{_word(n // 11)}?id={n}"
         ),
-        "title": _texts_of(pages, lambda n: f"{_word(n)} {_word(n // 5)} {_word(n // 9)}".title()),
-        "referrer": _texts_of(
+        "title": map_numbers(pages, lambda n: f"{_word(n)} {_word(n // 5)} {_word(n // 9)}".title()),
+        "referrer": map_numbers(
             pages * 3 % (rows // 20 + 1) * (draw.random(count) < 0.6),
             lambda n: f"https://www.{_word(n)}.example/search/{n}" if n else "",
         ),
-        "search_phrase": _texts_of(
+        "search_phrase": map_numbers(
             searches * (draw.random(count) < 0.15), lambda n: f"{_word(n)} {_word(n // 3)} {n}" if n else ""
         ),
         "search_engine_id": (draw.integers(0, 30, count) * (draw.random(count) < 0.2)).astype(np.int16),
         "ad_engine_id": (draw.integers(0, 20, count) * (draw.random(count) < 0.05)).astype(np.int16),
         "phone_kind": (phones % 7).astype(np.int16),
-        "phone_model": _texts_of(phones, lambda n: f"model {_word(n)}" if n else ""),
+        "phone_model": map_numbers(phones, lambda n: f"model {_word(n)}" if n else ""),
         "screen_width": (draw.integers(6, 30, count) * 64).astype(np.int16),
         "window_width": (draw.integers(3, 30, count) * 64).astype(np.int16),
         "window_height": (draw.integers(3, 20, count) * 54).astype(np.int16),
@@ -118,9 +116,3 @@ def _views(draw: np.random.Generator, count: int, rows: int) -> pa.Table:
 
 def _word(number: int) -> str:
     return _WORDS[number % len(_WORDS)]
-
-
-def _texts_of(numbers: np.ndarray, text: Callable[[int], str]) -> pa.Array:
-    """One text for each number. Each distinct one is made once."""
-    distinct, places = np.unique(numbers, return_inverse=True)
-    return pa.array([text(int(number)) for number in distinct]).take(pa.array(places))

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from volley.observe.report import QueryReport
-from volley.rpc.sent import Sent, sent_for_queries
+from volley.rpc.message_counts import MessageCount, query_messages
 
 # py4j tells the JVM which objects Python has dropped whenever the garbage collector finds out.
 _GARBAGE = "m\n"
@@ -45,7 +45,7 @@ class CostMeter:
     def __init__(self, spark: SparkSession) -> None:
         self._client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
         self._calls = 0
-        self._sent = Sent()
+        self._sent = MessageCount()
 
     def __enter__(self) -> CostMeter:
         send, thread = self._client.send_command, threading.get_ident()
@@ -56,7 +56,7 @@ class CostMeter:
             return send(command, *arguments, **options)
 
         self._client.send_command = count
-        self._sent = sent_for_queries()
+        self._sent = query_messages()
         return self
 
     def __exit__(
@@ -64,8 +64,8 @@ class CostMeter:
     ) -> None:
         # The method of the class shows again.
         del self._client.send_command
-        before, after = self._sent, sent_for_queries()
-        self._sent = Sent(after.messages - before.messages, after.size_bytes - before.size_bytes)
+        before, after = self._sent, query_messages()
+        self._sent = MessageCount(after.messages - before.messages, after.size_bytes - before.size_bytes)
 
     def cost(self, report: QueryReport) -> Cost:
         return Cost(

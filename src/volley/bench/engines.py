@@ -19,9 +19,9 @@ from volley.bench.cost import Cost, CostMeter
 from volley.bench.data import TABLES
 from volley.bench.spark import start_spark
 from volley.errors import ConfigError
-from volley.machine import available_cores
 from volley.observe.report import QueryReport
-from volley.observe.tasks import spark_tasks
+from volley.observe.spark_tasks import spark_tasks
+from volley.process.machine import available_cores
 
 _BUSIEST = 5
 
@@ -93,7 +93,7 @@ class Volley:
         with CostMeter(self._spark) as meter:
             started = time.perf_counter()
             frame = self._spark.sql(sql)
-            analysed = time.perf_counter()
+            analyzed = time.perf_counter()
             table = frame.toArrow()
             ended = time.perf_counter()
         report = volley.last_query(self._spark)
@@ -105,7 +105,7 @@ class Volley:
             native=report.engine == "native",
             reasons=tuple(str(reason) for reason in report.reasons),
             spark_tasks=spark_tasks(self._spark) - before,
-            planning_seconds=analysed - started + report.planning_seconds,
+            planning_seconds=analyzed - started + report.planning_seconds,
             capture_seconds=report.capture_seconds,
             execution_seconds=report.execution_seconds,
             cost=meter.cost(report),

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from volley.machine import available_memory_bytes
+from volley.process.machine import available_memory_bytes
 
 PACKAGES = ("volley-spark", "pyspark", "datafusion", "pyarrow")
 
@@ -22,6 +23,7 @@ def environment(
 ) -> dict[str, Any]:
     """Without a session the version of Java is not known."""
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "master": master,
         "cores": cores,
         "settings": dict(settings),

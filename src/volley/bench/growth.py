@@ -79,6 +79,7 @@ def grow_scale(
                 sum(point.seconds for point in points),
                 peak_bytes=max(point.peak_bytes or 0 for point in points),
                 queries=len(points),
+                native=all(point.native for point in points) if engine == "volley" else None,
             )
 
 
@@ -136,21 +137,31 @@ def grow_concurrency(
 def _run_threads(spark: SparkSession, count: int, engine: str) -> Point:
     together = threading.Barrier(count)
 
-    def work(thread: int) -> list[float]:
+    def work(thread: int) -> tuple[list[float], bool]:
         together.wait()
-        took = []
+        took, native = [], True
         for turn in range(_QUERIES_PER_THREAD):
             started = time.perf_counter()
             spark.sql(query_text(_MIXTURE[(thread + turn) % len(_MIXTURE)])).toArrow()
             took.append(time.perf_counter() - started)
-        return took
+            report = volley.last_query(spark)
+            native = native and report is not None and report.native
+        return took, native
 
     started = time.perf_counter()
     with ThreadPoolExecutor(count) as pool:
-        latencies = [seconds for of_thread in pool.map(work, range(count)) for seconds in of_thread]
+        done = list(pool.map(work, range(count)))
     seconds = time.perf_counter() - started
-    p95 = quantiles(latencies, n=20, method="inclusive")[-1]
-    return Point("concurrent", count, engine, seconds, p95_seconds=p95, queries=len(latencies))
+    latencies = [seconds for of_thread, _ in done for seconds in of_thread]
+    return Point(
+        "concurrent",
+        count,
+        engine,
+        seconds,
+        p95_seconds=quantiles(latencies, n=20, method="inclusive")[-1],
+        queries=len(latencies),
+        native=all(native for _, native in done) if engine == "volley" else None,
+    )
 
 
 def _measure(spark: SparkSession, kind: Kind, size: int, engine: str, sql: str, runs: int) -> Point:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group-by and join queries over generated tables, after the well-known benchmark of data frame libraries.
 
-The data is our own: `x` for the groups, and for the joins `x` with three tables that have a millionth, a thousandth and
-as many rows.
+The data is our own: `x` for the groups, and for the joins `x` with two tables of 90 rows, by numbers and by text, and
+one with a hundredth of the rows of `x`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from volley.bench.columns import map_numbers
 from volley.bench.data import cache_directory, generate_once
 
 ROWS_PER_SCALE = 10_000_000
@@ -107,6 +108,4 @@ def _generate(scale: float, target: Path) -> None:
 
 def _names(numbers: np.ndarray, digits: int) -> pa.Array:
     """The keys as text: id016."""
-    names, places = np.unique(numbers, return_inverse=True)
-    texts = pa.array([f"id{name:0{digits}}" for name in names])
-    return texts.take(pa.array(places))
+    return map_numbers(numbers, lambda number: f"id{number:0{digits}}")

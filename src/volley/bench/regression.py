@@ -7,7 +7,7 @@
     drift   the same ratio for an engine that did not change, which took turns with the compared one. The machine was
             that much slower; every ratio is divided by it.
 
-A query is slower, or faster, only if its whole band is on one side of 1.
+A query is slower, or faster, only if its whole band is on one side of 1, by more than a threshold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from volley.errors import ConfigError
 Verdict = Literal["slower", "faster", "same", "unknown"]
 
 # Engines of other projects, best first: they do not change with Volley.
-REFERENCES = ("datafusion", "duckdb", "sail", "polars", "spark")
+REFERENCES = ("datafusion", "duckdb", "sail", "polars", "daft", "spark")
 _DRAWS = 1000
 _OUTSIDE = 0.05
 
@@ -103,8 +103,9 @@ def compare(
 
     Changes smaller than the share `threshold` count as noise.
     """
-    if old.get("scale") != new.get("scale"):
-        raise ConfigError(f"one file has scale {old.get('scale')}, the other {new.get('scale')}.")
+    for what in ("suite", "scale"):
+        if old.get(what) != new.get(what):
+            raise ConfigError(f"one file has {what} {old.get(what)}, the other {new.get(what)}.")
     before, after = _runs(old, engine), _runs(new, engine)
     common = [query for query in before if query in after]
     if not common:

@@ -104,6 +104,7 @@ class Results:
 
     def to_dict(self) -> dict[str, Any]:
         return {
+            "suite": self.suite,
             "scale": self.scale,
             "environment": self.environment,
             "results": [result.to_dict() for result in self.results],

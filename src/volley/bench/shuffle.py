@@ -26,30 +26,30 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from volley.bench.ways import HERE, writers
-from volley.bench.writers import COLUMNS, Way, Writer, make_rows
+from volley.bench.exchange_writers import HERE, writers
+from volley.bench.writers import COLUMNS, ExchangeCase, Writer, make_rows
 from volley.shuffle.base import Block, ShuffleStore
 
 
-def folder_ways(uri: str) -> tuple[Way, ...]:
-    return tuple(Way("folder", uri, compression) for compression in ("none", "lz4"))
+def folder_cases(uri: str) -> tuple[ExchangeCase, ...]:
+    return tuple(ExchangeCase("folder", uri, compression) for compression in ("none", "lz4"))
 
 
 WAYS = (
-    Way("in-process", "memory", "none"),
-    Way("same host", "memory", "none"),
-    *(Way("same host", "disk", compression) for compression in ("none", "lz4", "zstd")),
-    *(Way("TCP", "memory", compression) for compression in ("none", "lz4", "zstd")),
+    ExchangeCase("in-process", "memory", "none"),
+    ExchangeCase("same host", "memory", "none"),
+    *(ExchangeCase("same host", "disk", compression) for compression in ("none", "lz4", "zstd")),
+    *(ExchangeCase("TCP", "memory", compression) for compression in ("none", "lz4", "zstd")),
     *(
-        Way("service", replicas, compression)
+        ExchangeCase("service", replicas, compression)
         for replicas in ("1 replica", "2 replicas")
         for compression in ("none", "lz4")
     ),
-    *folder_ways(HERE),
+    *folder_cases(HERE),
 )
-SPARK = Way("spark", "disk", "lz4")
+SPARK = ExchangeCase("spark", "disk", "lz4")
 
-Progress = Callable[[Way, int], None]
+Progress = Callable[[ExchangeCase, int], None]
 """Called before each run, with its number; 0 is the warm-up."""
 
 
@@ -57,7 +57,7 @@ Progress = Callable[[Way, int], None]
 class Exchange:
     """The best exchange of one way. For Spark, writing and reading are not known separately."""
 
-    way: Way
+    way: ExchangeCase
     rows: int
     size_bytes: int
     seconds: float
@@ -78,7 +78,7 @@ class Exchange:
 
 
 def measure(
-    rows: int, partitions: int, cores: int, runs: int, ways: Sequence[Way], progress: Progress
+    rows: int, partitions: int, cores: int, runs: int, ways: Sequence[ExchangeCase], progress: Progress
 ) -> Iterator[Exchange]:
     """Measure one way after the other: `runs` exchanges each, after a warm-up."""
     with writers(rows, partitions, cores) as writer_of, tempfile.TemporaryDirectory() as directory:
@@ -132,7 +132,7 @@ def shuffle_table(exchanges: Sequence[Exchange]) -> Table:
     return table
 
 
-def _exchange(way: Way, writer: Writer, directory: Path, cores: int) -> Exchange:
+def _exchange(way: ExchangeCase, writer: Writer, directory: Path, cores: int) -> Exchange:
     written = writer.write(way, directory)
     store = writer.reader(way, directory)
     started = time.perf_counter()

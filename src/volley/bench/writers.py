@@ -44,7 +44,7 @@ QUERY = QueryId("bench")
 
 
 @dataclass(frozen=True)
-class Way:
+class ExchangeCase:
     """`distance` is between writer and reader; `medium` is where the data is stored in between."""
 
     distance: str
@@ -60,10 +60,10 @@ class Written:
 
 
 class Writer(Protocol):
-    def write(self, way: Way, directory: Path) -> Written:
+    def write(self, way: ExchangeCase, directory: Path) -> Written:
         """Write one exchange and commit it."""
 
-    def reader(self, way: Way, directory: Path) -> ShuffleStore:
+    def reader(self, way: ExchangeCase, directory: Path) -> ShuffleStore:
         """The store from which this process reads what was written."""
 
     def free(self) -> None:
@@ -108,25 +108,25 @@ class MapTask:
         return Written(done.blocks, done.rows, time.perf_counter() - started)
 
 
-class Here:
+class LocalWriter:
     """A writer in this process, which exchanges references."""
 
     def __init__(self, task: MapTask) -> None:
         self._task = task
         self._store = MemoryStore("here")
 
-    def write(self, way: Way, directory: Path) -> Written:
+    def write(self, way: ExchangeCase, directory: Path) -> Written:
         self._store = MemoryStore("here")
         return self._task.run(self._store)
 
-    def reader(self, way: Way, directory: Path) -> ShuffleStore:
+    def reader(self, way: ExchangeCase, directory: Path) -> ShuffleStore:
         return self._store
 
     def free(self) -> None:
         self._store.release(QUERY)
 
 
-class There:
+class RemoteWriter:
     """A writer in another process, which serves its output."""
 
     def __init__(self, rows: int, partitions: int, cores: int) -> None:
@@ -138,12 +138,12 @@ class There:
         self._process.start()
         theirs.close()
 
-    def write(self, way: Way, directory: Path) -> Written:
+    def write(self, way: ExchangeCase, directory: Path) -> Written:
         self._pipe.send((way, directory))
         written: Written = self._pipe.recv()
         return written
 
-    def reader(self, way: Way, directory: Path) -> ShuffleStore:
+    def reader(self, way: ExchangeCase, directory: Path) -> ShuffleStore:
         return _worker_store(Location.here("reader"), way, directory)
 
     def free(self) -> None:
@@ -180,7 +180,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(*self.store.serve(ticket.ticket))
 
 
-def _worker_store(location: Location, way: Way, directory: Path) -> WorkerStore:
+def _worker_store(location: Location, way: ExchangeCase, directory: Path) -> WorkerStore:
     config = replace(
         ShuffleConfig.of(Config.read({})),
         spill_threshold=1.0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between the native side and Spark.
+"""Converts between native results and PySpark, and moves rows between the two engines.
 
 Native batches enter, and leave as what PySpark's callers expect: tables under Spark's column names and types.
 No operator runs here.

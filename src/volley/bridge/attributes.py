@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's operators and their attributes, as far as rows cross between the engines there."""
+"""Attributes of Spark operators at which rows cross between the engines."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.types import BOOLEAN, NULL, is_shared, parse_type
 
-# What rows without columns carry between the engines, so that their number does: a constant.
-ROW = Attribute(own_ids.CROSSING_ROW, "row", BOOLEAN, nullable=False)
+# A constant column for rows without columns, so that their count survives the crossing.
+ROW = Attribute(synthetic_ids.CROSSING_ROW, "row", BOOLEAN, nullable=False)
 
 
 def stands_for_a_query(spark: SparkSession, physical: Java) -> bool:
-    """Whether the operator computes just what one operator of the optimised query says, in types that can cross."""
+    """Whether the operator computes exactly one operator of the optimized query, with types that can cross."""
     tag = spark._jvm.org.apache.spark.sql.execution.SparkPlan.LOGICAL_PLAN_TAG()  # type: ignore[union-attr]
-    # A link that was inherited is that of a node above: it computes more than this one.
+    # An inherited link belongs to a node above, which computes more than this one.
     if not physical.getTagValue(tag).isDefined():
         return False
     have = {_id(attribute) for attribute in items(logical_of(physical).output())}
@@ -33,12 +33,12 @@ def stands_for_a_query(spark: SparkSession, physical: Java) -> bool:
 
 
 def logical_of(physical: Java) -> Java:
-    """The part of the optimised query that the operator stands for."""
+    """The part of the optimized query that the operator computes."""
     return physical.logicalLink().get()
 
 
 def items(sequence: Java) -> list[Java]:
-    """Of a Scala sequence."""
+    """The items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
@@ -47,7 +47,7 @@ def attribute_of(java: Java) -> Attribute:
 
 
 def column_names(output: Sequence[Attribute]) -> list[str]:
-    """Names of Spark may repeat, and files know columns by their names."""
+    """Unique column names: Spark's may repeat, but files identify columns by name."""
     return [f"c{number}" for number in range(len(output))]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that wait between the engines: native ones in the stores of the native side, until Spark has read them."""
+"""The boundary from native rows to Spark: native rows stay in the shuffle stores until Spark has read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from volley.bridge.reading import Access
+from volley.bridge.spark_task_reader import Access
 from volley.coordinator.materialized_result import MaterializedResult
 from volley.errors import CrossingError
 from volley.plan.nodes import Node
@@ -21,14 +21,17 @@ _NOT_INSTALLED = "No module named 'volley'"
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a native plan: blocks, and how Spark's tasks get at them."""
+    """The rows of a native plan: blocks, and how Spark's tasks read them."""
 
     blocks: tuple[Block, ...]
     access: Access
 
 
 class EngineBoundary:
-    """What one query keeps for Spark. `start` computes a plan whose output is kept, by what the stack then owns."""
+    """The rows that one query keeps for Spark.
+
+    `start` runs a plan and keeps its output as long as the given stack is open.
+    """
 
     def __init__(self, start: Callable[[Node, ExitStack], tuple[MaterializedResult, Access]]) -> None:
         self._start = start
@@ -36,7 +39,7 @@ class EngineBoundary:
         self._resources = ExitStack()
 
     def rows(self, plan: Node) -> Rows:
-        """The rows of a plan, which is run now; there while Spark reads them (`read_by_spark`)."""
+        """Run a plan. Its rows exist while Spark reads them (`read_by_spark`)."""
         kept, access = self._start(plan, self._resources)
         self._kept.append(kept)
         self._resources.callback(kept.close)
@@ -45,10 +48,10 @@ class EngineBoundary:
 
     @contextmanager
     def read_by_spark(self, *, commits: bool = False) -> Iterator[None]:
-        """Around the jobs of Spark that read such rows. When they could not be read, that is raised, and not what Spark
-        makes of it; afterwards they are gone.
+        """Encloses the Spark jobs that read these rows.
 
-        With `commits` the jobs leave something behind: once they have succeeded, nothing is raised any more.
+        If rows could not be read, raises that error instead of Spark's. Frees the rows at the end. With `commits` the
+        jobs have side effects: once they succeed, nothing is raised.
         """
         try:
             yield
@@ -63,19 +66,19 @@ class EngineBoundary:
             self.close()
 
     def _check(self) -> None:
-        """Raise what has ended a native query before Spark was done with its rows."""
+        """Raise the error of a native query that ended before Spark had read its rows."""
         for kept in self._kept:
             if ended := kept.early_end():
                 raise ended
 
     def close(self) -> None:
-        """Free what is kept. May be called again."""
+        """Free the rows. Idempotent."""
         self._kept.clear()
         self._resources.close()
 
 
 def _problem(said: str) -> CrossingError | None:
-    """What went wrong between the engines, in a failure of Spark's."""
+    """The boundary error behind a failure of Spark, if there is one."""
     mark = f"[{CrossingError.code}] "
     if mark in said:
         return CrossingError(said.partition(mark)[2].partition("\n")[0])

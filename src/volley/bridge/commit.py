@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From files that nobody sees to a table that is whole: staging, and the commit of a write.
+"""Staging and commit of a write: files stay invisible until one commit moves them into the table.
 
     new table, or all of it replaced       <parent>/.volley-<name>-<id>/data   becomes  <parent>/<name>
     some folders replaced                  <table>/.volley-<id>/data/<folder>  becomes  <table>/<folder>
@@ -8,6 +8,8 @@
 Replacing is one exchange of two directories, which Linux does in one step, so a reader, or whoever finds the table
 after a crash, sees the old rows or the new ones. Names that begin with a dot are invisible to Spark's readers. The
 staging directory of a process that was killed is removed by the next write to the same table: its lock is free then.
+
+Commits of several writers to one table on a machine come one after the other: each locks the table's directory.
 """
 
 from __future__ import annotations
@@ -20,25 +22,28 @@ import secrets
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from volley.errors import CommitError, DataError, QueryError
-from volley.worker.files import Written
+from volley.worker.file_writer import Written
 
 _SUCCESS = "_SUCCESS"
 _STAGING = ".volley-"
 _LOCK = "lock"
-# A writer locks its directory as soon as it has made it.
+# A writer locks its directory right after creating it.
 _UNLOCKED_SECONDS = 3600.0
+# Far longer than a commit, which renames files.
+_LOCK_WAIT_SECONDS = 120.0
+_LOCK_STEP_SECONDS = 0.05
 
 
 class Staging:
-    """Where one write to `table` collects its files; gone when the block ends.
+    """The staging directory of one write to `table`, removed when the `with` block ends.
 
-    In `tasks`, attempts make directories of their own.
+    Each attempt creates its own directory in `tasks`.
     """
 
     def __init__(self, table: Path, replaces_table: bool) -> None:
@@ -70,9 +75,9 @@ class Staging:
     def commit(
         self, files: Iterable[Written], suffix: str, replaces: Iterable[str], mark_success: bool
     ) -> None:
-        """Make the files part of the table, under names as Spark gives them, in place of the folders `replaces`.
+        """Move the files into the table, with names like Spark's, in place of the folders `replaces`.
 
-        CommitError when that failed half-way; after any other error the table is as it was.
+        CommitError if that failed half-way; after any other error the table is unchanged.
         """
         try:
             placed = self._place(files, suffix)
@@ -83,7 +88,10 @@ class Staging:
                 f"files of a write are not in its staging directory {self._root} any more: {error}."
             ) from error
         try:
-            self._publish(placed, replaces, mark_success)
+            with _locked_table(self.table):
+                if not self._data.is_dir():
+                    raise QueryError(f"another write has replaced {self.table} while this one was under way.")
+                self._publish(placed, replaces, mark_success)
         except OSError as error:
             raise CommitError(
                 f"{self.table} has a part of what was to be written, or none: {error}.",
@@ -91,7 +99,7 @@ class Staging:
             ) from error
 
     def _publish(self, placed: Sequence[Path], replaces: Iterable[str], mark_success: bool) -> None:
-        """From here on others see what changes."""
+        """Change the table itself, visibly for others."""
         if self._whole:
             self._replace_table()
             return
@@ -107,7 +115,7 @@ class Staging:
             (self.table / _SUCCESS).touch()
 
     def _place(self, files: Iterable[Written], suffix: str) -> list[Path]:
-        """Give the files of the attempts that counted their names and folders, still out of sight."""
+        """Move the files of the winning attempts to their final names, still inside the staging directory."""
         job = uuid.uuid4()
         streams: dict[tuple[str, str], int] = {}
         placed = []
@@ -140,7 +148,7 @@ class Staging:
             try:
                 lock = os.open(found / _LOCK, os.O_RDWR)
             except OSError:
-                # Somebody is about to begin there, or ended while beginning.
+                # A writer that is just starting, or that was killed while starting.
                 if _age_seconds(found) > _UNLOCKED_SECONDS:
                     shutil.rmtree(found, ignore_errors=True)
                 continue
@@ -154,8 +162,10 @@ class Staging:
 
 
 def _locked_file(path: Path) -> int:
-    """A descriptor of a new file at `path`. Nobody ever sees the file without its lock, which would mean that its owner
-    has gone."""
+    """A descriptor of a new, locked file at `path`.
+
+    The file is never visible without its lock: an unlocked one is taken for abandoned.
+    """
     draft = path.with_suffix(".new")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -167,9 +177,47 @@ def _locked_file(path: Path) -> int:
     return descriptor
 
 
+@contextmanager
+def _locked_table(table: Path) -> Iterator[None]:
+    """Lock a table against other commits on this machine.
+
+    A new table needs no lock: it appears in one step. QueryError if another commit holds the lock for too long.
+    """
+    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+    while True:
+        try:
+            descriptor = os.open(table, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            yield
+            return
+        try:
+            with suppress(OSError):  # a file system without locks
+                while not _try_lock(descriptor):
+                    if time.monotonic() > deadline:
+                        raise QueryError(
+                            f"another write has held the lock of {table} for {_LOCK_WAIT_SECONDS:.0f} s.",
+                            hint=f"Write again when it has ended. `lsof {table}` lists the processes that may have it.",
+                        )
+                    time.sleep(_LOCK_STEP_SECONDS)
+            # The previous holder of the lock may have replaced the directory.
+            if table.exists() and os.fstat(descriptor).st_ino == table.stat().st_ino:
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _remove(staging: Path) -> None:
     """Remove a staging directory, its lock last: without it, what is left would look like that of a new writer."""
-    with suppress(OSError):  # another writer may be removing it, too
+    with suppress(OSError):  # another writer may be removing it at the same time
         for part in staging.iterdir():
             if part.name != _LOCK:
                 shutil.rmtree(part, ignore_errors=True)
@@ -189,10 +237,10 @@ def can_be_replaced(table: Path) -> bool:
 
 
 def exchange(new: Path, old: Path) -> None:
-    """Let the two directories change places."""
+    """Swap the two directories."""
     if _renameat2(new, old):
         return
-    # A file system that cannot do it in one step: for a moment neither is at `old`.
+    # This file system cannot swap atomically: for a moment nothing is at `old`.
     aside = new.with_name(f"{new.name}-aside")
     old.rename(aside)
     new.rename(old)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each scan of a cached frame in a captured plan is answered. Nothing runs yet.
+"""Plans how each scan of a cached frame in a captured plan is read. Nothing runs yet.
 
     kept already                                   its rows are read where they are
     cached, and Volley can compute it              the first query computes it natively and keeps the rows
@@ -16,14 +16,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from volley.bridge.attributes import attribute_of, items
 from volley.errors import CaptureError
-from volley.frame_cache.kept_rows import KeptRows
-from volley.frame_cache.store import frame_cache
+from volley.frame_cache.cached_batches import CachedBatches
+from volley.frame_cache.store import StoredRows, frame_cache
 from volley.jvm.programs import Programs
-from volley.plan import own_ids
+from volley.jvm.serialized_programs import SerializedPrograms
+from volley.plan import synthetic_ids
 from volley.plan.cached_frames import ScannedFrame, describe_frame
 from volley.plan.capture import Origins
 from volley.plan.expressions import Alias, Attribute, Expression, InSubquery, ScalarSubquery, SortKey
@@ -51,16 +52,16 @@ from volley.plan.types import LONG, is_shared
 from volley.support.check import check
 
 MAX_SPARK_BYTES = 256 << 20
-"""Frames that only Spark can compute come through the driver's JVM. Larger ones are left to it."""
+"""Frames that only Spark can compute are read through the driver's JVM. Larger ones stay in Spark."""
 
 MAX_SENT_BYTES = 32 << 20
-"""What is sent with a plan of the columns that a query reads of a frame, where workers are other processes."""
+"""The most bytes of a frame's columns that are sent with a plan to workers in other processes."""
 
 _TOO_MANY = "the rows would be in the driver's process, and too many to send with each plan"
 
 _SCAN = "InMemoryTableScanExec"
 
-_places = itertools.count(own_ids.CACHED_PLACE)
+_places = itertools.count(synthetic_ids.CACHED_PLACE)
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,32 @@ class FrameFill:
     places: bool
     plan: Node | None
     relation: Java
-    programs: Programs | None = None
+    programs: Programs | SerializedPrograms | None = None
+
+    @property
+    def is_storable(self) -> bool:
+        """Whether workers can keep the rows, whose order must not matter: stores keep none."""
+        return self.plan is not None and not self.places and bool(self.output)
+
+
+class StoredFill(StoredRows, Protocol):
+    """Rows in the stores of workers, and how they were computed."""
+
+    @property
+    def fill(self) -> FrameFill: ...
 
 
 @dataclass(eq=False)
 class CachedFrames:
-    """What a query knows of the cached frames in its plans. Rows in `held` stay until the query ends."""
+    """The cached frames in the plans of a query. Rows in `held` and `stored` are pinned until the query ends."""
 
     fills: dict[str, FrameFill] = field(default_factory=dict)
-    held: dict[str, KeptRows] = field(default_factory=dict)
+    held: dict[str, CachedBatches] = field(default_factory=dict)
+    stored: dict[str, StoredFill] = field(default_factory=dict)
+
+    @property
+    def are_read(self) -> bool:
+        return bool(self.fills or self.held or self.stored)
 
     def read_through_spark(self, plans: Iterator[Node]) -> bool:
         """Whether Spark runs tasks to fill a frame that these plans read, or one below it."""
@@ -96,23 +114,25 @@ class CachedFrames:
 
     def release(self) -> None:
         self.held.clear()
+        self.stored.clear()
 
 
 class CapturedPlan(Protocol):
-    """A captured plan, and what the JVM evaluates in it."""
+    """A captured plan and its JVM programs."""
 
     @property
     def plan(self) -> Node: ...
 
     @property
-    def programs(self) -> Programs | None: ...
+    def programs(self) -> Programs | SerializedPrograms | None: ...
 
 
 class FrameScans:
     """Answers the scans of cached frames of one query.
 
     `capture` reads the plan of a frame; None if that is impossible. With `through_spark`, Spark may fill frames.
-    `keeps`: whether frames are kept at all. `max_bytes` limits what a scan may read, where rows go with the plan.
+    `keeps`: whether frames are kept at all. With `stores`, workers keep them, as far as they can. `max_bytes` limits
+    what a scan may read of others, where rows go with the plan.
     """
 
     def __init__(
@@ -122,6 +142,7 @@ class FrameScans:
         *,
         through_spark: bool,
         keeps: bool,
+        stores: bool = False,
         max_bytes: int | None = None,
     ) -> None:
         self.frames = CachedFrames()
@@ -129,10 +150,11 @@ class FrameScans:
         self._capture = capture
         self._through_spark = through_spark
         self._keeps = keeps
+        self._stores = stores
         self._max_bytes = max_bytes
 
     def resolve(self, plan: Node, origins: Origins) -> Node:
-        """The plan with an answer in place of each scan. `origins` are told about the new nodes."""
+        """The plan with a replacement for each scan. `origins` records the new nodes."""
         return self._resolve(plan, origins) if next(_scans(plan), None) is not None else plan
 
     def _resolve(self, plan: Node, origins: Origins) -> Node:
@@ -156,6 +178,9 @@ class FrameScans:
         cache = frame_cache()
         if (reason := cache.refusal(node.frame)) is not None:
             return _leave(node, reason)
+        if self._stores and not node.ordered and (stored := cache.stored(node.frame)) is not None:
+            self.frames.stored[node.frame] = cast("StoredFill", stored)
+            return _in_order(node, False)
         rows = cache.kept(node.frame)
         if rows is not None and (rows.has_places or not node.ordered):
             if self._max_bytes is not None and rows.column_bytes(node.columns) > self._max_bytes:
@@ -175,12 +200,13 @@ class FrameScans:
             frame = describe_frame(self._gateway, scan)
         except CaptureError as error:
             return _leave(node, error.message)
-        if self._max_bytes is not None and frame.estimated_bytes > self._max_bytes:
-            return _leave(node, _TOO_MANY)
         relation = scan.relation()
         captured = self._capture(relation.cachedPlan())
         places = node.ordered or captured is None or order_of(captured.plan).requested
         native = captured is not None and _can_compute(captured.plan, places)
+        is_stored = self._stores and frame.registered and native and not places
+        if self._max_bytes is not None and frame.estimated_bytes > self._max_bytes and not is_stored:
+            return _leave(node, _TOO_MANY)
         if not frame.registered:
             if captured is None or not native or captured.programs is not None:
                 return _leave(node, "the frame is no longer cached")
@@ -216,7 +242,7 @@ def _is_stable(plan: Node) -> bool:
 
     def holds(node: Node) -> bool:
         if isinstance(node, SourceScan):
-            return False  # a source may give other rows when it is read again
+            return False  # a source may return different rows each time
         traits = traits_of(node)
         if isinstance(node, Aggregate):
             return not traits.needs_order and all(
@@ -231,10 +257,12 @@ def _in_order(node: CachedRows, by_place: bool) -> Node:
     """The rows in the order that a plan may rely on: that in which they were kept, or that of Spark's keys."""
     if not by_place:
         keys, node = node.order, replace(node, order=())
-        return Sort(keys, True, node) if keys else node
+        return Sort(keys, whole=True, child=node) if keys else node
     place = Attribute(next(_places), "place", LONG, False)
     numbered = replace(node, output=(*node.output, place), columns=(*node.columns, -1), order=())
-    return Project(node.output, Sort((SortKey(place, True, True),), True, numbered))
+    return Project(
+        node.output, Sort((SortKey(place, ascending=True, nulls_first=True),), whole=True, child=numbered)
+    )
 
 
 def _in_place(node: CachedRows, plan: Node) -> Node:
@@ -243,7 +271,7 @@ def _in_place(node: CachedRows, plan: Node) -> Node:
     renamed = Project(
         tuple(Alias(new.id, new.name, old) for new, old in zip(node.output, columns, strict=True)), plan
     )
-    return Sort(node.order, True, renamed) if node.order and not is_ordered(plan) else renamed
+    return Sort(node.order, whole=True, child=renamed) if node.order and not is_ordered(plan) else renamed
 
 
 def _leave(node: CachedRows, reason: str) -> Node:

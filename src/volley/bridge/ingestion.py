@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stores of workers in other processes, opened for rows that a query brings along, and freed with it."""
+"""Opens the stores of workers in other processes for rows that a query pushes, and frees them with the query."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from volley.rpc.control import Pushed
 from volley.rpc.messages import TaskDone
 from volley.transport.base import IngestEndpoint
 
-# For a word with all workers, of which some may be gone.
+# Enough for a call to every worker, some of which may be lost.
 _RELEASE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class IngestTarget:
-    """Where rows of one query come in, under a name of their own, until `release`, which does not wait."""
+    """Accepts rows of one query, under a query id of their own, until `release`, which does not wait."""
 
     query: QueryId
     partitions: int
@@ -29,10 +29,7 @@ class IngestTarget:
 
 
 class Ingestion:
-    """A target that is opened when it is first needed. Its owner closes it, or is dropped.
-
-    `open_target` gives None where the worker is this process.
-    """
+    """A target that is opened on first use. `open_target` returns None if the worker is this process."""
 
     def __init__(self, open_target: Callable[[], IngestTarget | None]) -> None:
         self._open_target = open_target
@@ -42,19 +39,19 @@ class Ingestion:
         """The same target each time."""
         if self._target is None and (target := self._open_target()) is not None:
             self._target = target
-            # An iterator over the rows of a query may be dropped before it has begun.
+            # A row iterator may be dropped before its first row.
             self._dropped = weakref.finalize(self, target.release)
-            self._dropped.atexit = False  # workers are told otherwise that a driver goes
+            self._dropped.atexit = False  # at exit, workers are told in another way
         return self._target
 
     def close(self) -> None:
-        """Free what the stores hold. May be called again."""
+        """Free the rows in the stores. Idempotent."""
         if self._target is not None and self._dropped.detach():
             self._target.release().result(_RELEASE_SECONDS)
 
 
 def task_done(said: Pushed) -> TaskDone:
-    """What a task that has pushed these rows has done."""
+    """The outcome of a task that has pushed these rows."""
     rows = sum(block.rows for block in said.blocks)
     size_bytes = sum(block.size_bytes for block in said.blocks)
     return TaskDone(said.attempt, said.blocks, TaskMetrics(rows, size_bytes, 0.0), said.holder)

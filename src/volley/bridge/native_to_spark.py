@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native rows on their way to Spark: sub-trees below what Spark runs, computed natively and read by Spark as Arrow.
+"""Native sub-trees below Spark operators: computed natively, and read by Spark's tasks as Arrow.
 
-Project with a Python UDF     Spark            Spark plans what is left of the optimised query anew, with a relation
+Project with a Python UDF     Spark            Spark plans what is left of the optimized query anew, with a relation
   Aggregate                   native           of the same attributes in the place of each subplan. The stores of
     Join                      native           the native side keep its rows, Spark's tasks read them there: no row
       FileScan, FileScan      native           passes the driver.
@@ -15,19 +15,20 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType as SparkStruct
 
 from volley.batches import make_batch
+from volley.bridge.arrow_source import arrow_source, divide_blocks
 from volley.bridge.attributes import ROW, attribute_of, column_names, items, logical_of, stands_for_a_query
 from volley.bridge.boundary import EngineBoundary
-from volley.bridge.reading import reader
-from volley.bridge.source import arrow_source, divided
+from volley.bridge.spark_task_reader import reader
 from volley.lower.scope import distinct
 from volley.plan.capture import Origins
-from volley.plan.jvm import Java
+from volley.plan.jvm import Java, singleton
 from volley.plan.nodes import Node
 from volley.plan.types import is_shared, to_arrow
 from volley.support.reasons import Unsupported
@@ -35,9 +36,10 @@ from volley.support.split import subplans
 
 
 class Subplan:
-    """A sub-tree that runs natively. `logical` is the part of the optimised query that it computes.
+    """A sub-tree that runs natively.
 
-    `node` is the sub-tree as it was captured, `plan` is what the workers are given of it.
+    `logical` is the part of the optimized query that it computes, `node` the captured sub-tree, and `plan` what the
+    workers run.
     """
 
     def __init__(
@@ -54,10 +56,18 @@ class Subplan:
         """The same rows, computed by another plan."""
         return Subplan(self._spark, self.node, self.logical, self._attributes, plan)
 
+    def empty_relation(self) -> Java:
+        """A relation with the same attributes and no rows."""
+        jvm: Any = self._spark._jvm
+        relations = singleton(
+            self._spark.sparkContext._gateway, "org.apache.spark.sql.catalyst.plans.logical.LocalRelation"
+        )
+        return relations.apply(jvm.PythonUtils.toSeq(self._attributes))
+
     def relation(self, boundary: EngineBoundary) -> Java:
-        """The same attributes, read from where the native side keeps them. The subplan is computed now."""
+        """Run the subplan. Returns a relation with the same attributes that reads its rows."""
         rows = boundary.rows(self.plan)
-        # Inside the engine no column is there twice, and one is there always (`stages.row_counts`).
+        # In the engine no column occurs twice, and there is at least one (`stages.row_counts`).
         ids = [attribute.id for attribute in distinct(self.plan.output)]
         places = [ids.index(attribute.id) for attribute in self._output] or [0]
         columns = self._output or (ROW,)
@@ -68,7 +78,7 @@ class Subplan:
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
             for kind, name in zip(types, names, strict=True)
         ]
-        shares = divided(rows.blocks, self._spark.sparkContext.defaultParallelism)
+        shares = divide_blocks(rows.blocks, self._spark.sparkContext.defaultParallelism)
         read = arrow_source(
             self._spark,
             reader(rows.access, shares, places, schema),
@@ -87,7 +97,7 @@ class Subplan:
         # Without attributes, the column that was read is left out again.
         read = items(relation.output()) if self._attributes else []
         for column, wanted in zip(read, self._attributes, strict=True):
-            # Arrow cannot say it, and Spark believes it.
+            # Arrow has no such flag, and Spark relies on it.
             value = column if wanted.nullable() else expressions.KnownNotNull(column)
             metadata = jvm.scala.Option.apply(wanted.metadata())
             aliases.append(
@@ -107,7 +117,7 @@ class Subplan:
 class SparkPart:
     """A part of a query that Spark runs over native subplans.
 
-    `output` is what it gives, `carried` what its rows have while they cross: at least one column.
+    `output` are its columns, `carried` those of its rows while they cross: at least one.
     """
 
     def __init__(self, spark: SparkSession, logical: Java, subplans: tuple[Subplan, ...]) -> None:
@@ -122,18 +132,31 @@ class SparkPart:
         changed = tuple(subplan.with_plan(change(subplan.plan)) for subplan in self.subplans)
         return SparkPart(self._spark, self._logical, changed)
 
+    def can_be_analyzed(self) -> bool:
+        """Whether Spark accepts the part as a query. It refuses some plans that its own optimizer makes, such as a
+        `row_number()` without an order in the place of a correlated LIMIT.
+        """
+        stand_ins = [(subplan.logical, subplan.empty_relation()) for subplan in self.subplans]
+        try:
+            self._dataset(_exchanged(self._spark, self._logical, stand_ins))
+        except AnalysisException:
+            return False
+        return True
+
     def logical(self, boundary: EngineBoundary) -> Java:
-        """What Spark is to plan. The subplans are computed now."""
+        """The logical plan for Spark. Runs the subplans."""
         relations = [(subplan.logical, subplan.relation(boundary)) for subplan in self.subplans]
         return _exchanged(self._spark, self._logical, relations)
 
     def frame(self, boundary: EngineBoundary) -> DataFrame:
         """The same as a query that Spark runs, under names that do not repeat; with `ROW` if it has no columns."""
-        datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
-        rows = datasets.ofRows(self._spark._jsparkSession, self.logical(boundary))
-        frame: DataFrame = ClassicDataFrame(rows, self._spark)
+        frame: DataFrame = ClassicDataFrame(self._dataset(self.logical(boundary)), self._spark)
         carried = frame if self.output else frame.select(lit(True))
         return carried.toDF(*column_names(self.carried))
+
+    def _dataset(self, logical: Java) -> Java:
+        datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+        return datasets.ofRows(self._spark._jsparkSession, logical)
 
     def batches(self, boundary: EngineBoundary) -> list[pa.RecordBatch]:
         """All its rows, in this process, in the types that the native side knows."""
@@ -153,7 +176,7 @@ class SparkPart:
 
 
 class SparkRows(Iterator[pa.RecordBatch]):
-    """What Spark answered, read like a native result."""
+    """Spark's result, read like a native one."""
 
     def __init__(self, batches: list[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
@@ -174,19 +197,20 @@ class SparkRows(Iterator[pa.RecordBatch]):
 def spark_part(
     spark: SparkSession, logical: Java, plan: Node, origins: Origins
 ) -> SparkPart | Unsupported | None:
-    """What Spark runs of a query, over what runs natively below; a reason, or None, when nothing does.
+    """The part of a query that Spark runs over native subplans; a reason, or None, if there are no such subplans.
 
-    `logical` is the optimised query that `plan` computes. Nothing runs yet.
+    `logical` is the optimized query that `plan` computes. Nothing runs yet.
     """
     found = subplans(plan, lambda node: _can_stand(spark, origins.of(node)))
     if found is None or isinstance(found, Unsupported):
         return found
     if not all(is_shared(attribute_of(attribute).type) for attribute in items(logical.output())):
         return None
-    # Who depends on how rows are spread over Spark's tasks, or on their order, would see another spread.
+    # Operators that depend on Spark's partitioning or order of rows would see another one.
     if not logical.deterministic():
         return None
-    return SparkPart(spark, logical, tuple(_subplan(spark, node, origins.of(node)) for node in found))
+    part = SparkPart(spark, logical, tuple(_subplan(spark, node, origins.of(node)) for node in found))
+    return part if part.can_be_analyzed() else None
 
 
 def _subplan(spark: SparkSession, node: Node, physical: Java) -> Subplan:
@@ -194,7 +218,7 @@ def _subplan(spark: SparkSession, node: Node, physical: Java) -> Subplan:
 
 
 def _can_stand(spark: SparkSession, physical: Java | None) -> bool:
-    """Whether one relation can stand for the operator: who is above it knows it by all its attributes."""
+    """Whether one relation can replace the operator: operators above refer to it by all its attributes."""
     if physical is None or not stands_for_a_query(spark, physical):
         return False
     attributes = items(physical.output())
@@ -204,7 +228,7 @@ def _can_stand(spark: SparkSession, physical: Java | None) -> bool:
 
 
 def _exchanged(spark: SparkSession, logical: Java, relations: Iterable[tuple[Java, Java]]) -> Java:
-    """The plan with relations in place of parts. Parts that are equal, ids and all, have the same rows."""
+    """The plan with relations in place of subplans. Equal subplans, including their ids, have the same rows."""
     for part, relation in relations:
         if logical.equals(part):
             return relation

@@ -15,7 +15,7 @@ from volley.plan.recursive_plans import replace_leaves
 from volley.plan.subqueries import with_subqueries
 
 Run = Callable[[Node], AbstractContextManager[Iterator[pa.RecordBatch]]]
-"""Runs a native plan; the columns of its batches are those of its output, by position."""
+"""Runs a native plan. Columns of its batches correspond to its output by position."""
 
 # Near its limits Spark runs the query itself, and raises its own error beyond them.
 _SPARE_LEVELS = 2
@@ -23,10 +23,14 @@ _SPARE_LEVELS = 2
 
 def run_recursions(plan: Node, run: Run) -> Node:
     """The plan with the rows of its recursive queries in their place."""
+    return with_subqueries(_run_below(plan, run), lambda inner: run_recursions(inner, run))
+
+
+def _run_below(plan: Node, run: Run) -> Node:
+    """The plan with the rows of its own recursive queries, not those of its subqueries."""
     if isinstance(plan, Recursion):
         return _compute(plan, run)
-    over = with_children(plan, tuple(run_recursions(child, run) for child in plan.children))
-    return with_subqueries(over, lambda inner: run_recursions(inner, run))
+    return with_children(plan, tuple([_run_below(child, run) for child in plan.children]))
 
 
 def _compute(node: Recursion, run: Run) -> LocalRows:
@@ -39,16 +43,20 @@ def _compute(node: Recursion, run: Run) -> LocalRows:
             raise DataError("a recursive query of as many levels as spark.sql.cteRecursionLevelLimit permits")
         if node.row_limit is not None and _count(found) > node.row_limit // 2:
             raise DataError("a recursive query of as many rows as spark.sql.cteRecursionRowLimit permits")
-        level = _collect(_over(node.step, level), run)
+        level = _collect(_over(node, level), run)
         found = [*found, *level]
     return LocalRows(node.output, to_ipc(found, node.output))
 
 
-def _over(step: Node, rows: list[pa.RecordBatch]) -> Node:
-    def change(node: Node) -> Node:
-        return LocalRows(node.output, to_ipc(rows, node.output)) if isinstance(node, RecursionInput) else node
+def _over(recursion: Recursion, rows: list[pa.RecordBatch]) -> Node:
+    """A step, over the rows of the step before."""
 
-    return replace_leaves(step, change)
+    def change(node: Node) -> Node:
+        if isinstance(node, RecursionInput) and node.recursion == recursion.id:
+            return LocalRows(node.output, to_ipc(rows, node.output))
+        return node
+
+    return replace_leaves(recursion.step, change)
 
 
 def _collect(plan: Node, run: Run) -> list[pa.RecordBatch]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a native query on their way to PySpark."""
+"""The result of a native query, for PySpark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from volley.plan.types import to_arrow, to_result
 
 
 class NativeResult:
-    """Batches as the engine gives them, under the names and types of the plan's output. Read once."""
+    """The engine's batches, with the names and types of the plan's output. Can be read once."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], output: tuple[Attribute, ...]) -> None:
         self.schema = pa.schema(
@@ -34,7 +34,7 @@ class NativeResult:
         return self._table(list(self), schema or self.schema)
 
     def last_rows(self, count: int, schema: pa.Schema | None = None) -> pa.Table:
-        """The last rows only, under `schema` if given; what came before is let go on the way."""
+        """The last rows only, under `schema` if given. Earlier rows are dropped while reading."""
         kept: deque[pa.RecordBatch] = deque()
         held = 0
         for batch in self:
@@ -57,6 +57,9 @@ class NativeResult:
         if not len(schema):
             # They may carry a column that only keeps their number.
             return table_without_columns(sum(batch.num_rows for batch in batches))
+        if not batches:
+            # Columns of one chunk each: `createDataFrame` fails on an array without any.
+            return schema.empty_table()
         columns = [
             pa.chunked_array([batch.column(index) for batch in batches], self._types[index])
             for index in range(len(schema))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of Spark on their way to the native side: Spark runs a sub-tree of the plan, the native plan reads its rows.
+"""Spark sub-trees below native operators: Spark runs them, and the native plan reads their rows.
 
-A node of Spark's physical plan knows the part of the optimised query that it stands for. That part, with the columns of
+A node of Spark's physical plan knows the part of the optimized query that it stands for. That part, with the columns of
 the node, is a query of its own: Spark runs it, in parallel, and the rows come over as Arrow: into the driver's process,
 where that is the worker, or from Spark's tasks into the stores of the workers, so that they never pass the driver.
 """
@@ -19,7 +19,7 @@ from volley.bridge.attributes import column_names, logical_of, stands_for_a_quer
 from volley.bridge.boundary import EngineBoundary
 from volley.bridge.ingestion import Ingestion, IngestTarget, task_done
 from volley.bridge.native_to_spark import SparkPart, spark_part
-from volley.bridge.pushing import SCHEMA, pushed_of, pusher
+from volley.bridge.spark_task_writer import SCHEMA, make_push_function, read_pushed
 from volley.events import TaskMetrics
 from volley.ids import AttemptId, StageId, TaskId
 from volley.lower.scope import arrow_schema, distinct
@@ -33,8 +33,10 @@ from volley.support.split import cut_off
 
 
 class SparkInput:
-    """A sub-tree, `node` as it was captured, that Spark runs. `output` is what the native side gets of it, by
-    Catalyst's ids."""
+    """A sub-tree, `node` as it was captured, that Spark runs.
+
+    `output` is what the native side gets of it, by Catalyst's ids.
+    """
 
     def __init__(self, node: Node, part: SparkPart) -> None:
         self.node = node
@@ -46,7 +48,7 @@ class SparkInput:
         return SparkInput(self.node, self.part.change_plans(change))
 
     def rows(self, boundary: EngineBoundary) -> LocalRows:
-        """All rows, in this process."""
+        """Run it. All rows, in this process."""
         names = column_names(self.output)
         schema = pa.schema([pa.field(n, to_arrow(a.type)) for n, a in zip(names, self.output, strict=True)])
         sink = pa.BufferOutputStream()
@@ -56,12 +58,12 @@ class SparkInput:
         return LocalRows(self.output, sink.getvalue().to_pybytes())
 
     def pushed(self, boundary: EngineBoundary, ingest_target: IngestTarget) -> list[TaskDone]:
-        """The outputs of Spark's tasks, which have put their rows into the stores of the workers."""
-        # Inside the engine no column is there twice.
+        """Run it. Spark's tasks push their rows into the stores of the workers; returns their outputs."""
+        # In the engine no column occurs twice.
         ids = [attribute.id for attribute in self.output]
         places = [ids.index(attribute.id) for attribute in distinct(self.output)]
         schema = arrow_schema(self.output)
-        push = pusher(
+        push = make_push_function(
             ingest_target.ingest_endpoint,
             ingest_target.query,
             ingest_target.partitions,
@@ -71,7 +73,7 @@ class SparkInput:
         with boundary.read_by_spark():
             pushing = self.part.frame(boundary).mapInArrow(push, SCHEMA)
             rows: list[pa.RecordBatch] = inspect.unwrap(ClassicDataFrame._collect_as_arrow)(pushing)
-        return [task_done(said) for said in pushed_of(rows)]
+        return [task_done(said) for said in read_pushed(rows)]
 
 
 class SparkInputs:
@@ -89,7 +91,7 @@ class SparkInputs:
     ) -> None:
         self.items = items
         self.outputs: dict[int, list[TaskDone]] = {}
-        """What has been put into the stores, by the numbers of the `MaterializedInput` in the plan."""
+        """The outputs in the stores, by the number of their `MaterializedInput` in the plan."""
         self._boundary = boundary
         self._ingestion = Ingestion(ingest)
         self._rows: list[Node] = []
@@ -110,14 +112,14 @@ class SparkInputs:
             return item.rows(self._boundary)
         outputs = item.pushed(self._boundary, ingest_target)
         if not outputs:
-            # A stage has an output, if only one without rows.
+            # A stage has at least one output, possibly without rows.
             nobody = AttemptId(TaskId(StageId(ingest_target.query, 0), 0), 0)
             outputs = [TaskDone(nobody, (), TaskMetrics(0, 0, 0.0))]
         self.outputs[number] = outputs
         return MaterializedInput(number, len(outputs), ingest_target.partitions, item.output)
 
     def close(self) -> None:
-        """Free what waits for the native side."""
+        """Free the rows in the stores."""
         self._ingestion.close()
 
 
@@ -141,25 +143,30 @@ def number_inputs(plan: Node, items: tuple[SparkInput, ...]) -> Node:
 def find_spark_inputs(
     spark: SparkSession, plan: Node, origins: Origins, with_subplans: bool = True
 ) -> tuple[SparkInput, ...] | Unsupported | None:
-    """What Spark runs of a plan that is not native as a whole; a reason, or None, when that is all of it.
+    """The sub-trees of a partly native plan that Spark runs; a reason, or None, if Spark has to run all of it.
 
-    With `with_subplans`, what is native below that runs natively again. Nothing runs yet.
+    With `with_subplans`, native parts below them run natively again. Nothing runs yet.
     """
 
     def can_cut(node: Node) -> bool:
         physical = origins.of(node)
         return physical is not None and stands_for_a_query(spark, physical)
 
-    def handed(node: Node) -> SparkInput:
+    def handed(node: Node) -> SparkInput | None:
         physical = origins.of(node)
         plans = spark._jvm.org.apache.spark.sql.catalyst.plans.logical  # type: ignore[union-attr]
         # Ids stay, so the native plan above reads the columns that it expects.
         logical = plans.Project(physical.output(), logical_of(physical))  # type: ignore[union-attr]  # it can be cut
         part = spark_part(spark, logical, node, origins) if with_subplans else None
-        return SparkInput(node, part if isinstance(part, SparkPart) else SparkPart(spark, logical, ()))
+        if isinstance(part, SparkPart):
+            return SparkInput(node, part)
+        whole = SparkPart(spark, logical, ())
+        return SparkInput(node, whole) if whole.can_be_analyzed() else None
 
     cuts = cut_off(plan, can_cut)
     if cuts is None or isinstance(cuts, Unsupported):
         return cuts
-    # A node that is read twice is handed over once.
-    return tuple(map(handed, {id(cut): cut for cut in cuts}.values()))
+    # A node with two readers is handed over once.
+    found = list(map(handed, {id(cut): cut for cut in cuts}.values()))
+    inputs = tuple(item for item in found if item is not None)
+    return inputs if len(inputs) == len(found) else None

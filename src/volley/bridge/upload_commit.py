@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commit of a write to an object store: uploads of all files, completed when all of them are there.
+"""The commit of a write to an object store: multipart uploads that are completed once all files are staged.
 
     workers    stage the parts of their files under final names, which have the id of the write in them
     commit     completes the uploads of the attempts that counted, deletes the objects that they replace, then marks
@@ -10,29 +10,41 @@ Before the commit nothing is visible. A store has no step that makes several obj
 the commit may see some of the files, and `_SUCCESS` says that all are there, as with the committers of S3A. A commit
 that replaces objects removes `_SUCCESS` first. The old ones go last: until all new ones are there, the commit can be
 taken back, and no crash loses rows.
+
+Commits that replace objects of one table come one after the other: each holds the object `_volley-commit`, which is
+created on condition that there is none. So the last one wins, and no two leave rows of both. A commit renews its lock,
+at the latest before it deletes the old objects; one that finds that it has lost it takes its own objects back.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from volley.errors import CommitError, QueryError
-from volley.storage.uploads import Folder, Upload, Uploads
-from volley.worker.files import Written
+from volley.storage.locks import NoLock, ObjectLock
+from volley.storage.uploads import KEYS_A_REQUEST, Folder, Upload, Uploads
+from volley.worker.file_writer import Written
 
 _log = logging.getLogger(__name__)
 _SUCCESS = "_SUCCESS"
+_LOCK = "_volley-commit"
+_LOCK_WAIT_SECONDS = 120.0
+# Longer than any call to the store with all its attempts. Between two of them a commit can renew its lock.
+_LOCK_STALE_SECONDS = 900.0
 _AT_A_TIME = 8
 
 
 class UploadStaging:
-    """Collects the uploads of one write to the folder `url` of a store; those that are not committed end with it."""
+    """The uploads of one write to the folder `url` of a store.
+
+    Leaving the `with` block aborts those that were not committed.
+    """
 
     def __init__(self, store: str, url: str) -> None:
         self.job = str(uuid.uuid4())
@@ -56,39 +68,70 @@ class UploadStaging:
             _log.warning("uploads of a write could not be aborted: %s", failure)
 
     def stage(self, file: Path, name: str) -> Upload:
-        """Send a file that the driver itself made."""
+        """Upload a file that the driver made itself."""
         return self._uploads.stage(file, self._folder.key(name))
 
     def commit(self, files: Iterable[Written], mark_success: bool, replaces: Iterable[str] = ()) -> None:
-        """Let the files appear in place of what is in the folders `replaces`; an empty name is the whole table.
+        """Make the files visible in place of those in the folders `replaces`; an empty name is the whole table.
 
-        CommitError when that failed half-way.
+        CommitError if that failed half-way.
         """
+        # Use fresh credentials: those from the start of the query may have expired.
+        self._uploads = Uploads(self.store, self._folder.bucket)
         uploads = [Upload.from_text(file.file) for file in files]
+        folders = list(replaces)
+        if not folders:
+            self._publish(uploads, mark_success, folders, NoLock())
+            return
+        lock = ObjectLock(self._uploads, self._folder.key(_LOCK), self.job, _LOCK_STALE_SECONDS)
+        lock.acquire(_LOCK_WAIT_SECONDS)
+        try:
+            self._publish(uploads, mark_success, folders, lock)
+        finally:
+            try:
+                lock.release()
+            except QueryError as error:
+                _log.warning("the lock of %s could not be released: %s", self.url, error)
+
+    def _publish(
+        self,
+        uploads: Sequence[Upload],
+        mark_success: bool,
+        replaces: Sequence[str],
+        lock: ObjectLock | NoLock,
+    ) -> None:
+        def complete(upload: Upload) -> None:
+            lock.keep()
+            self._uploads.complete(upload)
+
         marker = self._folder.key(_SUCCESS)
         unmarked = False
         try:
-            # With credentials of now: the query may have taken longer than those of its start are valid.
-            self._uploads = Uploads(self.store, self._folder.bucket)
             old = self._old(replaces)
             if old and mark_success and marker in self._uploads.keys(marker):
                 self._uploads.delete(marker)
                 unmarked = True
             with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="volley-commit") as pool:
-                list(pool.map(self._uploads.complete, uploads))
+                list(pool.map(complete, uploads))
+            # Without the lock, another commit may have listed, or deleted, what this one has completed.
+            lock.renew()
         except QueryError as error:
-            # A store that does not answer to the first would let each of the others wait for all its attempts.
+            # If the store does not answer the first request, do not let each of the others time out too.
             with suppress(QueryError):
                 for upload in uploads:
                     self._uploads.delete(upload.key)
                 if unmarked:
+                    lock.renew()
                     self._uploads.put_empty(marker)
             raise CommitError(
                 f"{self.url} may have a part of what was to be written: {error.message}.",
                 hint="Look at its files before you write again.",
             ) from error
         try:
-            self._uploads.delete_all(old)
+            for first in range(0, len(old), KEYS_A_REQUEST):
+                lock.keep()
+                self._uploads.delete_all(old[first : first + KEYS_A_REQUEST])
+            lock.keep()
             if mark_success:
                 self._uploads.put_empty(marker)
         except QueryError as error:
@@ -100,4 +143,5 @@ class UploadStaging:
     def _old(self, replaces: Iterable[str]) -> list[str]:
         """The objects in these folders of the table."""
         prefixes = dict.fromkeys(f"{self._folder.key('', folder)}/" for folder in replaces)
-        return [key for prefix in prefixes for key in self._uploads.keys(prefix)]
+        lock = self._folder.key(_LOCK)
+        return [key for prefix in prefixes for key in self._uploads.keys(prefix) if key != lock]

@@ -15,15 +15,15 @@ from volley.bridge.upload_commit import UploadStaging
 from volley.bridge.write_command import WriteCommand
 from volley.errors import CaptureError
 from volley.formats import writer_of
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Expression, Literal
 from volley.plan.nodes import Node, Project, UploadTarget, WriteFiles
 from volley.plan.types import BOOLEAN, STRING
 from volley.storage.uploads import object_name
-from volley.worker.files import Written, file_schema
+from volley.worker.file_writer import Written, file_schema
 
 
-def laid_out(plan: Node, command: WriteCommand) -> Node:
+def lay_out(plan: Node, command: WriteCommand) -> Node:
     """The columns of the files, then the text of each partition column."""
     if [a.type for a in plan.output] != [c.type for c in command.columns]:
         raise CaptureError("the rows to be written have other types than Spark's command says.")
@@ -32,7 +32,7 @@ def laid_out(plan: Node, command: WriteCommand) -> Node:
     kept = [a for position, a in enumerate(plan.output) if position not in command.partition_positions]
     texts = [
         Alias(
-            own_ids.PARTITION_TEXT + number,
+            synthetic_ids.PARTITION_TEXT + number,
             plan.output[position].name,
             _text(plan.output[position], command.ansi),
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a write is to do, read from the command that Spark planned for it.
+"""Reads from Spark's planned command what a write has to do.
 
 Spark resolves the table, checks the columns, adds the casts of an INSERT and decides between its modes; here its
 command becomes plain data, or a reason why Spark should run it.
@@ -15,9 +15,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from volley.bridge.catalog_partitions import CatalogPartitions
 from volley.bridge.commit import can_be_replaced
-from volley.bridge.new_table import NewTable, makes_a_table, read_table, with_query
-from volley.bridge.partitions import CatalogPartitions
+from volley.bridge.create_table import NewTable, creates_table, read_table, with_query
 from volley.formats import WRITABLE
 from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequest
 from volley.plan.expressions import Attribute
@@ -27,7 +27,7 @@ from volley.plan.types import NULL, ArrayType, DataType, StructType, is_shared, 
 from volley.storage.s3a import Unmapped
 from volley.storage.uploads import can_upload
 from volley.support.reasons import Reason, Unsupported
-from volley.worker.files import folder
+from volley.worker.file_writer import folder
 
 _COMMAND = "InsertIntoHadoopFsRelationCommand"
 
@@ -72,25 +72,25 @@ class WriteCommand:
     catalog: CatalogPartitions | None
     table: NewTable | None = None
     store: str = ""
-    """The id of the object store that is written to; `url` is the folder there, and `directory` means nothing."""
+    """The id of the object store that is written to; `url` is the folder there, and `directory` is unused."""
     url: str = ""
 
 
-def analyzed(spark: SparkSession, logical: Java) -> Java:
+def analyze(spark: SparkSession, logical: Java) -> Java:
     """The command after Spark's analysis, which raises for a write that Spark refuses. Nothing runs."""
     state = spark._jsparkSession.sessionState()
     return state.executePlan(logical, _skip(spark)).analyzed()
 
 
 def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupported | None:
-    """None when the command writes nothing, or only says why not: Spark does that in its own words."""
+    """None if the command writes nothing or will be refused: Spark then runs it and raises its own error."""
     table: NewTable | None = None
-    if makes_a_table(command):
+    if creates_table(command):
         found = read_table(spark, command)
         if found is None or isinstance(found, Unsupported):
             return found
         table = found if isinstance(found, NewTable) else None
-        command = analyzed(spark, table.insert if table else found)
+        command = analyze(spark, table.insert if table else found)
     name = str(command.getClass().getSimpleName())
     if name != _COMMAND:
         return Unsupported(Reason.ACTION, name, "only writes of files are native")
@@ -104,15 +104,15 @@ def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupport
 
 
 def rows_of(spark: SparkSession, command: Java) -> Java | None:
-    """Spark's QueryExecution of what any command writes; None for a command that it cannot be told from."""
-    if str(command.getClass().getSimpleName()) != _COMMAND and not makes_a_table(command):
+    """Spark's QueryExecution of the rows that a command writes; None if the command does not reveal it."""
+    if str(command.getClass().getSimpleName()) != _COMMAND and not creates_table(command):
         return None
     return spark._jsparkSession.sessionState().executePlan(command.query(), _skip(spark))
 
 
 def run_over(spark: SparkSession, command: Java, query: Java) -> None:
     """Let Spark run a command over other rows than its own, of the same attributes."""
-    if makes_a_table(command):
+    if creates_table(command):
         changed = with_query(command, query)
     else:
         changed = command.withNewChildren(spark._jvm.PythonUtils.toSeq([query]))  # type: ignore[union-attr]
@@ -224,12 +224,14 @@ class _Reader:
         return None
 
     def _find_store(self) -> str | None:
-        """Find the object store that is written to; gives the reason why only Spark writes there."""
+        """Find the object store that is written to. Returns the reason if only Spark can write there."""
         command = self._command
         path, uri = command.outputPath(), command.outputPath().toUri()
         if not can_upload():
             return "uploads need boto3 (volley-spark[s3])"
         try:
+            if uri.getScheme() not in ("s3a", "s3"):
+                raise Unmapped(f"{uri.getScheme()}: only Spark writes there")
             root = f"{uri.getScheme()}://{uri.getAuthority()}"
             self._store = find_store(self._spark.sparkContext._gateway, self._hadoop(), root)
         except Unmapped as error:
@@ -249,7 +251,7 @@ class _Reader:
         return columns, renamed
 
     def _partitions(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The partition columns: where the query has them, and what their folders are called after."""
+        """The positions of the partition columns in the query, and the names for their folders."""
         ids = [id for id, _ in _named_ids(self._command.query().output())]
         found = _named_ids(self._command.partitionColumns())
         return tuple(ids.index(id) for id, _ in found), tuple(name for _, name in found)
@@ -277,8 +279,8 @@ class _Reader:
         return self._spark._jsparkSession.sessionState().newHadoopConfWithOptions(self._command.options())
 
 
-def tell_spark(spark: SparkSession, write: WriteCommand, folders: Iterable[str]) -> None:
-    """After the commit, into these folders: whatever Spark remembers of the files is out of date."""
+def refresh_spark(spark: SparkSession, write: WriteCommand, folders: Iterable[str]) -> None:
+    """Update Spark's catalog, file index and caches, after a commit to these folders."""
     command = write.command
     if write.table is not None:
         write.table.enter(write.partition_names, folders)

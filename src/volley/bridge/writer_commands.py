@@ -17,7 +17,7 @@ from volley.spark_versions.registry import current
 # Spark writes these by `DataSource`, others perhaps by a provider of their own.
 _FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
 
-# Of `InsertIntoStatement`, from 1.
+# Positions of the arguments of `InsertIntoStatement`, from 1.
 _QUERY = 4
 
 
@@ -66,5 +66,5 @@ def save_as_table_command(writer: DataFrameWriter, table: str) -> Java | None:
 
 
 def _is_arranged(java: Java) -> bool:
-    """Whether rows go to buckets or clusters, of which Spark says what is not allowed."""
+    """Whether the writer uses buckets or clusters, which Spark validates."""
     return bool(java.numBuckets().isDefined() or java.clusteringColumns().isDefined())

@@ -32,6 +32,7 @@ from volley.cli.bench_storage import storage
 from volley.cli.bench_udf import udf
 from volley.cli.console import (
     Command,
+    advance_runs,
     counting_bar,
     generate_with_progress,
     json_option,
@@ -42,7 +43,7 @@ from volley.cli.console import (
     step,
 )
 from volley.cluster import LocalCluster
-from volley.machine import available_cores, available_memory_bytes
+from volley.process.machine import available_cores, available_memory_bytes
 
 # Options for workers, not for the session.
 SHUFFLE = "spark.volley.shuffle."
@@ -186,14 +187,14 @@ def tpcds(context: click.Context, /, scale: float, queries: str, data: Path | No
     Example:
       volley bench tpcds --scale 0.1 --check --runs 1
     """
-    _check_options(**options)
-    console = new_console()
     chosen = parse_queries(queries, tpcds_suite.QUERIES)
-    with step(console, f"TPC-DS data, scale {scale:g} ..."):
+
+    def load() -> Suite:
         directory = tpcds_suite.tpcds_data(scale, data)
-    tables, text_of = tpcds_suite.tables(directory), partial(tpcds_suite.query_text, directory)
-    suite = Suite("TPC-DS", chosen, directory, tables, text_of, tpcds_suite.SETTINGS)
-    _run_suite(context, console, scale, suite, **options)
+        tables, text_of = tpcds_suite.tables(directory), partial(tpcds_suite.query_text, directory)
+        return Suite("TPC-DS", chosen, directory, tables, text_of, tpcds_suite.SETTINGS)
+
+    _load_and_run(context, "TPC-DS", scale, load, **options)
 
 
 @bench.command()
@@ -207,13 +208,12 @@ def h2o(context: click.Context, /, scale: float, queries: str, data: Path | None
       volley bench h2o --scale 1 --engines all
       volley bench h2o --queries g03,j05
     """
-    _check_options(**options)
-    console = new_console()
     chosen = parse_queries(queries, h2o_suite.QUERIES)
-    with step(console, f"H2O data, scale {scale:g} ..."):
-        directory = h2o_suite.h2o_data(scale, data)
-    suite = Suite("H2O", chosen, directory, h2o_suite.TABLES, h2o_suite.query_text)
-    _run_suite(context, console, scale, suite, **options)
+
+    def load() -> Suite:
+        return Suite("H2O", chosen, h2o_suite.h2o_data(scale, data), h2o_suite.TABLES, h2o_suite.query_text)
+
+    _load_and_run(context, "H2O", scale, load, **options)
 
 
 @bench.command()
@@ -226,13 +226,13 @@ def clicks(context: click.Context, /, scale: float, queries: str, data: Path | N
     Example:
       volley bench clicks --scale 0.1 --engines volley,duckdb
     """
-    _check_options(**options)
-    console = new_console()
     chosen = parse_queries(queries, clicks_suite.QUERIES)
-    with step(console, f"Page views, scale {scale:g} ..."):
+
+    def load() -> Suite:
         directory = clicks_suite.clicks_data(scale, data)
-    suite = Suite("Page views", chosen, directory, clicks_suite.TABLES, clicks_suite.query_text)
-    _run_suite(context, console, scale, suite, **options)
+        return Suite("Page views", chosen, directory, clicks_suite.TABLES, clicks_suite.query_text)
+
+    _load_and_run(context, "Page view", scale, load, **options)
 
 
 @bench.command()
@@ -247,13 +247,26 @@ def pipeline(
     Example:
       volley bench pipeline --scale 1
     """
+    # A program starts sessions of its own.
+    options["isolated"] = True
+    chosen = parse_queries(queries, pipeline_suite.QUERIES)
+
+    def load() -> Suite:
+        directory = pipeline_suite.pipeline_data(scale, data)
+        programs = dict.fromkeys(pipeline_suite.QUERIES, pipeline_suite.PROGRAM)
+        return Suite("Pipeline", chosen, directory, (), str, programs=programs)
+
+    _load_and_run(context, "Pipeline", scale, load, **options)
+
+
+def _load_and_run(
+    context: click.Context, what: str, scale: float, load: Callable[[], Suite], **options: Any
+) -> None:
+    """Run the suite that `load` gives, once its data is there."""
     _check_options(**options)
     console = new_console()
-    chosen = parse_queries(queries, pipeline_suite.QUERIES)
-    with step(console, f"Pipeline data, scale {scale:g} ..."):
-        directory = pipeline_suite.pipeline_data(scale, data)
-    programs = dict.fromkeys(pipeline_suite.QUERIES, pipeline_suite.PROGRAM)
-    suite = Suite("Pipeline", chosen, directory, (), str, programs=programs)
+    with step(console, f"{what} data, scale {scale:g} ..."):
+        suite = load()
     _run_suite(context, console, scale, suite, **options)
 
 
@@ -271,6 +284,10 @@ def _check_options(
     if check and "volley" not in engines:
         raise click.BadParameter(
             "nothing to compare: --engines does not include volley", param_hint="--check"
+        )
+    if check and "spark" not in engines and _is_isolated(engines, isolated):
+        raise click.BadParameter(
+            "nothing to compare with: --engines does not include spark", param_hint="--check"
         )
     if services and not workers:
         raise click.BadParameter("shuffle servers need workers: add --cluster", param_hint="--services")
@@ -298,7 +315,7 @@ def _run_suite(
 ) -> None:
     cores = cores_of(master)
     chosen_settings = {**suite.settings, **parse_settings(settings)}
-    if suite.programs or _is_isolated(engines, isolated):
+    if _is_isolated(engines, isolated):
         # Their rows are always compared: nothing else shows whether they did the same work.
         run_isolated(
             console,
@@ -338,12 +355,7 @@ def _run_suite(
                     sides[name] = DataFusion(suite.data, cores, suite.tables)
     results = Results(scale, environment(spark, master, cores, chosen_settings), suite=suite.name)
     with counting_bar(console) as bar:
-        task = bar.add_task("", total=len(suite.queries) * len(engines) * (runs + 1))
-
-        def advance(query: str, engine: str, round_number: int) -> None:
-            step = f"run {round_number} of {runs}" if round_number else "warm-up"
-            bar.update(task, description=f"{query}  {engine}, {step}", advance=1)
-
+        advance = advance_runs(bar, len(suite.queries) * len(engines) * (runs + 1), runs)
         results.results.extend(
             run_queries(spark, list(sides.values()), suite.queries, runs, check, advance, suite.text_of)
         )

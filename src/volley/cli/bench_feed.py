@@ -14,7 +14,7 @@ from volley.bench.environment import environment
 from volley.bench.feed import Pace, feed_table, measure
 from volley.bench.spark import start_spark
 from volley.cli.console import json_option, new_console, progress_bar, save, step
-from volley.machine import available_cores
+from volley.process.machine import available_cores
 
 
 @click.command()

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 import volley
-from volley.bench.engines import cores_of, register_tables
+from volley.bench.engines import register_tables
 from volley.bench.environment import environment
 from volley.bench.growth import Point, grow_columns, grow_concurrency, grow_files, grow_scale, growth_table
 from volley.bench.queries import parse_queries
 from volley.bench.spark import start_spark
 from volley.cli.console import generate_with_progress, json_option, new_console, runs_option, save, step
-from volley.machine import available_cores
+from volley.process.machine import available_cores
 
 _ENGINES = ("volley", "spark")
 
@@ -99,7 +99,7 @@ def growth(
     points: list[Point] = []
     for scale in scales:
         generate_with_progress(console, scale, data)
-    points += grow_scale(scales, names, chosen, cores_of(master), runs, data, tell)
+    points += grow_scale(scales, names, chosen, cores, runs, data, tell)
     settings = {"spark.scheduler.mode": "FAIR", "spark.sql.shuffle.partitions": str(2 * cores)}
     with step(console, "Starting Spark ..."):
         spark = start_spark("volley bench growth", master, settings)

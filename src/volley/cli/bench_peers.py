@@ -17,7 +17,7 @@ from volley.bench.peers.environments import REQUIREMENTS
 from volley.bench.peers.run import PeerResults, Task, run_peers
 from volley.bench.peers.table import engine_lines, peers_table
 from volley.bench.suite import Suite
-from volley.cli.console import counting_bar, save
+from volley.cli.console import advance_runs, counting_bar, save
 
 PEERS = tuple(REQUIREMENTS)
 """Engines of other projects, which are installed on first use."""
@@ -45,15 +45,11 @@ def run_isolated(
     ]
     setup = EngineSetup(suite.data, suite.tables, cores, settings)
     with tempfile.TemporaryDirectory(prefix="volley-bench-") as target, counting_bar(console) as bar:
-        bar_task = bar.add_task("", total=len(tasks) * len(engines) * (runs + 1))
-
-        def advance(query: str, engine: str, round_number: int) -> None:
-            step = f"run {round_number} of {runs}" if round_number else "warm-up"
-            bar.update(bar_task, description=f"{query}  {engine}, {step}", advance=1)
+        advance = advance_runs(bar, len(tasks) * len(engines) * (runs + 1), runs)
 
         def starting(engine: str) -> None:
             if console.is_terminal:
-                bar.update(bar_task, description=f"Starting {engine}")
+                bar.update(bar.task_ids[0], description=f"Starting {engine}")
             else:
                 console.print(f"Starting {engine} ...", highlight=False)
 

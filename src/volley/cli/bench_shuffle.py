@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from volley.bench.shuffle import SPARK, WAYS, folder_ways, measure, measure_spark, shuffle_table
+from volley.bench.shuffle import SPARK, WAYS, folder_cases, measure, measure_spark, shuffle_table
 from volley.bench.spark import start_spark
-from volley.bench.writers import Way
+from volley.bench.writers import ExchangeCase
 from volley.cli.console import counting_bar, json_option, new_console, runs_option, save
-from volley.machine import available_cores
+from volley.process.machine import available_cores
 
 
 @click.command()
@@ -61,11 +61,11 @@ def shuffle(
       volley bench shuffle --rows 1000000 --spark --json shuffle.json
     """
     console = new_console()
-    ways = (*WAYS, *(way for store in stores for way in folder_ways(store)))
+    ways = (*WAYS, *(way for store in stores for way in folder_cases(store)))
     with counting_bar(console) as bar:
         task = bar.add_task("", total=(len(ways) + with_spark) * (runs + 1))
 
-        def advance(way: Way, run: int) -> None:
+        def advance(way: ExchangeCase, run: int) -> None:
             description = f"{way.distance}, {way.medium}" + ("" if way == SPARK else f", {way.compression}")
             bar.update(task, description=description, advance=1)
 

@@ -27,7 +27,7 @@ from volley.cli.console import (
     step,
 )
 from volley.errors import ConfigError
-from volley.machine import available_cores
+from volley.process.machine import available_cores
 from volley.testing.s3 import KEYS, s3_program, s3_server
 from volley.testing.s3a import S3a
 

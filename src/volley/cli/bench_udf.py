@@ -22,7 +22,7 @@ from volley.cli.console import (
     save,
     step,
 )
-from volley.machine import available_cores
+from volley.process.machine import available_cores
 
 
 @click.command()

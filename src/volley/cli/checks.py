@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from volley.errors import VersionNotSupported
-from volley.machine import available_memory_bytes
 from volley.plugins import KINDS, installed, load
-from volley.requirements import install_command, installed_packages, java_problem
+from volley.process.machine import available_memory_bytes
+from volley.session.requirements import install_command, installed_packages, java_problem
 from volley.spark_versions.registry import check_pyspark, check_session, tested_releases
 
 _JAVA = 17
@@ -156,7 +156,7 @@ def check_native_query() -> Finding:
     """Run one small query natively on a temporary Spark session."""
     import volley
     from volley.bench.spark import start_spark
-    from volley.observe.tasks import SparkTasks
+    from volley.observe.spark_tasks import SparkTasks
 
     spark = start_spark("volley doctor", "local[1]", {"spark.driver.memory": "1g"})
     try:

@@ -13,11 +13,11 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from volley.autoscaler import Autoscaler
 from volley.cli.console import new_console, parse_settings, step
 from volley.cli.health import health_table
 from volley.cluster import LocalCluster
-from volley.elastic import Elastic
-from volley.machine import available_memory_bytes
+from volley.process.machine import available_memory_bytes
 
 _REFRESH_SECONDS = 1.0
 
@@ -93,7 +93,7 @@ def cluster(
             console.print(f"{workers} workers{beside} are up. To use them:\n", highlight=False)
             console.print(f"  pyspark {options}\n", highlight=False, markup=False, soft_wrap=True)
             console.print("and in the shell:\n\n  import volley; volley.enable(spark)\n", highlight=False)
-        elastic = None if least is None else Elastic(running, least, idle_seconds)
+        elastic = None if least is None else Autoscaler(running, least, idle_seconds)
         _show(console, running, stop, elastic, quiet=as_json)
     if not stop.is_set():
         click.echo("all workers have ended", err=True)
@@ -101,7 +101,7 @@ def cluster(
 
 
 def _show(
-    console: Console, running: LocalCluster, stop: threading.Event, elastic: Elastic | None, quiet: bool
+    console: Console, running: LocalCluster, stop: threading.Event, elastic: Autoscaler | None, quiet: bool
 ) -> None:
     """Show the workers until the command is stopped or none is left. On a terminal the table is live."""
     if not console.is_terminal:

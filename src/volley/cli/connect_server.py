@@ -36,7 +36,7 @@ def connect_server(listening: Listening, master: str, settings: tuple[str, ...])
     listening.security.check_listening(listening.host, listening.insecure)
     from volley.bench.spark import QUIET, start_session
     from volley.connect_server.daemon import ConnectDaemon, ConnectServer, ConnectServerSettings
-    from volley.foreground import serve
+    from volley.process.foreground import serve
 
     options = {**QUIET, "spark.volley.enabled": "true", **parse_settings(settings)}
     spark = start_session("volley connect-server", master, options)

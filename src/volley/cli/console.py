@@ -91,6 +91,17 @@ def counting_bar(console: Console) -> Progress:
     )
 
 
+def advance_runs(bar: Progress, steps: int, runs: int) -> Callable[[str, str, int], None]:
+    """A task of `steps` runs on the bar. The function to call before each run: query, engine, round (0: warm-up)."""
+    task = bar.add_task("", total=steps)
+
+    def advance(query: str, engine: str, round_number: int) -> None:
+        run = f"run {round_number} of {runs}" if round_number else "warm-up"
+        bar.update(task, description=f"{query}  {engine}, {run}", advance=1)
+
+    return advance
+
+
 def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
     """A progress bar that disappears when it is done. Shows nothing without a terminal."""
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
-from volley.log_format import configure_logs
+from volley.membership import Membership, parse_members
 from volley.option_values import parse_bytes
-from volley.own_token import make_own_token
+from volley.process.log_format import configure_logs
 from volley.security import TOKEN_VARIABLE, Security
+from volley.user_token import ensure_user_token
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,11 @@ _LISTENING = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option("--tls-certificate", default="", help="Server certificate (PEM). If set, it uses TLS."),
     click.option("--tls-key", default="", help="Private key (PEM) of the certificate."),
-    click.option("--tls-ca", default="", help="CA certificates (PEM) to verify clients with."),
+    click.option(
+        "--tls-ca",
+        default="",
+        help="CA certificates (PEM) to verify other daemons, and clients with --mutual-tls.",
+    ),
     click.option("--mutual-tls", is_flag=True, help="Require a client certificate signed by that CA."),
     click.option("--insecure", is_flag=True, help="Allow listening beyond loopback without token and TLS."),
     click.option(
@@ -177,7 +182,28 @@ def _decorate(
 
 def _token_file(given: str) -> str:
     """The file with the token of a daemon; empty if the environment has it."""
-    return given or ("" if os.environ.get(TOKEN_VARIABLE) else str(make_own_token()))
+    return given or ("" if os.environ.get(TOKEN_VARIABLE) else str(ensure_user_token()))
+
+
+register_option = click.option(
+    "--register",
+    "registries",
+    multiple=True,
+    metavar="HOST:PORT",
+    callback=lambda context, parameter, value: _check_addresses(value),
+    help="Register with this `volley registry`, so that sessions find it. Repeatable.",
+)
+
+
+def _check_addresses(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        try:
+            is_one = parse_members(value) == (value,) and not Membership((value,)).may_change
+        except ValueError:
+            is_one = False
+        if not is_one:
+            raise click.BadParameter(f"expected host:port, not {value!r}", param_hint="--register")
+    return values
 
 
 def bytes_option(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

@@ -14,8 +14,8 @@ import click
 from volley.cli.status import parse_daemons
 from volley.observe.dashboard.server import Dashboard, Site
 from volley.observe.history_store import default_directory
-from volley.own_token import token_file_for
 from volley.security import Security
+from volley.user_token import token_file_for
 
 _TURN_SECONDS = 0.5
 

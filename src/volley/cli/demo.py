@@ -27,8 +27,8 @@ from volley.cli.console import generate_with_progress, new_console
 from volley.cli.console import step as show_step
 from volley.cli.pipeline import STEPS, Step, Tables
 from volley.errors import ConfigError
-from volley.machine import available_cores
-from volley.observe.tasks import SparkTasks
+from volley.observe.spark_tasks import SparkTasks
+from volley.process.machine import available_cores
 
 # The first run of each engine includes loading code, and for Spark compiling it. The better of two counts.
 _RUNS = 2

@@ -9,15 +9,15 @@ from rich.table import Table
 
 from volley.cluster import Unhealthy
 from volley.rpc.control import Health
-from volley.rpc.service import ServiceHealth
+from volley.rpc.shuffle_messages import ServiceHealth
 from volley.worker.budget import format_size
 
 
 def health_table(addresses: Sequence[str], health: Sequence[Health | Unhealthy | None]) -> Table:
-    table = Table("worker", "state", "tasks", "slots", "exchanged data", "of", "memory", "drivers")
+    table = Table("worker", "state", "tasks", "slots", "exchanged data", "of", "memory", "drivers", "version")
     for address, state in zip(addresses, health, strict=True):
         if state is None or isinstance(state, Unhealthy):
-            table.add_row(address, f"[red]{state.status if state else 'gone'}[/]", *[""] * 6)
+            table.add_row(address, f"[red]{state.status if state else 'gone'}[/]", *[""] * 7)
         else:
             table.add_row(
                 address,
@@ -28,6 +28,7 @@ def health_table(addresses: Sequence[str], health: Sequence[Health | Unhealthy |
                 format_size(state.shuffle_limit_bytes),
                 format_size(state.memory_bytes),
                 str(state.drivers),
+                state.version,
             )
     return table
 

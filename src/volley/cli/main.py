@@ -13,6 +13,7 @@ from volley.errors import VolleyError
 
 _COMMANDS = {
     "bench": "Compare Volley with Spark and DataFusion.",
+    "checkpoints": "List the stages that are kept for later runs, and remove them.",
     "cluster": "Run a local cluster of worker daemons.",
     "config": "List all options: name, type, default, meaning.",
     "connect-server": "Run a Spark Connect server whose sessions run natively.",
@@ -22,6 +23,7 @@ _COMMANDS = {
     "help": "Say what a code of an error or a reason means.",
     "history": "List past queries, and show what one did.",
     "qualify": "Forecast from Spark's event logs what Volley would do.",
+    "registry": "Run a registry, with which daemons register that nobody lists.",
     "run": "Run an unchanged PySpark program with Volley enabled.",
     "shell": "Start an interactive PySpark session with Volley enabled.",
     "shuffle-service": "Run a shuffle server, which keeps exchanged data when workers go.",

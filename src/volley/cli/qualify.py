@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from volley.cli.console import new_console
+from volley.codes import remedy_of
 from volley.qualification.event_log import read_event_log
 from volley.qualification.forecast import SPEEDUP, Forecast, forecast
 from volley.qualification.report import headline, to_csv, to_html
@@ -68,5 +69,7 @@ def _show(found: Forecast) -> None:
         console.print(f"and {len(longest) - _SHOWN} shorter queries", highlight=False)
     for verdict, count, seconds in found.obstacles[:10]:
         console.print(Text(f"{verdict.reason} {verdict.what}: in {count} queries of {seconds:.1f} s"))
+        if remedy := remedy_of(verdict.reason):
+            console.print(Text(f"  To gain more: {remedy}"))
     for line in found.assumptions:
         console.print(Text(f"* {line}"), style="dim")

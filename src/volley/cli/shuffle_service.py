@@ -8,9 +8,11 @@ from pathlib import Path
 
 import click
 
-from volley.cli.daemon_options import Listening, bytes_option, listening_options
-from volley.foreground import serve
-from volley.machine import available_memory_bytes
+from volley.cli.daemon_options import Listening, bytes_option, listening_options, register_option
+from volley.process.foreground import serve
+from volley.process.machine import available_memory_bytes
+from volley.registry.registration import RegisteredDaemon, Registration
+from volley.rpc.control import Role
 from volley.shuffle.service.daemon import ServiceDaemon, ServiceSettings
 from volley.shuffle.service.server_state import LEASE_SECONDS, ShuffleServerSettings
 from volley.worker.budget import format_size
@@ -48,6 +50,7 @@ from volley.worker.daemon import check_directories
     type=click.IntRange(0, 65535),
     help="Serve Prometheus metrics at http://host:port/metrics. Default: no metrics.",
 )
+@register_option
 @listening_options
 def shuffle_service(
     listening: Listening,
@@ -57,6 +60,7 @@ def shuffle_service(
     lease_seconds: float,
     memory_commits: bool,
     metrics_port: int | None,
+    registries: tuple[str, ...],
 ) -> None:
     """Run a shuffle server, which keeps exchanged data when the workers that wrote it have gone. It needs no Java.
 
@@ -100,4 +104,5 @@ def shuffle_service(
             {"address": daemon.address, "pid": os.getpid(), "metrics_port": daemon.metrics_port}, words
         )
 
-    serve(daemon, announce, listening.parent)
+    registration = Registration(registries, Role.SHUFFLE_SERVER, daemon.address, listening.security)
+    serve(RegisteredDaemon(daemon, registration), announce, listening.parent)

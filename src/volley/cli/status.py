@@ -9,13 +9,14 @@ from dataclasses import asdict
 
 import click
 
+from volley.cli.client_options import client_options
 from volley.cli.console import new_console
 from volley.cli.health import health_table, service_table
 from volley.cluster import Unhealthy, ask_health, drain
 from volley.membership import current_addresses, parse_members
-from volley.own_token import token_file_for
-from volley.rpc.service import ServiceHealth
+from volley.rpc.shuffle_messages import ServiceHealth
 from volley.security import Security
+from volley.user_token import token_file_for
 
 
 def parse_daemons(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -31,14 +32,7 @@ def parse_daemons(context: click.Context, parameter: click.Parameter, value: str
 @click.option(
     "--drain", "draining", is_flag=True, help="Drain them: they take no new work. Stop them with SIGTERM."
 )
-@click.option(
-    "--token-file",
-    default="",
-    help="File with their token. Default: VOLLEY_TOKEN, or on this machine your own.",
-)
-@click.option("--tls-certificate", default="", help="Client certificate (PEM), if they require one.")
-@click.option("--tls-key", default="", help="Private key (PEM) of the certificate.")
-@click.option("--tls-ca", default="", help="CA certificates (PEM) to trust. If set, use TLS.")
+@client_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(
     daemons: tuple[str, ...],

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
-from volley.connect.relations import wanted_relation
+from volley.connect.relations import find_relation
 from volley.errors import ConnectServerElsewhere
 from volley.plan.jvm import Java, singleton
 
@@ -90,7 +90,7 @@ def classic_frame(frame: DataFrame) -> DataFrame:
     if not is_connect(frame):
         return frame
     connected: Any = frame
-    relation = wanted_relation(connected._plan.to_proto(connected.sparkSession.client))
+    relation = find_relation(connected._plan.to_proto(connected.sparkSession.client))
     assert relation is not None, "a DataFrame has rows"
     return local_session(connected.sparkSession).plan(relation.SerializeToString())
 

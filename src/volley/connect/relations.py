@@ -71,7 +71,7 @@ _QUERY_OR_DML = re.compile(_COMMENTS + r"(?:with|from)\b", re.IGNORECASE | re.DO
 _DML = re.compile(r"\b(?:insert|update|delete|merge)\b", re.IGNORECASE)
 
 
-def wanted_relation(plan: Any) -> Any | None:
+def find_relation(plan: Any) -> Any | None:
     """The relation whose rows a `spark.connect.Plan` asks for; None for commands and what cannot be read."""
     if plan.HasField("root"):
         return plan.root

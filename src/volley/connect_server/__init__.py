@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark Connect server whose sessions run natively, for clients that know nothing of Volley.
+"""A Spark Connect server whose sessions run natively, for unmodified clients.
 
 Requests of Connect clients enter. Queries that Volley can run leave as Arrow batches in Spark's own messages. The rest
 goes to Spark's own Connect server, in the same process, and its bytes leave unchanged. This package must never change

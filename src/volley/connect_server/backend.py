@@ -15,14 +15,14 @@ from volley.plan.jvm import singleton
 
 SERVICE_PATH = "/spark.connect.SparkConnectService/"
 
-# It is reached through this process alone.
+# Only this process connects to it.
 _BINDING = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
 }
 _TOKEN = "spark.connect.authenticate.token"
 
-# Of a request's metadata, what belongs to the connection on which it came.
+# Request metadata that belongs to the client's own connection.
 _OF_CONNECTION = frozenset({"authorization", "user-agent", "content-type", "te"})
 
 # Spark limits messages itself, in both directions. The text of its errors is in metadata.
@@ -50,7 +50,7 @@ class Backend:
         try:
             self._service.start(context._jsc.sc())
         finally:
-            # Sessions can read the settings of the application, and have no use for these.
+            # Sessions can read the settings of the application, and must not see these.
             _set(settings, before)
         self._authorization = ("authorization", f"Bearer {token}")
         self._channel = grpc.insecure_channel(f"127.0.0.1:{self._service.localPort()}", _CHANNEL_OPTIONS)

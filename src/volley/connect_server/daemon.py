@@ -21,7 +21,7 @@ from volley.observe.history_writer import flush_history
 from volley.option_values import parse_bytes
 from volley.rpc.addresses import address_of
 from volley.security import Security
-from volley.session import enable
+from volley.session.enable import enable
 
 _log = logging.getLogger(__name__)
 

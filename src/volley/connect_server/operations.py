@@ -113,7 +113,7 @@ class Operation:
             self._move(State.DELEGATED)
 
     def delegate(self) -> None:
-        """Let Spark's server answer, and return when it has. Raises DelegationFailed if it failed."""
+        """Let Spark's server answer, and wait for the end. Raises DelegationFailed if it failed."""
         self.check_interrupted()
         with self._changed:
             self._move(State.DELEGATED)

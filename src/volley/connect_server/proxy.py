@@ -21,10 +21,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from volley import session_state
 from volley.connect.local_server import LocalSession, find_by_id
-from volley.connect.relations import wanted_relation
-from volley.connect_seam import Rows, answer, written_by
+from volley.connect.relations import find_relation
 from volley.connect_server.backend import SERVICE_PATH, Backend, JobTag
 from volley.connect_server.operations import (
     DelegationFailed,
@@ -44,9 +42,11 @@ from volley.connect_server.statuses import (
     status_of,
 )
 from volley.errors import VolleyError
-from volley.interrupts import stop_jobs
-from volley.session import enable
-from volley.settings import switch
+from volley.query import session_state
+from volley.query.interrupts import stop_jobs
+from volley.session.connect import Rows, answer, written_by
+from volley.session.enable import enable
+from volley.session_settings import read_enabled_option
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ _SMALL_BYTES = 1024
 
 
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Handles every call of clients. With a `token`, only of those that show it.
+    """Handles every call of clients; with a `token`, only of those that present it.
 
     `batch_bytes` is about the size of the largest Arrow batch; a stream of a client that can reattach ends after
     `stream_seconds`.
@@ -127,7 +127,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
                 local = self._find_session(request, context)
             operation = None if local is None else self._start(local, request, raw)
         except DecodeError:
-            # Spark's server knows what to say.
+            # Spark's server answers with its own error.
             operation = None
         except VolleyError as error:
             abort(context, status_of(error))
@@ -260,13 +260,16 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
         observed = request.client_observed_server_side_session_id
         if local is None or (observed and observed != local.server_id):
             return None
-        if local.server_id not in self._enabled and switch(local.session) is not False:
+        if local.server_id not in self._enabled and read_enabled_option(local.session) is not False:
             enable(local.session)
             self._enabled.add(local.server_id)
-        return local if switch(local.session) is True else None
+        return local if read_enabled_option(local.session) is True else None
 
     def _open_session(self, request: Any, context: Any) -> None:
-        """Let Spark's server open a session by a small request. If it does not, it says why when the query comes."""
+        """Let Spark's server open a session with a small request.
+
+        If that fails, the query's own request reports why.
+        """
         from pyspark.sql.connect.proto import base_pb2
 
         ask = base_pb2.AnalyzePlanRequest(
@@ -397,7 +400,7 @@ def _has_rows(request: Any) -> bool:
             uuid.UUID(request.operation_id)
         except ValueError:
             return False
-    return wanted_relation(request.plan) is not None or written_by(request.plan) is not None
+    return find_relation(request.plan) is not None or written_by(request.plan) is not None
 
 
 def _last_response(reattach: bytes | None) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures in the words of Spark's Connect server: a gRPC status with the class and the condition of an error.
+"""Failures in the form of Spark's Connect server: a gRPC status with the error class and condition.
 
 Errors of Spark itself are not made here: its server raises them, and they are passed on.
 """

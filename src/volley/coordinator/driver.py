@@ -20,11 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from volley.batches import make_batch
-from volley.coordinator.feeding import Feeding
-from volley.coordinator.launch import Launcher
-from volley.coordinator.manifest import Manifest
-from volley.coordinator.options import RunOptions
-from volley.coordinator.schedule import (
+from volley.coordinator.actions import (
     Action,
     AttemptFailed,
     Cancel,
@@ -32,9 +28,14 @@ from volley.coordinator.schedule import (
     Failed,
     Launch,
     RolledBack,
-    Schedule,
     StageSpec,
 )
+from volley.coordinator.checkpoint import Checkpoint
+from volley.coordinator.feeding import Feeding
+from volley.coordinator.launch import Launcher
+from volley.coordinator.manifest import Manifest
+from volley.coordinator.options import RunOptions
+from volley.coordinator.schedule import Schedule
 from volley.errors import BlockMissing, EngineError
 from volley.events import (
     FeedFinished,
@@ -47,8 +48,8 @@ from volley.events import (
     TaskFailed,
 )
 from volley.ids import AttemptId, StageId
-from volley.loop import Work, run_blocking
 from volley.plan.nodes import MaterializedInput, Partitioning
+from volley.process.loop import Work, run_blocking
 from volley.rpc.messages import TaskDone, TaskSpec
 from volley.stages.adaptive import AdaptivePlan, adapt, answer
 from volley.stages.deferral import defer
@@ -77,7 +78,13 @@ class Driver:
         self._settings = options.settings
         self._sorts_joins = options.sorts_joins
         self._holds_result = options.holds_result
+        self._resumes_result = options.resumes_result and not options.holds_result
         self._stores = options.stores
+        self._checkpoint = options.checkpoint
+        self._keys: dict[int, str | None] = {}
+        self._taken_over: set[int] = set()
+        self._keeping: list[asyncio.Task[None]] = []
+        self._files = options.files
         deferred = options.deferred if options.deferred is not None else defer(graph, options.limits)
         self._plan = AdaptivePlan.start(graph, deferred)
         self._schedule = Schedule(options.query, options.attempts)
@@ -92,6 +99,7 @@ class Driver:
         """Run until the result stage is complete. Raises the error that fails the query."""
         self._adapt()
         await self._wait_until(lambda: self._graph.result.id in self._finished)
+        await asyncio.gather(*self._keeping)
 
     async def complete_output(self, number: int) -> Manifest:
         """The complete output of a finished stage. Recomputes whatever has been lost since."""
@@ -122,7 +130,27 @@ class Driver:
                 self._events.record(StageAbsorbed(absorbed, by))
         for number, layout in self._plan.layouts.items():
             if number not in before.layouts:
-                self._begin(self._plan[number], layout)
+                stage = self._plan[number]
+                if self._checkpoint is None or isinstance(stage.plan, MaterializedInput) or not stage.output:
+                    self._begin(stage, layout)
+                else:
+                    self._spawn(self._take_over(stage, layout, self._checkpoint))
+
+    async def _take_over(self, stage: Stage, layout: Layout, checkpoint: Checkpoint) -> None:
+        """Use the output of an earlier run; begin the stage if there is none."""
+        inputs = {node.stage: self._keys.get(node.stage) for node in stage.inputs}
+        key = self._keys[stage.id] = await checkpoint.key_of(stage, layout, inputs)
+        outputs = await checkpoint.find(key) if key is not None else None
+        if outputs is None:
+            self._begin(stage, layout)
+            return
+        self._taken_over.add(stage.id)
+        self._stages[stage.id] = _Stage(stage)
+        id = StageId(self._query, stage.id)
+        decisions = (*stage.decisions, "taken over from the checkpoint")
+        self._events.record(StageStarted(id, len(outputs), stage.tasks, decisions, taken_over=True))
+        spec = StageSpec(stage.id, len(outputs), stage.output, repeatable=True, layout=layout)
+        self._perform(self._schedule.add(spec, outputs, taken_over=True))
 
     def _begin(self, stage: Stage, layout: Layout) -> None:
         inputs = tuple(dict.fromkeys(node.stage for node in stage.inputs))
@@ -131,24 +159,46 @@ class Driver:
         if isinstance(stage.plan, MaterializedInput):
             self._stages[stage.id] = _Stage(stage)
             self._events.record(StageStarted(id, stage.tasks, planned_tasks, ("computed by Spark",), 0))
-            spec = StageSpec(stage.id, stage.tasks, stage.output, False, layout)
+            spec = StageSpec(stage.id, stage.tasks, stage.output, repeatable=False, layout=layout)
             self._perform(self._schedule.add(spec, self._materialized[stage.plan.number]))
             return
         outputs = {number: output for number in inputs if (output := self._plan[number].output)}
         reads_alike, equal_workers = layout.is_same_for_all(outputs), self._launcher.equal_workers
-        feeding = Feeding(stage, str(id), reads_alike, equal_workers, self._limits)
+        feeding = Feeding(stage, str(id), reads_alike, equal_workers, self._limits, self._files)
         running = self._stages[stage.id] = _Stage(stage, feeding)
         # Start only the tasks that are certain to have work; `_grow` adds more as splits are discovered.
         tasks = max(1, min(feeding.known_splits(), stage.tasks)) if feeding.may_grow else stage.tasks
         feeding.start()
         workers = self._launcher.worker_count
-        self._events.record(StageStarted(id, tasks, planned_tasks, stage.decisions, workers, inputs))
+        self._events.record(
+            StageStarted(
+                id,
+                tasks,
+                planned_tasks,
+                stage.decisions,
+                workers,
+                inputs,
+                pruned_files=stage.pruned_files,
+            )
+        )
         if feeding:
             progress = feeding.report_progress(lambda counts: self._progress(id, counts))
             running.background = [
                 self._spawn(work) for work in (feeding.watch(), self._grow(stage), progress)
             ]
-        spec = StageSpec(stage.id, tasks, stage.output, is_repeatable(stage), layout, inputs)
+        repeatable = is_repeatable(stage)
+        resumable = stage.output is None and repeatable and self._resumes_result
+        if resumable:
+            self._launcher.resume_rows()
+        spec = StageSpec(
+            stage.id,
+            tasks,
+            stage.output,
+            repeatable,
+            layout,
+            inputs,
+            resumable=resumable,
+        )
         self._perform(self._schedule.begin(spec))
 
     async def _grow(self, stage: Stage) -> None:
@@ -236,6 +286,12 @@ class Driver:
         outputs = [done for done in completed.outputs if done is not None]
         size_bytes = sum(done.size_bytes for done in outputs)
         self._events.record(StageFinished(id, sum(done.rows for done in outputs), size_bytes, stage.seconds))
+        if (
+            self._checkpoint is not None
+            and (key := self._keys.get(number))
+            and number not in self._taken_over
+        ):
+            self._keeping.append(self._spawn(self._keep(key, stage.stage, id, outputs, self._checkpoint)))
         if stage.stage.output is None:
             rows_by_attempt = zip(completed.launched, completed.outputs, strict=True)
             self._launcher.commit_rows({id: done.rows for id, done in rows_by_attempt if id and done})
@@ -246,6 +302,15 @@ class Driver:
         self._finished[number] = _measure_output(stage.stage, completed)
         self._adapt()
         self._changed.set()
+
+    async def _keep(
+        self, key: str, stage: Stage, id: StageId, outputs: Sequence[TaskDone], checkpoint: Checkpoint
+    ) -> None:
+        """Keep the output of a complete stage for later runs, unless its files have changed while they were read."""
+        layout = self._plan.layouts[stage.id]
+        inputs = {node.stage: self._keys.get(node.stage) for node in stage.inputs}
+        if await checkpoint.key_of(stage, layout, inputs) == key:
+            await checkpoint.keep(key, id, outputs)
 
     async def _stop_feeding(self, id: StageId, feeding: Feeding) -> None:
         await feeding.stop()
@@ -317,7 +382,7 @@ class Driver:
             if condition():
                 return
             if not self._tasks:
-                # Only tasks change anything, so this would never end. It is a defect, and better told than waited for.
+                # Only tasks change anything, so this would never end. Fail instead of hanging: it is a defect.
                 raise EngineError(f"query {self._query} is stuck: nothing runs, and nothing else can start.")
             self._changed.clear()
             await self._changed.wait()

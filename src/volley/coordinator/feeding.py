@@ -9,16 +9,18 @@ otherwise       the scan is fed: the task's plan has a `FeedInput`, and splits a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from volley.events import FeedStatus, SplitCounts
 from volley.plan.fed_scans import fed_scan, with_files
 from volley.plan.nodes import DataFile, FeedInput, FileScan, Node, SourceScan, with_children
+from volley.process.loop import Work, run_blocking
 from volley.rpc.messages import SplitBatch, SplitRequest
-from volley.splits.feed import Feed
-from volley.splits.readers import source_of
+from volley.splits.factory import source_of
+from volley.splits.feed import Feed, Share
+from volley.splits.file_feed import FileFeed
 from volley.stages.graph import Stage
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import assign_files, push_down, scans_of
@@ -27,16 +29,25 @@ from volley.transport.base import RunningTask
 # How often progress is reported. Events are kept, so there cannot be one per split.
 _REPORT_SECONDS = 1.0
 
+NO_FILES: Mapping[int, FileFeed] = {}
+
 
 class Feeding:
     """The feeds of one stage, and the plans of its tasks. Lives on one event loop."""
 
     def __init__(
-        self, stage: Stage, name: str, reads_alike: bool, equal_workers: bool, limits: PlannerLimits
+        self,
+        stage: Stage,
+        name: str,
+        reads_alike: bool,
+        equal_workers: bool,
+        limits: PlannerLimits,
+        files: Mapping[int, FileFeed] = NO_FILES,
     ) -> None:
         """`reads_alike`: what a task reads from other stages does not depend on the number of tasks.
-        `equal_workers`: all workers have the same number of cores.
+        `equal_workers`: all workers have the same number of cores. `files` are sent to tasks that ask for them.
         """
+        self._files = files
         self._feeds: list[Feed] = []
         self._dealt: dict[int, _Dealt] = {}
         self._equal_workers = equal_workers
@@ -73,6 +84,8 @@ class Feeding:
 
     def plan_of(self, task: int) -> Node:
         """The plan of one task, with its share of the dealt files."""
+        if not self._dealt:
+            return self._plan
 
         def assign_files(node: Node) -> Node:
             # The scan lives as long as the plan, so its id() is unique.
@@ -113,7 +126,7 @@ class Feeding:
 
     async def serve(self, running: RunningTask, worker: str, tasks: Callable[[], int]) -> None:
         """Answer the split requests of an attempt until it ends. Raises as soon as one answer fails."""
-        if not self._feeds:
+        if not self._feeds and not self._files:
             return
         answers: set[asyncio.Task[None]] = set()
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,13 +157,15 @@ class Feeding:
             await asyncio.gather(*everything, return_exceptions=True)
 
     async def _answer(self, running: RunningTask, request: SplitRequest, worker: str, tasks: int) -> None:
+        if file := self._files.get(request.feed):
+            pieces = await run_blocking(Work.FILES, file.take, request.after, request.credits)
+            await running.give(_batch(request, pieces))
+            return
         host = request.host or worker.rpartition(":")[0]
         feed = self._feeds[request.feed]
         feed.record_read(request.attempt.task.task, request.read)
         share = await feed.take(request.attempt.task.task, request.after, request.credits, host, tasks)
-        await running.give(
-            SplitBatch(request.attempt, request.feed, request.after, share.splits, share.after, share.over)
-        )
+        await running.give(_batch(request, share))
 
     async def report_progress(self, report: Callable[[SplitCounts], None]) -> None:
         """Report the split counts whenever they have changed, until cancelled."""
@@ -215,6 +230,10 @@ class _Dealt:
         return FeedStatus(
             self.name, found, 0, found - done, done, by_task, bytes_by_task, sum(bytes_by_task), final=True
         )
+
+
+def _batch(request: SplitRequest, share: Share) -> SplitBatch:
+    return SplitBatch(request.attempt, request.feed, request.after, share.splits, share.after, share.over)
 
 
 async def _gather(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -15,10 +15,10 @@ from volley.errors import TaskError, VolleyError
 from volley.events import EventLog, TaskFinished, TaskStarted
 from volley.ids import AttemptId
 from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
-from volley.transport.base import ReportsProgress, RunningTask, Transport
+from volley.transport.base import NoRoom, ReportsProgress, RunningTask, Transport
 
 _PROGRESS_SECONDS = 0.5
-# Progress takes at most one over this of the time.
+# Reading progress takes at most 1 / this of the time.
 _PROGRESS_SHARE = 20
 
 Serve = Callable[[RunningTask, str], Coroutine[Any, Any, None]]
@@ -66,43 +66,54 @@ class Launcher:
         try:
             ended = await self._run(task, avoid, serve, deliver)
         except BaseException:
-            self._drop_rows(task)
+            if task.output is None:
+                self._batches.drop(task.attempt)
             raise
-        if not isinstance(ended.outcome, TaskDone):
-            self._drop_rows(task)
+        if task.output is None and isinstance(ended.outcome, TaskDone):
+            self._batches.finish(task.attempt, ended.outcome.rows)
+        elif task.output is None:
+            self._batches.drop(task.attempt)
         return ended
+
+    def resume_rows(self) -> None:
+        """An attempt of the result that runs again continues where the lost one stood. Call it before the first."""
+        self._batches.resume()
 
     def commit_rows(self, rows: Mapping[AttemptId, int]) -> None:
         """The result is complete: it consists of the rows of these attempts, so many of each."""
         self._batches.commit(rows)
 
-    def _drop_rows(self, task: TaskSpec) -> None:
-        if task.output is None:
-            self._batches.drop(task.attempt)
-
     async def _run(
         self, task: TaskSpec, avoid: Set[str], serve: Serve, deliver: Callable[[], bool]
     ) -> AttemptResult:
-        attempt = task.attempt
-        worker = await self._placement.place(attempt, avoid)
-        try:
-            running = await self._transport.start(worker, task)
-            self._events.record(TaskStarted(attempt, worker))
-            serving = asyncio.create_task(serve(running, worker))
-            working = asyncio.create_task(self._outcome(task, running, deliver))
-            reporting = asyncio.create_task(self._report_progress(running))
+        while True:
+            worker = await self._placement.place(task.attempt, avoid)
             try:
-                await asyncio.wait({working, serving}, return_when=asyncio.FIRST_COMPLETED)
-                if not working.done():
-                    _raise_serving_error(attempt, serving)
-                outcome = await working
+                return await self._run_on(worker, task, serve, deliver)
+            except NoRoom:
+                continue
             finally:
-                for part in (working, serving, reporting):
-                    part.cancel()
-                await asyncio.gather(working, serving, reporting, return_exceptions=True)
-                await running.cancel()
+                self._placement.release(worker)
+
+    async def _run_on(
+        self, worker: str, task: TaskSpec, serve: Serve, deliver: Callable[[], bool]
+    ) -> AttemptResult:
+        attempt = task.attempt
+        running = await self._transport.start(worker, task)
+        self._events.record(TaskStarted(attempt, worker))
+        serving = asyncio.create_task(serve(running, worker))
+        working = asyncio.create_task(self._outcome(task, running, deliver))
+        reporting = asyncio.create_task(self._report_progress(running))
+        try:
+            await asyncio.wait({working, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                _raise_serving_error(attempt, serving)
+            outcome = await working
         finally:
-            self._placement.release(worker)
+            for part in (working, serving, reporting):
+                part.cancel()
+            await asyncio.gather(working, serving, reporting, return_exceptions=True)
+            await running.cancel()
         if isinstance(outcome, TaskDone):
             self._events.record(TaskFinished(attempt, outcome.metrics))
             worker = outcome.made_by or worker

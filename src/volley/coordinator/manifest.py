@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 
 from volley.errors import BlockMissing
 from volley.ids import AttemptId, StageId, TaskId
@@ -18,12 +18,14 @@ class Manifest:
     """The output of a stage at one moment. Readers read the blocks that it names and nothing else.
 
     `outputs` are the blocks of each task by partition, None for a task without output. Reading such a task is an error
-    unless it is in `unneeded`: the stage had enough rows without it.
+    unless it is in `unneeded`: the stage had enough rows without it. `winners` are the attempts that wrote them, each
+    with the worker that holds its blocks in `made_by`.
     """
 
     stage: StageId
     outputs: tuple[tuple[Block, ...] | None, ...]
     unneeded: frozenset[int] = frozenset()
+    winners: tuple[TaskDone, ...] = ()
 
     def take(self, reads: Iterable[Read]) -> tuple[Block, ...]:
         """The blocks for these reads, in order. Raises BlockMissing if one of them has no output."""
@@ -106,6 +108,12 @@ class Election:
     def size_bytes(self) -> int:
         return sum(winner.size_bytes for winner in self._winners if winner is not None)
 
-    def manifest(self) -> Manifest:
+    def manifest(self, holder_of: Callable[[AttemptId], str | None] = lambda attempt: None) -> Manifest:
+        """The output as it is now. `holder_of` tells who holds what an attempt wrote, if the attempt does not."""
         outputs = tuple(None if winner is None else winner.blocks for winner in self._winners)
-        return Manifest(self._stage, outputs, self._unneeded)
+        winners = (
+            replace(winner, made_by=winner.made_by or holder_of(winner.attempt) or "")
+            for winner in self._winners
+            if winner is not None
+        )
+        return Manifest(self._stage, outputs, self._unneeded, tuple(winners))

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from volley.cancellation import CancellationToken
+from volley.coordinator.checkpoint import Checkpoint
 from volley.events import EventLog
 from volley.ids import QueryId, StageId
 from volley.rpc.messages import TaskDone
+from volley.splits.file_feed import FileFeed
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
-from volley.storage.settings import S3Settings
+from volley.storage.settings import StoreSettings
 
 RESULT_BUFFER_BYTES = 64 * 2**20
 NO_INPUTS: Mapping[int, Sequence[TaskDone]] = {}
@@ -29,7 +31,10 @@ class RunOptions:
     stores of a task that is sent now; it may block, and is called for each task. `sorts_joins`: a join that does not
     fit into memory is sorted instead; otherwise the query fails with `OperatorMemoryExhausted`. `holds_result`: the
     client uses no row before it has all of them, so a task of the result stage whose worker is lost runs again, and its
-    rows replace those that came before.
+    rows replace those that came before. `resumes_result`: such a task continues after the rows that the client has, if
+    it gives the same rows again. `keeps_result`: a materialized result stays beyond the deadline, until it is closed.
+    `files` are those of the driver that plans name, by the numbers of their feeds. `checkpoint` is where finished
+    stages are taken over from, and kept.
     """
 
     timeout_seconds: float
@@ -46,4 +51,8 @@ class RunOptions:
     settings: tuple[tuple[str, str], ...] = ()
     sorts_joins: bool = True
     holds_result: bool = False
-    stores: Callable[[], tuple[S3Settings, ...]] | None = None
+    keeps_result: bool = False
+    resumes_result: bool = False
+    checkpoint: Checkpoint | None = None
+    stores: Callable[[], tuple[StoreSettings, ...]] | None = None
+    files: Mapping[int, FileFeed] = field(default_factory=dict)

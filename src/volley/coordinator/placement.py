@@ -82,7 +82,7 @@ class Placement:
         # at another worker, or the first worker would get all single-task stages.
         first = crc32(attempt.task.stage.query.value.encode())
         home = number == (first + attempt.task.task) % max(1, len(self._transport.workers()))
-        # A stage may have fewer tasks than there are workers now: one that joined would never be anybody's home.
+        # A stage may have fewer tasks than there are workers now: a worker that joined would never be preferred.
         fewest = min((self._placed[name] for name in self._names - self._joined), default=0)
         is_due = worker.name in self._joined and self._placed[worker.name] <= fewest
         return worker.name in avoid, self._running[worker.name], not is_due, not home

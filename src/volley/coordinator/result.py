@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,11 +18,12 @@ import pyarrow as pa
 from volley.byte_semaphore import ByteSemaphore
 from volley.cancellation import CancellationToken
 from volley.coordinator.manifest import Manifest
-from volley.errors import DeadlineExceeded, EngineError, QueryError
+from volley.coordinator.result_rows import PassedRows, ResultRows, ResumedRows
+from volley.errors import DeadlineExceeded, QueryError
 from volley.events import Event, EventLog
 from volley.ids import AttemptId, QueryId
-from volley.loop import LoopThread
 from volley.plan.expressions import Attribute
+from volley.process.loop import LoopThread
 from volley.stages.graph import result_schema
 
 # How long after its deadline a query may take to stop before the client gives up on it.
@@ -41,28 +42,37 @@ class _Dropped:
 
 
 @dataclass(frozen=True)
+class _Finished:
+    attempt: AttemptId
+    rows: int
+
+
+@dataclass(frozen=True)
 class _Committed:
     rows: Mapping[AttemptId, int]
+
+
+@dataclass(frozen=True)
+class _Resumable:
+    pass
+
+
+_Progress = _Rows | _Dropped | _Finished | _Committed | _Resumable
 
 
 class ResultQueue:
     """Batches on their way from the event loop to the client's thread, bounded in bytes.
 
-    With `holds`, the client's thread keeps the rows of every attempt apart until `commit` says which attempts count:
-    an attempt may then fail after it has sent rows. Otherwise rows are passed on as they come.
-
-    A client that materializes the result gets a manifest instead.
+    `rows` decides in the client's thread which of them count. A client that materializes the result gets a manifest
+    instead.
     """
 
-    def __init__(self, loop: LoopThread, limit_bytes: int, *, holds: bool = False) -> None:
-        self.holds = holds
+    def __init__(self, loop: LoopThread, limit_bytes: int, rows: ResultRows | None = None) -> None:
         self._loop = loop
         self._gate = ByteSemaphore(limit_bytes)
-        self._items: queue.SimpleQueue[_Rows | _Dropped | _Committed | Manifest | QueryError | None] = (
-            queue.SimpleQueue()
-        )
+        self._items: queue.SimpleQueue[_Progress | Manifest | QueryError | None] = queue.SimpleQueue()
         # Only the client's thread uses these.
-        self._held: dict[AttemptId, list[pa.RecordBatch]] = {}
+        self._rows = rows or PassedRows()
         self._counted: deque[pa.RecordBatch] = deque()
 
     async def put(self, attempt: AttemptId, batch: pa.RecordBatch, admit: Callable[[], bool]) -> None:
@@ -78,14 +88,20 @@ class ResultQueue:
             self._gate.leave(batch.nbytes)
 
     def drop(self, attempt: AttemptId) -> None:
-        """The rows of this attempt do not count. Only rows that are held can be dropped."""
-        if self.holds:
-            self._items.put(_Dropped(attempt))
+        """This attempt sends no more rows: it failed, or was cancelled."""
+        self._items.put(_Dropped(attempt))
+
+    def finish(self, attempt: AttemptId, rows: int) -> None:
+        """This attempt ended well, and has sent so many rows."""
+        self._items.put(_Finished(attempt, rows))
 
     def commit(self, rows: Mapping[AttemptId, int]) -> None:
-        """Let go the rows that are held of these attempts, in this order. Each must have sent that many rows."""
-        if self.holds:
-            self._items.put(_Committed(rows))
+        """The result consists of the rows of these attempts, so many of each."""
+        self._items.put(_Committed(rows))
+
+    def resume(self) -> None:
+        """From now on, an attempt that runs again continues where the lost one stood. No row was sent yet."""
+        self._items.put(_Resumable())
 
     def put_manifest(self, manifest: Manifest) -> None:
         """Queue the location of a materialized result."""
@@ -99,30 +115,34 @@ class ResultQueue:
         """The next batch, the manifest, an error, or None at the end. Raises queue.Empty after the timeout."""
         deadline = time.monotonic() + timeout_seconds
         while not self._counted:
-            match item := self._items.get(timeout=max(0.0, deadline - time.monotonic())):
-                case _Rows(attempt, batch):
-                    self._loop.call(self._gate.leave, batch.nbytes)
-                    if not self.holds:
-                        return batch
-                    self._held.setdefault(attempt, []).append(batch)
-                case _Dropped(attempt):
-                    self._held.pop(attempt, None)
-                case _Committed(rows):
-                    if (error := self._count(rows)) is not None:
-                        return error
-                case _:
-                    return item
+            item = self._items.get(timeout=max(0.0, deadline - time.monotonic()))
+            if isinstance(item, _Rows):
+                self._loop.call(self._gate.leave, item.batch.nbytes)
+            if item is None or isinstance(item, Manifest | QueryError):
+                return item
+            try:
+                self._counted.extend(self._count(item))
+            except QueryError as error:
+                return error
         return self._counted.popleft()
 
-    def _count(self, rows: Mapping[AttemptId, int]) -> QueryError | None:
-        for attempt, expected in rows.items():
-            batches = self._held.pop(attempt, [])
-            arrived = sum(batch.num_rows for batch in batches)
-            if arrived != expected:
-                return EngineError(f"{attempt}: {arrived} of its {expected} rows arrived.")
-            self._counted.extend(batches)
-        self._held.clear()
-        return None
+    def close(self) -> None:
+        """Release what is kept of the rows; nobody gets more. For the client's thread, like `get`. Idempotent."""
+        self._rows.close()
+
+    def _count(self, item: _Progress) -> Sequence[pa.RecordBatch]:
+        match item:
+            case _Rows(attempt, batch):
+                return self._rows.add(attempt, batch)
+            case _Finished(attempt, sent):
+                return self._rows.finish(attempt, sent)
+            case _Committed(rows):
+                return self._rows.commit(rows)
+            case _Dropped(attempt):
+                self._rows.drop(attempt)
+            case _Resumable():
+                self._rows = ResumedRows()
+        return ()
 
 
 class ResultStream(Iterator[pa.RecordBatch]):
@@ -152,6 +172,7 @@ class ResultStream(Iterator[pa.RecordBatch]):
         self._events = events
         self._over = False
         weakref.finalize(self, token.finish)
+        weakref.finalize(self, batches.close)
 
     def __next__(self) -> pa.RecordBatch:
         if self._over:
@@ -161,6 +182,7 @@ class ResultStream(Iterator[pa.RecordBatch]):
         except queue.Empty:
             self._token.cancel("its deadline passed")
             self._over = True
+            self._batches.close()
             raise DeadlineExceeded(f"query {self.query} did not stop at its deadline.") from None
         except BaseException:
             self._token.cancel("interrupted")
@@ -180,6 +202,7 @@ class ResultStream(Iterator[pa.RecordBatch]):
     def close(self) -> None:
         """End the query and wait until it has released everything. Idempotent."""
         self._over = True
+        self._batches.close()
         self._token.finish()
         if threading.current_thread().name != "volley-loop":
             wait_until_stopped(self._run, self.query)

@@ -20,10 +20,11 @@ from volley.coordinator.launch import Launcher
 from volley.coordinator.materialized_result import MaterializedResult
 from volley.coordinator.options import NO_INPUTS, RunOptions
 from volley.coordinator.result import ResultQueue, ResultStream
+from volley.coordinator.result_rows import HeldRows, PassedRows
 from volley.errors import DeadlineExceeded, QueryError
 from volley.events import QueryFinished, QueryStarted
-from volley.loop import shared_loop
 from volley.plan.nodes import MaterializedInput
+from volley.process.loop import shared_loop
 from volley.stages.graph import StageGraph
 from volley.transport.base import Transport
 
@@ -51,7 +52,7 @@ def execute(graph: StageGraph, transport: Transport, options: RunOptions) -> Res
 def materialize(graph: StageGraph, transport: Transport, options: RunOptions) -> MaterializedResult:
     """Start a query whose result stays in the shuffle stores, as blocks for others to read.
 
-    Otherwise like `execute`. The deadline also covers the time until the result is closed.
+    Otherwise like `execute`. The deadline also covers the time until the result is closed, unless it is kept.
     """
     run = _Run(graph, transport, options)
     return MaterializedResult(
@@ -68,8 +69,12 @@ class _Run:
         self._events = options.events
         self._loop = shared_loop()
         self._is_materialized = False
+        self._started = time.monotonic()
+        self._timeout: asyncio.Timeout | None = None
         self.deadline = time.monotonic() + options.timeout_seconds
-        self.batches = ResultQueue(self._loop, options.result_buffer_bytes, holds=options.holds_result)
+        # A result that is resumed says so when its stage begins: only then is it known whether it can be.
+        rows = HeldRows() if options.holds_result else PassedRows()
+        self.batches = ResultQueue(self._loop, options.result_buffer_bytes, rows)
 
     def start(self) -> Future[None]:
         return self._loop.submit(self._run())
@@ -77,12 +82,11 @@ class _Run:
     async def _run(self) -> None:
         """Run the whole query. Never raises: errors reach the client through the result queue."""
         token, timeout_seconds = self._options.token, self._options.timeout_seconds
-        started = time.monotonic()
         error: QueryError | None = None
         stages = asyncio.create_task(self._run_stages())
         token.on_fire(lambda: self._loop.call(stages.cancel))
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(timeout_seconds) as self._timeout:
                 await stages
         except TimeoutError:
             error = DeadlineExceeded(
@@ -100,9 +104,13 @@ class _Run:
         finally:
             stages.cancel()
             await self._transport.release(self._query)
-            seconds = time.monotonic() - started
-            self._events.record(QueryFinished(self._query, seconds, error.code if error else None))
+            if not (self._is_materialized and self._options.keeps_result):
+                self._record_end(error)
             self.batches.end(error)
+
+    def _record_end(self, error: QueryError | None) -> None:
+        seconds = time.monotonic() - self._started
+        self._events.record(QueryFinished(self._query, seconds, error.code if error else None))
 
     async def _run_stages(self) -> None:
         graph, options = self._graph, self._options
@@ -115,6 +123,9 @@ class _Run:
             if graph.result.output is not None:
                 self.batches.put_manifest(await driver.complete_output(graph.result.id))
                 self._is_materialized = True
+                if options.keeps_result and self._timeout is not None:
+                    self._timeout.reschedule(None)
+                    self._record_end(None)
                 await asyncio.Event().wait()
         finally:
             await driver.close()

@@ -31,81 +31,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from volley.coordinator.actions import (
+    Action,
+    AttemptFailed,
+    Cancel,
+    Completed,
+    Failed,
+    Launch,
+    RolledBack,
+    StageSpec,
+)
 from volley.coordinator.attempts import Attempts, error_of
 from volley.coordinator.manifest import Election, Manifest
-from volley.errors import BlockMissing, QueryError, ResultInterrupted
+from volley.errors import BlockMissing, CheckpointLost, QueryError, ResultInterrupted
 from volley.ids import AttemptId, QueryId, StageId, TaskId
 from volley.rpc.messages import InputBlocks, TaskDone, TaskFailure
-from volley.stages.graph import Output
-from volley.stages.layout import Layout, Read
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Start an attempt. `inputs` is everything that it reads; workers in `avoid` already failed this task."""
-
-    attempt: AttemptId
-    inputs: tuple[InputBlocks, ...]
-    avoid: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """Stop an attempt: its output no longer counts."""
-
-    attempt: AttemptId
-
-
-@dataclass(frozen=True)
-class Completed:
-    """The whole output of a stage exists. Emitted once, even if parts are lost and recomputed later."""
-
-    stage: StageId
-    outputs: tuple[TaskDone | None, ...]
-    """By task; None for an unneeded one."""
-    launched: tuple[AttemptId | None, ...] = ()
-    """The attempts that were launched for these outputs, by task. The rows of no other attempt count."""
-
-
-@dataclass(frozen=True)
-class RolledBack:
-    """A stage restarts, in the epoch of `stage`."""
-
-    stage: StageId
-
-
-@dataclass(frozen=True)
-class AttemptFailed:
-    """`final`: the task is not retried."""
-
-    failure: TaskFailure
-    final: bool
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The query is over."""
-
-    error: QueryError
-
-
-Action = Launch | Cancel | Completed | RolledBack | AttemptFailed | Failed
-
-
-@dataclass(frozen=True)
-class StageSpec:
-    """What the schedule needs to know about a stage.
-
-    `inputs` are the numbers of the stages that it reads. `repeatable`: a task that reruns over the same input produces
-    the same rows in the same partitions.
-    """
-
-    number: int
-    tasks: int
-    output: Output | None
-    repeatable: bool
-    layout: Layout
-    inputs: tuple[int, ...] = ()
+from volley.stages.layout import Read
 
 
 class Schedule:
@@ -125,9 +66,13 @@ class Schedule:
         self._stages[spec.number] = _Stage(spec, StageId(self._query, spec.number), self._limit)
         return self._react()
 
-    def add(self, spec: StageSpec, outputs: Sequence[TaskDone]) -> list[Action]:
-        """Add a stage whose `outputs` were computed elsewhere. They cannot be recomputed here."""
+    def add(self, spec: StageSpec, outputs: Sequence[TaskDone], *, taken_over: bool = False) -> list[Action]:
+        """Add a stage whose `outputs` were computed elsewhere. They cannot be recomputed here.
+
+        `taken_over`: by an earlier run of the same query.
+        """
         stage = _Stage(spec, StageId(self._query, spec.number), self._limit, outputs)
+        stage.is_taken_over = taken_over
         self._stages[spec.number] = stage
         return self._react()
 
@@ -160,8 +105,9 @@ class Schedule:
             return self._react()
         attempt = stage.end(failure.attempt)
         task = failure.attempt.task.task
-        # Rows that the client has cannot be taken back, so a task that delivered some is not retried.
-        final = attempt.has_delivered or not stage.attempts[task].may_retry(failure)
+        # Rows that the client has cannot be taken back. A task that delivered some can only continue after them.
+        may_retry = stage.attempts[task].may_retry(failure)
+        final = (attempt.has_delivered and not stage.spec.resumable) or not may_retry
         self._actions.append(AttemptFailed(failure, final))
         if final and attempt.has_delivered and failure.failure.may_pass:
             return self._end(
@@ -220,7 +166,8 @@ class Schedule:
 
     def manifest(self, number: int) -> Manifest:
         """The current output of a stage."""
-        return self._stages[number].election.manifest()
+        stage = self._stages[number]
+        return stage.election.manifest(stage.maker)
 
     def has_all_outputs(self, number: int) -> bool:
         """Whether no output of a stage is missing."""
@@ -339,10 +286,15 @@ class Schedule:
         """Drop lost outputs, and roll back their readers if a rerun would produce different rows."""
         if not stage.election.winners & attempts:
             return
+        if stage.is_taken_over:
+            raise CheckpointLost(
+                f"{stage.id}: its output was taken over from a checkpoint and cannot be read any more.",
+                hint="Run the query again.",
+            )
         if stage.is_materialized:
             raise BlockMissing(
-                f"{stage.id}: rows computed by Spark were lost together with the worker that held them.",
-                hint="Only Spark can recompute them. Run the query again.",
+                f"{stage.id}: rows of Spark or of a cached frame were lost with the worker that held them.",
+                hint="Run the query again: they are computed anew.",
             )
         if stage.is_consumed and not stage.spec.repeatable:
             raise _interruption(stage.id, "and the old ones are in use")
@@ -383,6 +335,7 @@ class _Stage:
         self.number = spec.number
         self.tasks = spec.tasks
         self.is_materialized = outputs is not None
+        self.is_taken_over = False
         self.is_complete = False
         self.is_demanded = False
         self.is_consumed = False

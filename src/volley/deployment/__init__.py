@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where native tasks run: one module for each transport.
 
-The options of a session enter, workers behind a `Transport` leave, and the ways in which rows of Spark reach them and
-theirs reach Spark. Nothing outside this package may know which transport a session uses.
+The options of a session enter. Workers behind a `Transport` leave, with the paths by which rows move between them and
+Spark. Nothing outside this package may know which transport a session uses.
 """

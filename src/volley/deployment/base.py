@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a deployment: what the life of a query asks of the place where its native tasks run.
+"""The contract of a deployment: what a query needs from the place where its native tasks run.
 
 A deployment belongs to one query and costs nothing until something is opened. Connections, sidecars and stores that are
 worth keeping are shared by all queries of the process.
@@ -7,27 +7,29 @@ worth keeping are shared by all queries of the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
 from volley.bridge.ingestion import IngestTarget
-from volley.bridge.reading import Access
+from volley.bridge.spark_task_reader import Access
 from volley.config import Config
 from volley.errors import QueryError
 from volley.ids import QueryId
-from volley.loop import shared_loop
+from volley.jvm.java import NOT_PERMITTED, describe_versions
 from volley.membership import current_addresses
-from volley.own_token import token_file_for
+from volley.process.loop import shared_loop
+from volley.rpc.messages import WorkerInfo
 from volley.security import Credentials, Security
 from volley.shuffle.base import SharedStore
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.factory import driver_store
 from volley.transport.base import Transport
+from volley.user_token import token_file_for
 
-# A call to every worker and to the shared store, some of whose servers may be gone.
+# Enough for a call to every worker and shuffle server, some of which may be lost.
 _BEGIN_SECONDS = 60.0
-# A shared store keeps what was computed when all workers are gone, so waiting for new ones is worth while.
+# A shared store keeps its data when all workers are lost, so waiting for new ones is worthwhile.
 _ABSENCE_SECONDS = 60.0
 
 
@@ -36,7 +38,7 @@ class Deployment(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether workers are other processes, so that plans may only name what every process can make."""
+        """Whether workers are other processes, so that plans must not refer to objects of this one."""
 
     @property
     def takes_frames(self) -> bool:
@@ -45,6 +47,10 @@ class Deployment(Protocol):
     @property
     def runs_python(self) -> bool:
         """Whether the workers run Python functions."""
+
+    def find_jvm_problem(self, versions: str) -> str:
+        """Why workers in other processes cannot evaluate expressions of a driver with these versions of Spark and Java
+        (`volley.jvm.java`); empty if all of them can."""
 
     @property
     def serves_spark(self) -> bool:
@@ -55,10 +61,13 @@ class Deployment(Protocol):
         """How long a query waits for a worker when none is left."""
 
     def planned_workers(self) -> int:
-        """How many workers the options promise; who is there is known when a query runs."""
+        """How many workers the options name. How many there are is known when a query runs."""
 
     def open(self) -> Transport:
-        """The way to the workers, for one run. Raises NoWorkers when none answers and ConfigError for bad options."""
+        """Open a transport to the workers, for one run.
+
+        Raises NoWorkers if none answers, and ConfigError for bad options.
+        """
 
     def open_for_spark(self, resources: ExitStack) -> tuple[Transport, Access]:
         """The same for a run whose output Spark's tasks read, and how they do so. `resources` owns what serves it."""
@@ -68,7 +77,7 @@ class Deployment(Protocol):
 
 
 def open_ingest(transport: Transport) -> IngestTarget:
-    """Let the workers take rows of Spark's tasks, under a query id of their own."""
+    """Let the workers accept rows of Spark's tasks, under a separate query id."""
     query = QueryId.new()
     loop = shared_loop()
     endpoint = loop.submit(transport.open_ingest(query)).result(_BEGIN_SECONDS)
@@ -97,6 +106,27 @@ def runs_python(config: Config, open_transport: Callable[[], Transport]) -> bool
     except QueryError:
         return False
     return bool(found) and all(worker.runs_python for worker in found)
+
+
+def find_jvm_problem(versions: str, open_transport: Callable[[], Transport]) -> str:
+    """Why not all workers that are up can evaluate expressions of a driver with these versions; empty if they can."""
+    try:
+        found = open_transport().workers()
+    except QueryError as error:
+        return error.message
+    return describe_jvm_problem(versions, found)
+
+
+def describe_jvm_problem(versions: str, workers: Sequence[WorkerInfo]) -> str:
+    for worker in workers:
+        if worker.jvm and worker.jvm != versions:
+            return (
+                f"worker {worker.name} has {describe_versions(worker.jvm)}, the driver has "
+                f"{describe_versions(versions)}: install the same"
+            )
+        if not worker.jvm:
+            return f"worker {worker.name}: {worker.no_jvm or NOT_PERMITTED.problem}"
+    return "" if workers else "no worker answers"
 
 
 def read_security(config: Config) -> Security:

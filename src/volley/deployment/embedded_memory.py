@@ -7,18 +7,18 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from volley.allocator import resident_bytes
 from volley.config import Config
 from volley.lower.memory import OperatorMemory
-from volley.machine import query_memory_bytes
-from volley.runtime import Phase, Shared
+from volley.process.allocator import resident_bytes
+from volley.process.machine import query_memory_bytes
+from volley.process.runtime import Phase, Shared
 from volley.shuffle.budget import MemoryBudget
 from volley.worker.memory_guard import MemoryGuard
 from volley.worker.scratch import Scratch
 
 # One worker exchanges rows only for subqueries, and where a query is divided because it does not fit: then on disk.
 _SINGLE_WORKER_FRACTION = 0.05
-# The rest is for what no pool counts: decoded pages, batches between operators, results on their way.
+# The rest is for what no pool counts: decoded pages, batches between operators, buffered results.
 _POOLED_FRACTION = 0.75
 
 

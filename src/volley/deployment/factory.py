@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which deployment the options of a session ask for. Only this package reads `spark.volley.transport`.
+"""Chooses the deployment of a session from its options. Only this package reads `spark.volley.transport`.
 
 A deployment is imported when it is chosen: a session that runs in its own process loads neither Flight nor daemons.
 """

@@ -6,11 +6,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from volley.bridge.ingestion import IngestTarget
-from volley.bridge.reading import Access
+from volley.bridge.spark_task_reader import Access
 from volley.config import Config
 from volley.deployment.base import (
     absence_seconds,
     credentials_of,
+    find_jvm_problem,
     open_ingest,
     read_security,
     runs_python,
@@ -21,7 +22,7 @@ from volley.membership import current_addresses
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.session_options import options_to_send
 from volley.transport.base import Transport
-from volley.transport.flight import FlightTransport, shared_fleet
+from volley.transport.flight import FlightTransport, lease_fleet
 
 
 class FlightDeployment:
@@ -38,9 +39,12 @@ class FlightDeployment:
     def runs_python(self) -> bool:
         return runs_python(self._config, self.open)
 
+    def find_jvm_problem(self, versions: str) -> str:
+        return find_jvm_problem(versions, self.open)
+
     @property
     def absence_seconds(self) -> float:
-        # A worker that was cut off comes back with its data; so does, without it, one that is restarted.
+        # A worker that was cut off returns with its data, and a restarted one without it.
         return max(absence_seconds(self._config), self._config.worker_timeout_seconds)
 
     def planned_workers(self) -> int:
@@ -54,7 +58,7 @@ class FlightDeployment:
                 hint="Start some with `volley cluster`.",
             )
         shared = shared_store(config)
-        fleet = shared_fleet(config.workers, read_security(config), config.worker_timeout_seconds)
+        fleet = lease_fleet(config.workers, read_security(config), config.worker_timeout_seconds)
         return FlightTransport(
             fleet,
             shared=shared,

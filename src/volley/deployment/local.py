@@ -9,11 +9,11 @@ from functools import partial
 
 from pyspark import SparkContext
 
-from volley.bridge.reading import Access
+from volley.bridge.spark_task_reader import Access
 from volley.config import Config
 from volley.deployment.base import absence_seconds, credentials_of, shared_store, tls_files
 from volley.deployment.embedded_memory import EmbeddedMemory
-from volley.machine import available_cores
+from volley.process.machine import available_cores
 from volley.security import Credentials, flight_installed, is_loopback
 from volley.shuffle.base import ShuffleStore
 from volley.shuffle.config import ShuffleConfig
@@ -36,6 +36,9 @@ class LocalDeployment:
     @property
     def runs_python(self) -> bool:
         return self._config.python_functions
+
+    def find_jvm_problem(self, versions: str) -> str:
+        return ""
 
     @property
     def serves_spark(self) -> bool:
@@ -62,10 +65,10 @@ class LocalDeployment:
         if not self._serves_itself:
             return self._transport(None), access
         # Spark's tasks are other processes. Nothing else in this mode needs a server, or Flight.
-        from volley.bridge.served import Served
+        from volley.bridge.block_server import DriverBlockServer
         from volley.shuffle.factory import serving_store
 
-        served = Served(
+        served = DriverBlockServer(
             *driver_hosts(self._context),
             access.credentials.read(),
             self._config.executor_insecure,

@@ -24,6 +24,7 @@ _CONNECTED = _Scope(
     lambda config: config.transport not in ("local", "spark"), "spark.volley.transport=flight"
 )
 _SERVICE = _Scope(lambda config: config.shuffle_store == "service", "spark.volley.shuffle.store=service")
+_KEPT = _Scope(lambda config: config.shuffle_store != "memory", "stores outside of the workers")
 _SENT = _Scope(
     lambda config: config.transport != "local" or config.shuffle_store != "memory",
     "workers in other processes and stores outside of this one (here only to native rows that Spark's tasks read)",
@@ -48,6 +49,8 @@ _SCOPES = {
     "executor.memory": _SPARK,
     "shuffle.service": _SERVICE,
     "shuffle.replicas": _SERVICE,
+    "shuffle.checkpoint": _KEPT,
+    "shuffle.checkpointSeconds": _KEPT,
     "shuffle.port": _PORT,
     "shuffle.memoryFraction": _MEMORY,
     "shuffle.spillThreshold": _SPILLED,

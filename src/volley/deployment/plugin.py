@@ -6,11 +6,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from volley.bridge.ingestion import IngestTarget
-from volley.bridge.reading import Access
+from volley.bridge.spark_task_reader import Access
 from volley.config import Config
 from volley.deployment.base import (
     absence_seconds,
     credentials_of,
+    find_jvm_problem,
     open_ingest,
     read_security,
     runs_python,
@@ -25,7 +26,7 @@ from volley.transport.base import Transport, TransportContext, TransportFactory
 
 
 class PluginDeployment:
-    """What the plug-in that `spark.volley.transport` names connects to. ConfigError if it cannot be loaded."""
+    """The workers of the plug-in that `spark.volley.transport` names. ConfigError if it cannot be loaded."""
 
     is_remote = True
     takes_frames = False
@@ -37,6 +38,9 @@ class PluginDeployment:
     @property
     def runs_python(self) -> bool:
         return runs_python(self._config, self.open)
+
+    def find_jvm_problem(self, versions: str) -> str:
+        return find_jvm_problem(versions, self.open)
 
     @property
     def serves_spark(self) -> bool:

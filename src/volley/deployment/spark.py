@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pyspark.sql import SparkSession
 
 from volley.bridge.ingestion import IngestTarget
-from volley.bridge.reading import Access
+from volley.bridge.spark_task_reader import Access
 from volley.config import Config
 from volley.deployment.base import absence_seconds, open_ingest, shared_store
 from volley.shuffle.config import ShuffleConfig
@@ -30,6 +30,10 @@ class SparkDeployment:
     @property
     def runs_python(self) -> bool:
         return self._config.python_functions
+
+    def find_jvm_problem(self, versions: str) -> str:
+        # A sidecar has the Java and the jars of its executor, which runs tasks of this driver anyway.
+        return ""
 
     @property
     def absence_seconds(self) -> float:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats.base import ReadRequest
-from volley.formats.opening import open_source
+from volley.formats.file_source import open_source
+from volley.plan.file_scans import print_path
 from volley.plan.nodes import DataFile
 from volley.plan.read_rules import MAX_LENGTH
 from volley.plan.types import to_arrow
@@ -29,7 +30,7 @@ class BinaryFile:
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         file = request.file
-        path = file.path if file.store else f"file:{file.path}"
+        path = print_path(file.path) if file.store else f"file:{file.path}"
         values = {"path": path, "modificationtime": 1000 * file.modified_ms}
         arrays = []
         for column in request.columns:

@@ -153,6 +153,7 @@ class _Parser:
 
     def _cut(self, data: bytes) -> pa.Table:
         """The requested columns as text, NULL where Spark's parser gives none."""
+        lines.refuse_mark(data)
         dialect = self.dialect
         quoted = bool(dialect.quote) and dialect.quote.encode() in data
         if quoted:
@@ -232,7 +233,6 @@ def _check_quotes(data: bytes, dialect: Dialect) -> None:
     opening, closing = quotes[0::2], quotes[1::2]
     if len(opening) > len(closing):
         raise DataError("a CSV file has a quote that is never closed.")
-    ends = np.flatnonzero(characters == _LF)
     before = np.where(opening > 0, characters[opening - 1], _LF)
     after = np.where(closing + 1 < len(data), characters[np.minimum(closing + 1, len(data) - 1)], _LF)
     starts_field = (before == separator) | (before == _LF)
@@ -241,13 +241,15 @@ def _check_quotes(data: bytes, dialect: Dialect) -> None:
         # A doubled quote closes the field and opens it again.
         starts_field |= before == quote
         ends_field |= after == quote
-    else:
-        escapes = np.flatnonzero(characters == ord(dialect.escape))
-        if (np.searchsorted(quotes, escapes) % 2).any():
-            raise DataError("a CSV file has an escape character inside of quotes.")
-    one_line = np.searchsorted(ends, opening) == np.searchsorted(ends, closing)
-    if not (starts_field & ends_field & one_line).all():
+    elif dialect.escape.encode() in data and _any_inside(ord(dialect.escape), characters, quotes):
+        raise DataError("a CSV file has an escape character inside of quotes.")
+    if not (starts_field & ends_field).all() or _any_inside(_LF, characters, quotes):
         raise DataError("a CSV file has a quote inside of a field, or a line end inside of quotes.")
+
+
+def _any_inside(character: int, characters: np.ndarray, quotes: np.ndarray) -> bool:
+    """Whether the character occurs after an odd number of quotes."""
+    return bool((np.searchsorted(quotes, np.flatnonzero(characters == character)) % 2).any())
 
 
 def _width(data: bytes, dialect: Dialect) -> int:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from volley.batches import batch_by_position
@@ -23,12 +25,20 @@ from volley.formats.text_values import convert_text
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.read_rules import CORRUPT_RECORD
-from volley.plan.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, DecimalType, to_arrow
+from volley.plan.types import DATE, DOUBLE, TIMESTAMP, TIMESTAMP_NTZ, DecimalType, contains_any, to_arrow
 
+# A whole number for Jackson, which gives 0.0; Arrow gives -0.0.
+_NEGATIVE_ZERO = re.compile(rb"[:\[,]\s*-0\s*[,\]}]")
 # Jackson accepts other spellings of these numbers than Arrow does.
 _NOT_FINITE = re.compile(rb"[:\[,]\s*-?(?:NaN|Inf)")
 # A value after the object: Arrow would take it for a row, and crashes at a `null`. Text may look like this, too.
 _TRAILING = re.compile(rb"\}[ \t\r]*[^ \t\r\n,\]}\"]")
+# What may follow an object with no blank between.
+_AFTER_OBJECT = np.isin(np.arange(256), list(b'\n,]}"'))
+# Whatever stands in a number as 0, except for the E of exponents.
+_SHAPES = bytes(
+    ord("0") if code in b"0123456789.+" else ord("e") if code in b"eE" else ord(" ") for code in range(256)
+)
 _LF, _CR, _OPEN, _CLOSE = 10, 13, ord("{"), ord("}")
 # Jackson refuses numbers of 1000 digits, names of 50,000 characters and deep nesting.
 _LONG_LINE = 1_000
@@ -37,6 +47,7 @@ _LONG_NUMBER = re.compile(rb"[0-9.eE+-]{1000}")
 _DEEPEST = 100
 _TEXTS = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
 """Types that a JSON string holds."""
+_DOUBLES = frozenset({DOUBLE})
 
 
 class Json:
@@ -58,17 +69,20 @@ class Json:
             TIMESTAMP_NTZ: options.get("timestampntzformat"),
         }
         columns = [column for column in request.columns if column.name != corrupt]
-        decimals = _unsafe_decimals(columns)
+        digits = _safe_digits(columns)
+        doubles = any(contains_any(column.type, _DOUBLES) for column in columns)
         for block in lines.read_blocks(
             request.file, request.part, request.parts, cr_ends_lines="linesep" not in options
         ):
             rows = _check_lines(block)
             if not rows:
                 continue
-            if decimals and decimals.search(block):
+            if digits is not None and has_long_numbers(block, digits):
                 raise DataError(
                     f"{request.file.path} has numbers with more digits than Arrow's decimals take."
                 )
+            if doubles and b"-0" in block and _NEGATIVE_ZERO.search(block):
+                raise DataError(f"{request.file.path} has a negative zero without a point.")
             table = _parse(block, columns)
             if table.num_rows != rows:
                 raise DataError(f"{request.file.path} has lines that are not one object each.")
@@ -80,17 +94,46 @@ class Json:
                 else pa.nulls(rows, to_arrow(column.type))
                 for column in request.columns
             ]
+            for column, values in zip(request.columns, arrays, strict=True):
+                if isinstance(column.type, DecimalType):
+                    _check_precision(values, column.type)
             yield batch_by_position(arrays, rows)
 
 
-def _unsafe_decimals(columns: list[Attribute]) -> re.Pattern[bytes] | None:
-    """Numbers for which Arrow's conversion to a requested decimal may overflow silently; None if there are none."""
+def _safe_digits(columns: list[Attribute]) -> int | None:
+    """The digits with which a number surely fits all requested decimals; None if there are none."""
     scales = [column.type.scale for column in columns if isinstance(column.type, DecimalType)]
-    if not scales:
-        return None
     # With so many digits, an exponent of one digit and this scale, a number is less than 10 ** 38.
-    digits = max(0, min(19, 29 - max(scales)))
-    return re.compile(rb"[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}" % (digits + 1))
+    return max(0, min(19, 29 - max(scales))) if scales else None
+
+
+def _check_precision(values: pa.Array, data_type: DecimalType) -> None:
+    """Raise DataError for a value with too many digits: Arrow's parser does not look at the precision."""
+    bounds = pc.min_max(values)
+    limit = Decimal(10) ** (data_type.precision - data_type.scale)
+    if any(
+        bound is not None and abs(bound) >= limit for bound in (bounds["min"].as_py(), bounds["max"].as_py())
+    ):
+        raise DataError(f"a number has too many digits for {data_type}.")
+
+
+def has_long_numbers(block: bytes, digits: int) -> bool:
+    """Whether a number may have more digits than `digits` or an exponent of two: Arrow might overflow silently."""
+    # Expressions are slow, and text seldom looks like this.
+    shapes = block.translate(_SHAPES)
+    if b"0" * (digits + 1) not in shapes and b"0e00" not in shapes:
+        return False
+    return re.search(rb"[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}" % (digits + 1), block) is not None
+
+
+def has_doubtful_values(block: bytes, characters: np.ndarray) -> bool:
+    """Whether there may be numbers that are not finite, or a value after an object."""
+    if (b"NaN" in block or b"Inf" in block) and _NOT_FINITE.search(block):
+        return True
+    after = np.flatnonzero(characters == _CLOSE) + 1
+    if len(after) and after[-1] == len(block):
+        after = after[:-1]
+    return not _AFTER_OBJECT[characters[after]].all() and _TRAILING.search(block) is not None
 
 
 def _parse(block: bytes, columns: list[Attribute]) -> pa.Table:
@@ -122,9 +165,9 @@ def _check_lines(block: bytes) -> int:
             block.decode()
         except UnicodeDecodeError as error:
             raise DataError(f"a line is not valid UTF-8: {error}") from error
-    if _NOT_FINITE.search(block) or _TRAILING.search(block):
-        raise DataError("a line has values that only Spark's parser can tell.")
     characters = np.frombuffer(block, np.uint8)
+    if has_doubtful_values(block, characters):
+        raise DataError("a line has values that only Spark's parser can tell.")
     ends = np.flatnonzero(characters == _LF)
     if not block.endswith(b"\n"):
         ends = np.append(ends, len(block))

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from volley.errors import DataError
-from volley.formats.opening import ConfirmedStream, check_size, open_source
+from volley.formats.file_source import ConfirmedStream, check_size, open_source
 from volley.plan.nodes import DataFile
 from volley.spark_versions.registry import current
 
@@ -138,6 +138,12 @@ def _refuse_doubtful(file: DataFile, data: bytes, cr_ends_lines: bool) -> None:
         raise DataError(f"{file.path} has a NUL character.")
     if b"\r" in data and (not cr_ends_lines or data.count(b"\r") != data.count(b"\r\n")):
         raise DataError(f"{file.path} has a carriage return inside of a line.")
+
+
+def refuse_mark(data: bytes) -> None:
+    """Raise DataError if the text begins with a byte order mark: Arrow would drop it, wherever in a file that is."""
+    if data.startswith(_BOM):
+        raise DataError("a line begins with a byte order mark.")
 
 
 def count_filled(data: bytes) -> int:

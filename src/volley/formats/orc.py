@@ -12,7 +12,7 @@ import pyarrow.orc as arrow_orc
 from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats.base import ReadRequest
-from volley.formats.opening import Source, open_source
+from volley.formats.file_source import Source, open_source
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.types import DATE, to_arrow

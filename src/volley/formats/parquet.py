@@ -210,9 +210,10 @@ def _column_bytes(metadata: pq.FileMetaData) -> dict[str, int]:
 
 _READABLE: dict[DataType, frozenset[pa.DataType]] = {
     BYTE: frozenset({pa.int8()}),
-    SHORT: frozenset({pa.int8(), pa.int16()}),
-    INTEGER: frozenset({pa.int8(), pa.int16(), pa.int32()}),
-    LONG: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()}),
+    SHORT: frozenset({pa.int8(), pa.int16(), pa.uint8()}),
+    # Columns without a value have no type in Arrow, and are stored as INT32.
+    INTEGER: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.uint16(), pa.null()}),
+    LONG: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint32()}),
     FLOAT: frozenset({pa.float32()}),
     DOUBLE: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.float32(), pa.float64()}),
     STRING: frozenset({pa.string(), pa.large_string(), pa.string_view()}),
@@ -251,6 +252,8 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
             )
         case DecimalType(precision, scale) if pa.types.is_decimal(found):
             return bool(found.scale <= scale and found.precision - found.scale <= precision - scale)
+        case DecimalType(20, 0) if found == pa.uint64():
+            return True
         case DecimalType(precision, scale):
             return precision - scale >= _DIGITS.get(found, precision + 1)
         case _:

@@ -40,9 +40,15 @@ _FLIPPED = {
 def may_hold(group: pq.RowGroupMetaData, name: str, function: str, values: Sequence[Any]) -> bool:
     """Whether the comparison may be true for some row of the group and one of `values`."""
     bounds = _bounds(group, name)
-    if bounds is None or any(type(value) is not type(bounds[0]) for value in values):
+    return bounds is None or may_hold_between(*bounds, function, values)
+
+
+def may_hold_between(low: Any, high: Any, function: str, values: Sequence[Any]) -> bool:
+    """Whether the comparison may be true for some x with low <= x <= high and one of `values`."""
+    low, high = _to_plain(low), _to_plain(high)
+    if low is None or high is None or any(type(value) is not type(low) for value in values):
         return True
-    return any(_MAY[function](*bounds, value) for value in values)
+    return any(_MAY[function](low, high, value) for value in values)
 
 
 def holds(value: Any, function: str, values: Sequence[Any]) -> bool:
@@ -82,8 +88,7 @@ def _bounds(group: pq.RowGroupMetaData, name: str) -> tuple[Any, Any] | None:
             found = column.statistics
             if found is None or not found.has_min_max:
                 return None
-            low, high = _to_plain(found.min), _to_plain(found.max)
-            return None if low is None or high is None else (low, high)
+            return found.min, found.max
     return None
 
 

@@ -66,7 +66,7 @@ class ParquetRanges:
             groups = [
                 number
                 for number in range(file.metadata.num_row_groups)
-                if part.start <= _group_offset(file.metadata.row_group(number)) < part.end
+                if begins_in(file.metadata.row_group(number), part.start, part.end)
                 and keeps_group(file.metadata.row_group(number), file.schema_arrow)
             ]
             present = [name for name in columns if name in file.schema_arrow.names]
@@ -134,7 +134,10 @@ RANGE_READERS: dict[str, RangeReader] = {
 }
 
 
-def _group_offset(group: pq.RowGroupMetaData) -> int:
+def begins_in(group: pq.RowGroupMetaData, start: int, end: int) -> bool:
+    """Whether a row group begins in a byte range of its file."""
     first = group.column(0)
     begin: int = first.data_page_offset
-    return begin if first.dictionary_page_offset is None else min(begin, first.dictionary_page_offset)
+    if first.dictionary_page_offset is not None:
+        begin = min(begin, first.dictionary_page_offset)
+    return start <= begin < end

@@ -19,17 +19,18 @@ import pyarrow.parquet as pq
 
 from volley.batches import batch_by_position
 from volley.formats.base import ReadRequest
-from volley.formats.opening import open_remote
+from volley.formats.file_source import open_remote
 from volley.formats.parquet import ParquetFooter, describe
 from volley.formats.prune import comparisons, may_hold
+from volley.lru_cache import LruCache
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.types import STRING, contains_any, to_arrow
-from volley.recent import Recent
 from volley.storage.objects import OpenObject
 
 _ROWS_PER_BATCH = 65_536
 _TEXT = frozenset({STRING})
+_LENGTH_BYTES = 4
 # Footers of wide tables are large.
 _KEPT_FOOTERS = 4_096
 
@@ -40,7 +41,7 @@ class _Metadata:
     footer: ParquetFooter
 
 
-_known: Recent[tuple[str, str, str], _Metadata] = Recent(_KEPT_FOOTERS)
+_known: LruCache[tuple[str, str, str], _Metadata] = LruCache(_KEPT_FOOTERS)
 
 
 class RemoteParquet:
@@ -91,7 +92,13 @@ def _read(opened: OpenObject, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         nulls = [pa.nulls(rows, to_arrow(column.type)) for column in request.columns]
         yield batch_by_position(nulls, rows)
         return
-    file = pq.ParquetFile(opened.source, metadata=stored, pre_buffer=True, coerce_int96_timestamp_unit="us")
+    file = pq.ParquetFile(
+        opened.source,
+        metadata=stored,
+        pre_buffer=True,
+        coerce_int96_timestamp_unit="us",
+        read_dictionary=_dictionaries(stored, groups, present, request),
+    )
     for group in groups:
         batches = file.iter_batches(_ROWS_PER_BATCH, [group], present, use_threads=False)
         # The bytes of the whole group are read for its first batch.
@@ -104,6 +111,25 @@ def _read(opened: OpenObject, request: ReadRequest) -> Iterator[pa.RecordBatch]:
             yield _select(batch, names, request)
 
 
+def _dictionaries(
+    stored: pq.FileMetaData, groups: list[int], present: list[str], request: ReadRequest
+) -> list[str]:
+    """The text columns to read as dictionaries, which takes half the time: those that are stored so.
+
+    A text that is not in a dictionary takes at least the four bytes of its length.
+    """
+    texts = {column.name.lower() for column in request.columns if column.type == STRING}
+    sizes: dict[str, list[int]] = {name: [0, 0] for name in present if name.lower() in texts}
+    for group in groups:
+        found = stored.row_group(group)
+        for place in range(found.num_columns):
+            column = found.column(place)
+            if (size := sizes.get(column.path_in_schema)) is not None:
+                size[0] += column.total_uncompressed_size
+                size[1] += column.num_values
+    return [name for name, (size_bytes, values) in sizes.items() if size_bytes < _LENGTH_BYTES * values]
+
+
 def _is_wanted(group: int, stored: pq.FileMetaData, footer: ParquetFooter, request: ReadRequest) -> bool:
     """Whether a row group belongs to this part of the file, and may have rows that the filters keep."""
     if group * request.parts // stored.num_row_groups != request.part:
@@ -111,7 +137,10 @@ def _is_wanted(group: int, stored: pq.FileMetaData, footer: ParquetFooter, reque
     found = stored.row_group(group)
     for column, function, values in comparisons(request.filters):
         field = footer.column(column.name, column.type, request.options)
-        if field is not None and not may_hold(found, field.name, function, values):
+        if field is None or pa.types.is_unsigned_integer(field.type):
+            # Statistics of unsigned numbers have another order.
+            continue
+        if not may_hold(found, field.name, function, values):
             return False
     return True
 
@@ -128,5 +157,6 @@ def _column(batch: pa.RecordBatch, name: str | None, column: Attribute) -> pa.Ar
     found = batch.column(name)
     if contains_any(column.type, _TEXT):
         # Arrow does not check text when it reads it, and the engine relies on it. Checking decimals takes long.
-        found.validate(full=True)
+        texts = found.dictionary if isinstance(found, pa.DictionaryArray) else found
+        texts.validate(full=True)
     return found if found.type == wanted else found.cast(wanted)

@@ -38,6 +38,7 @@ class Text:
 
 def split_lines(data: bytes) -> pa.Array:
     """The lines of a block, empty ones included. Raises DataError for invalid UTF-8."""
+    lines.refuse_mark(data)
     separator = next((found for found in _SEPARATORS if found not in data), None)
     if separator is None:
         raise DataError("a text file has every control character.")

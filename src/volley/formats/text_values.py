@@ -41,11 +41,13 @@ _CHARACTERS: dict[DataType, bytes] = {
     FLOAT: _DIGITS + b"-+.eE",
     DOUBLE: _DIGITS + b"-+.eE",
     DATE: _DIGITS + b"-",
-    TIMESTAMP: _DIGITS + b"-:. T",
+    TIMESTAMP: _DIGITS + b"-+:. TZ",
     TIMESTAMP_NTZ: _DIGITS + b"-:. T",
 }
 _FIRST_DAY = -719_162  # 0001-01-01
 _SECONDS_CHARACTERS = 19  # 2024-02-29 12:00:00
+# Spark writes instants with an offset. Its parser takes other forms of it, and offsets up to 18 hours, too.
+_OFFSET = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$"
 
 
 def convert_text(values: pa.Array, data_type: DataType, pattern: str | None = None) -> pa.Array:
@@ -110,11 +112,22 @@ def _timestamp(values: pa.Array, data_type: DataType, pattern: str | None) -> pa
             and not pc.all(pc.match_substring(values, "T" if "T" in pattern else " ")).as_py()
         ):
             raise DataError("a timestamp is not of the given format.")
-    times = pc.cast(values, pa.timestamp("us"))
+    times = _instants(values) if data_type == TIMESTAMP and pattern is None else None
+    if times is None:
+        times = pc.cast(values, pa.timestamp("us"))
     first = pc.min(times.cast(pa.int64())).as_py()
     if first is not None and first < _FIRST_DAY * 86_400_000_000:
         raise DataError("a timestamp is before the year 1.")
     return times.cast(to_arrow(data_type))
+
+
+def _instants(values: pa.Array) -> pa.Array | None:
+    """Timestamps of which some have an offset. None if none has one. The session's zone is UTC."""
+    zoned = pc.match_substring_regex(values, _OFFSET)
+    if not pc.any(zoned).as_py():
+        return None
+    texts = pc.if_else(zoned, values, pc.binary_join_element_wise(values, "Z", ""))
+    return pc.cast(texts, pa.timestamp("us", "UTC"))
 
 
 _CONVERTERS: dict[DataType, Callable[[pa.Array, DataType, str | None], pa.Array]] = {

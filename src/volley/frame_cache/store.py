@@ -7,23 +7,24 @@
 
 Beyond the budget, the frame that was not read for longest goes to disk if its storage level allows that, and is dropped
 otherwise: the next query computes it again. A query holds the rows that it reads, so dropped rows end with their last
-query.
+query. Where workers are other processes, most frames are in their stores, and this process only knows of them.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
-from volley.frame_cache.kept_rows import KeptRows, RowsWriter
-from volley.runtime import Phase, Shared
+from volley.frame_cache.cached_batches import CachedBatches, CachedBatchWriter
+from volley.process.runtime import Phase, Shared
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,10 @@ class FrameStorage:
 
 @dataclass(frozen=True)
 class FrameLabel:
-    """What people call a frame: its table, or its columns; and its storage level in Spark's words."""
+    """The display name of a frame, its table or columns, and its storage level as Spark names it."""
 
     name: str
     level: str
-
-
-_UNNAMED = FrameLabel("", "")
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,22 @@ class KeptFrame:
     hits: int
 
 
+class StoredRows(Protocol):
+    """The rows of a frame in the stores of workers in other processes. They are freed when nobody refers to them."""
+
+    @property
+    def label(self) -> FrameLabel: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def disk_bytes(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class CacheUsage:
     """What the kept frames take."""
@@ -69,7 +83,7 @@ class CacheUsage:
 
 @dataclass
 class _Entry:
-    rows: KeptRows
+    rows: CachedBatches
     storage: FrameStorage
     label: FrameLabel
     hits: int = 0
@@ -81,12 +95,14 @@ class FrameCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._stored: OrderedDict[str, StoredRows] = OrderedDict()
+        self._stored_hits: Counter[str] = Counter()
         self._refused: dict[str, str] = {}
         self._filling: dict[str, _Fill] = {}
         # Also of frames that were dropped, while queries read them.
-        self._readable: weakref.WeakValueDictionary[str, KeptRows] = weakref.WeakValueDictionary()
+        self._readable: weakref.WeakValueDictionary[str, CachedBatches] = weakref.WeakValueDictionary()
 
-    def find(self, frame: str) -> KeptRows | None:
+    def find(self, frame: str) -> CachedBatches | None:
         """The rows of a frame that is kept, or that a running query still holds."""
         with self._lock:
             if frame in self._entries:
@@ -94,7 +110,7 @@ class FrameCache:
                 return self._entries[frame].rows
             return self._readable.get(frame)
 
-    def kept(self, frame: str) -> KeptRows | None:
+    def kept(self, frame: str) -> CachedBatches | None:
         """The rows of a frame that is kept."""
         with self._lock:
             entry = self._entries.get(frame)
@@ -107,9 +123,9 @@ class FrameCache:
         storage: FrameStorage,
         compute: Callable[[], Iterator[pa.RecordBatch]],
         *,
+        label: FrameLabel,
         places: bool = False,
-        label: FrameLabel = _UNNAMED,
-    ) -> KeptRows:
+    ) -> CachedBatches:
         """The rows of a frame. The first thread that asks for them computes them, and the others wait.
 
         Rows kept without places are computed again if `places` are requested. If `compute` fails, the next waiting
@@ -120,18 +136,58 @@ class FrameCache:
             if found is not None and (found.has_places or not places):
                 return found
             room_bytes = storage.budget_bytes if storage.memory else 0
-            with RowsWriter(schema, storage.directory, room_bytes, places=places) as writer:
+            with CachedBatchWriter(schema, storage.directory, room_bytes, places=places) as writer:
                 for batch in compute():
                     writer.append(batch)
                 rows = writer.finish()
             self._add(frame, _Entry(rows, storage, label))
             return rows
 
+    def stored(self, frame: str) -> StoredRows | None:
+        """The rows of a frame that workers keep."""
+        with self._lock:
+            if frame in self._stored:
+                self._stored.move_to_end(frame)
+            return self._stored.get(frame)
+
+    def fill_stored(
+        self, frame: str, compute: Callable[[], tuple[StoredRows, bool]], budget_bytes: int | None
+    ) -> StoredRows:
+        """The rows of a frame that workers keep. One thread computes them, and the others wait.
+
+        `compute` also says whether they may be kept. All frames together take `budget_bytes` of the workers' memory;
+        beyond that, the one that was not read for longest is dropped.
+        """
+        with self._one_at_a_time(frame):
+            if (found := self.stored(frame)) is not None:
+                return found
+            rows, is_kept = compute()
+            if is_kept:
+                self._keep_stored(frame, rows, budget_bytes)
+            return rows
+
+    def forget_stored(self, frame: str, rows: StoredRows) -> None:
+        """Drop rows that were lost, unless they were computed again already."""
+        with self._lock:
+            if self._stored.get(frame) is rows:
+                del self._stored[frame]
+
+    def _keep_stored(self, frame: str, rows: StoredRows, budget_bytes: int | None) -> None:
+        dropped = []  # freed outside of the lock
+        with self._lock:
+            self._stored[frame] = rows
+            while budget_bytes is not None and budget_bytes < sum(
+                item.memory_bytes for item in self._stored.values()
+            ):
+                dropped.append(self._stored.popitem(last=False))
+
     def count_hit(self, frame: str) -> None:
         """Note that a scan has found the rows of a frame."""
         with self._lock:
             if frame in self._entries:
                 self._entries[frame].hits += 1
+            elif frame in self._stored:
+                self._stored_hits[frame] += 1
 
     def frames(self) -> list[KeptFrame]:
         """What is kept, the frame that was read last first."""
@@ -146,6 +202,9 @@ class FrameCache:
                     entry.hits,
                 )
                 for entry in entries
+            ] + [
+                KeptFrame(rows.label, rows.rows, rows.memory_bytes, rows.disk_bytes, self._stored_hits[frame])
+                for frame, rows in reversed(self._stored.items())
             ]
 
     def refuse(self, frame: str, reason: str) -> None:
@@ -162,8 +221,13 @@ class FrameCache:
         with self._lock:
             for frame in self._entries.keys() - frames:
                 del self._entries[frame]
+            stored = [self._stored.pop(frame) for frame in self._stored.keys() - frames]
+            for frame in self._stored_hits.keys() - frames:
+                del self._stored_hits[frame]
             for frame in self._refused.keys() - frames:
                 del self._refused[frame]
+        # Workers are told outside of the lock.
+        stored.clear()
 
     def close(self) -> None:
         self.retain(())
@@ -171,21 +235,23 @@ class FrameCache:
     def usage(self) -> CacheUsage:
         with self._lock:
             rows = [entry.rows for entry in self._entries.values()]
+            stored = list(self._stored.values())
         return CacheUsage(
-            len(rows),
-            sum(item.size_bytes for item in rows if not item.on_disk),
-            sum(item.size_bytes for item in rows if item.on_disk),
+            len(rows) + len(stored),
+            sum(item.size_bytes for item in rows if not item.on_disk)
+            + sum(item.memory_bytes for item in stored),
+            sum(item.size_bytes for item in rows if item.on_disk) + sum(item.disk_bytes for item in stored),
         )
 
     @property
     def is_empty(self) -> bool:
-        return not self._entries and not self._refused
+        return not self._entries and not self._stored and not self._refused
 
     def _add(self, frame: str, entry: _Entry) -> None:
         with self._lock:
             self._readable[frame] = entry.rows
             if entry.rows.on_disk and not entry.storage.disk:
-                return  # memory alone was allowed, and there is not enough of it
+                return  # its storage level allows memory only, and there is too little
             self._entries[frame] = entry
             self._entries.move_to_end(frame)
         self._make_room(entry.storage.budget_bytes)

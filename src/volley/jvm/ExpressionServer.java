@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 package volley;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.ObjectOutputStream;
+import java.io.OutputStream;
+import java.io.PrintStream;
+import java.lang.invoke.SerializedLambda;
 import java.lang.ref.WeakReference;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
@@ -10,13 +15,17 @@ import java.nio.ByteOrder;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.nio.channels.WritableByteChannel;
+import java.nio.charset.Charset;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.TimeZone;
+import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.arrow.flatbuf.Message;
@@ -73,7 +82,7 @@ import org.apache.spark.util.Utils;
 
 /**
  * Evaluates Catalyst expressions over Arrow record batches with Spark's own generated code. Spark's Janino compiles this
- * (programs.py), so it is Java without lambdas, and type arguments are left out.
+ * (connections.py, worker_jvm.py), so it is Java without lambdas, and type arguments are left out.
  *
  * It listens on a Unix domain socket. A connection carries one request at a time, in network byte order:
  *
@@ -82,10 +91,29 @@ import org.apache.spark.util.Utils;
  *             status 0: a record batch message with one column, the result
  *             status 1: the text of the exception that an evaluation raised
  *
- * A program lives as long as the `Programs` that prepared it, which the driver's Python process holds.
+ * In the driver, a program lives as long as the `Programs` that prepared it, which the driver's Python process holds. A
+ * JVM beside a worker has those that requests for program 0 load: int32 number, then what `Programs.send` gave, or
+ * nothing to drop that number.
  */
 public final class ExpressionServer {
     private final Map programs = new ConcurrentHashMap();
+    private final Map loaded = new ConcurrentHashMap();
+    private boolean loads;
+
+    /** Serves at the path of the only argument, until standard input ends: that is when its worker does. */
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = System.out;
+        // What functions print belongs into the log of the worker.
+        System.setOut(System.err);
+        ExpressionServer server = new ExpressionServer(arguments[0]);
+        server.loads = true;
+        out.println("ready");
+        out.close();
+        while (System.in.read() >= 0) {
+            // Nothing is said there.
+        }
+        Runtime.getRuntime().halt(0);
+    }
 
     public ExpressionServer(String path) throws IOException {
         ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
@@ -107,12 +135,49 @@ public final class ExpressionServer {
     }
 
     Program find(int number) {
+        Program kept = (Program) loaded.get(Integer.valueOf(number));
+        if (kept != null) {
+            return kept;
+        }
         WeakReference found = (WeakReference) programs.get(Integer.valueOf(number));
         Program program = found == null ? null : (Program) found.get();
         if (program == null) {
             throw new IllegalStateException("the query of program " + number + " has ended");
         }
         return program;
+    }
+
+    /** Loads or drops a program, as a request for program 0 says. */
+    void load(ArrowBuf message, long length) throws Exception {
+        if (!loads) {
+            throw new IllegalStateException("this JVM does not accept programs");
+        }
+        ByteBuffer request = message.nioBuffer(0, (int) length);
+        Integer number = Integer.valueOf(request.getInt());
+        if (!request.hasRemaining()) {
+            loaded.remove(number);
+            return;
+        }
+        byte[] bytes = new byte[request.remaining()];
+        request.get(bytes);
+        ClassLoader classes = Expression.class.getClassLoader();
+        Object[] sent = (Object[]) Utils.deserialize(bytes, classes);
+        SQLConf conf = new SQLConf();
+        Iterator each = ((Map) sent[2]).entrySet().iterator();
+        while (each.hasNext()) {
+            Map.Entry setting = (Map.Entry) each.next();
+            conf.setConfString((String) setting.getKey(), (String) setting.getValue());
+        }
+        byte[] whole = (byte[]) sent[0];
+        loaded.put(number, new Program(number.intValue(), null, whole, (StructType) sent[1], conf, classes));
+    }
+
+    /** What results may depend on beside settings, as options of another JVM. */
+    public static String environment() {
+        Locale locale = Locale.getDefault();
+        return "-Duser.language=" + locale.getLanguage() + " -Duser.country=" + locale.getCountry()
+                + " -Dfile.encoding=" + Charset.defaultCharset().name()
+                + " -Duser.timezone=" + TimeZone.getDefault().getID();
     }
 
     // ---------------------------------------------------------------------------------------- programs
@@ -183,6 +248,32 @@ public final class ExpressionServer {
             return null;
         }
 
+        /**
+         * A prepared program for the JVM of another process, with its settings; or, as text, why it stays here: it has
+         * an object of a class that is not in one of these packages of Spark and the JDK.
+         */
+        public Object send(int number, String packages) throws IOException {
+            Program program = server.find(number);
+            ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+            SendableObjects out = new SendableObjects(bytes, packages.split(";"));
+            out.writeObject(program.whole);
+            out.close();
+            if (out.refused != null) {
+                return "class " + out.refused + " is not available on the workers";
+            }
+            TreeMap settings = new TreeMap();
+            scala.collection.Iterator each = conf.getAllConfs().iterator();
+            while (each.hasNext()) {
+                scala.Tuple2 setting = (scala.Tuple2) each.next();
+                // Only those that Spark knows: others may be secrets, and no expression reads them.
+                if (conf.isModifiable((String) setting._1())) {
+                    settings.put(setting._1(), setting._2());
+                }
+            }
+            settings.put("spark.sql.session.timeZone", conf.sessionLocalTimeZone());
+            return Utils.serialize(new Object[] {bytes.toByteArray(), program.input, settings});
+        }
+
         /** Why the JVM cannot evaluate the expression outside of Spark's tasks; null if it can. */
         private static String refusal(Expression whole) {
             if (!whole.resolved()) {
@@ -218,6 +309,51 @@ public final class ExpressionServer {
                 }
             }
             return null;
+        }
+    }
+
+    /** Notices objects whose classes are not Spark's own. */
+    static final class SendableObjects extends ObjectOutputStream {
+        private final String[] packages;
+        String refused;
+
+        SendableObjects(OutputStream out, String[] packages) throws IOException {
+            super(out);
+            this.packages = packages;
+            enableReplaceObject(true);
+        }
+
+        protected void annotateClass(Class written) {
+            Class element = written;
+            while (element.isArray()) {
+                element = element.getComponentType();
+            }
+            if (!element.isPrimitive()) {
+                check(element.getName(), element);
+            }
+        }
+
+        protected Object replaceObject(Object written) {
+            if (written instanceof SerializedLambda) {
+                check(((SerializedLambda) written).getCapturingClass().replace('/', '.'), null);
+            }
+            return written;
+        }
+
+        private void check(String name, Class same) {
+            boolean permitted = false;
+            for (int i = 0; i < packages.length; i++) {
+                permitted = permitted || name.startsWith(packages[i] + ".");
+            }
+            try {
+                Class found = Class.forName(name, false, Expression.class.getClassLoader());
+                permitted = permitted && (same == null || same == found);
+            } catch (ClassNotFoundException absent) {
+                permitted = false;
+            }
+            if (!permitted && refused == null) {
+                refused = name;
+            }
         }
     }
 
@@ -672,7 +808,16 @@ public final class ExpressionServer {
         }
 
         private void answer(int number, long length) throws IOException {
-            ArrowBuf message = ArrowUtils.rootAllocator().buffer(length);
+            ArrowBuf message;
+            try {
+                message = ArrowUtils.rootAllocator().buffer(length);
+            } catch (Throwable error) {
+                skip(length);
+                reply.clear();
+                reply.write(ByteBuffer.wrap(String.valueOf(error).getBytes("UTF-8")));
+                respond(1);
+                return;
+            }
             int status = 0;
             try {
                 if (!fill(message.nioBuffer(0, (int) length))) {
@@ -680,7 +825,11 @@ public final class ExpressionServer {
                 }
                 reply.clear();
                 try {
-                    server.find(number).evaluate(message, reply);
+                    if (number == 0) {
+                        server.load(message, length);
+                    } else {
+                        server.find(number).evaluate(message, reply);
+                    }
                 } catch (Throwable error) {
                     reply.clear();
                     status = 1;
@@ -689,6 +838,24 @@ public final class ExpressionServer {
             } finally {
                 message.getReferenceManager().release();
             }
+            respond(status);
+        }
+
+        /** Reads a message that there is no memory for. */
+        private void skip(long length) throws IOException {
+            ByteBuffer scratch = ByteBuffer.allocate(1 << 16);
+            long left = length;
+            while (left > 0) {
+                scratch.clear();
+                scratch.limit((int) Math.min(left, scratch.capacity()));
+                if (!fill(scratch)) {
+                    throw new IOException("the request was cut off");
+                }
+                left -= scratch.position();
+            }
+        }
+
+        private void respond(int status) throws IOException {
             ByteBuffer payload = reply.flipped();
             header.clear();
             header.putInt(status);

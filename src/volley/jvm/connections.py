@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to `ExpressionServer.java`: one server a JVM, and connections that threads take turns with."""
+"""Connects to the driver's `ExpressionServer.java`: one server per JVM, and a pool of connections."""
 
 from __future__ import annotations
 
 import shutil
-import socket
-import struct
 import tempfile
 from collections import deque
 from importlib.resources import files
@@ -14,17 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 from py4j.protocol import Py4JError
 
+from volley.jvm.connection import Connection, EvaluationError
 from volley.plan.jvm import Java
 from volley.plan.reader import describe_error, instantiate
-from volley.runtime import Phase, Shared
-
-_REQUEST = struct.Struct(">iq")
-_REPLY = struct.Struct(">iq")
-_BUFFER_BYTES = 1 << 20
-
-
-class EvaluationError(Exception):
-    """What Spark's code raised for some row; the message is that of the Java exception."""
+from volley.process.runtime import Phase, Shared
 
 
 class ExpressionServer:
@@ -37,63 +28,29 @@ class ExpressionServer:
         source = (files("volley.jvm") / "ExpressionServer.java").read_text("utf-8")
         self.java = instantiate(gateway, source, self._path)
         # Not thread-local: DataFusion's threads are new to Python at every call.
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[Connection] = deque()
 
     def evaluate(self, program: int, batch: pa.RecordBatch, result: pa.Schema) -> pa.RecordBatch:
         """The result for these arguments. EvaluationError if Spark's code raised, OSError if the JVM is gone."""
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = _Connection(self._path)
+            connection = Connection(self._path)
         try:
-            status, payload = connection.ask(program, batch)
+            found = connection.evaluate(program, batch, result)
+        except EvaluationError:
+            self._idle.append(connection)
+            raise
         except BaseException:
             connection.close()  # the reply to this request may still come
             raise
         self._idle.append(connection)
-        if status:
-            raise EvaluationError(payload.to_pybytes().decode(errors="replace"))
-        return pa.ipc.read_record_batch(payload, result)
+        return found
 
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-class _Connection:
-    """One request at a time."""
-
-    def __init__(self, path: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(path)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-
-    def ask(self, program: int, batch: pa.RecordBatch) -> tuple[int, pa.Buffer]:
-        message = memoryview(batch.serialize()).cast("B")
-        header = _REQUEST.pack(program, len(message))
-        sent = self._socket.sendmsg([header, message])
-        if sent < len(header):
-            self._socket.sendall(header[sent:])
-            sent = len(header)
-        self._socket.sendall(message[sent - len(header) :])
-        head = bytearray(_REPLY.size)
-        self._fill(memoryview(head))
-        status, length = _REPLY.unpack(head)
-        payload = pa.allocate_buffer(length)
-        self._fill(memoryview(payload).cast("B"))
-        return status, payload
-
-    def _fill(self, view: memoryview) -> None:
-        while view:
-            count = self._socket.recv_into(view)
-            if not count:
-                raise ConnectionError("the JVM closed the connection")
-            view = view[count:]
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class ServerUnavailable(Exception):
@@ -104,7 +61,7 @@ def _start(gateway: Java) -> ExpressionServer | ServerUnavailable:
     try:
         return ExpressionServer(gateway)
     except (Py4JError, OSError) as error:
-        # It would fail again, for every query.
+        # Not retried: it would fail again, for every query.
         return ServerUnavailable(describe_error(error))
 
 

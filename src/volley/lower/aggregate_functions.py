@@ -7,6 +7,7 @@ error here, whatever the mode: Spark then runs the query, and raises, wraps or r
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Protocol
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from datafusion import functions as f
 
 from volley.lower.accumulators import Accumulator, FloatRank, Total
 from volley.lower.functions import decimals
+from volley.lower.semantics import narrow
 from volley.plan.expressions import Attribute, Call, EvalMode, Expression, Literal
-from volley.plan.types import DOUBLE, FRACTIONAL, LONG, DataType, DecimalType, to_arrow
+from volley.plan.types import BOOLEAN, DOUBLE, FRACTIONAL, LONG, DataType, DecimalType, to_arrow
 
 # A sum of 10^10 values of 28 digits stays within the 38 digits (and 127 bits) of a decimal128.
 _SAFE_DIGITS = 28
@@ -24,6 +26,12 @@ _SAFE_DIGITS = 28
 _SAFE_STATE_DIGITS = 34
 # Spark rounds a quotient to 39 digits, then to the scale; up to this precision a single rounding gives the same.
 _SAFE_AVERAGE_DIGITS = 29
+
+
+_NONE = literal(pa.scalar(0, pa.int64()))
+_SMALLEST_LONG, _LARGEST_LONG = (
+    literal(pa.scalar(Decimal(bound), pa.decimal128(38, 0))) for bound in (-(2**63), 2**63 - 1)
+)
 
 
 class AggregateFunction(Protocol):
@@ -66,14 +74,31 @@ class Sum:
         ]
 
     def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
-        return [Accumulator(Total.SUM, state[:1], _wide(state[0].type, _SAFE_STATE_DIGITS))]
+        total = Accumulator(Total.SUM, state[:1], _wide(state[0].type, _SAFE_STATE_DIGITS))
+        if not _is_try_of_integers(call):
+            return [total]
+        # A sum of NULL that is not empty has overflowed.
+        overflowed = Call(
+            "And", (Call("IsNull", state[:1], BOOLEAN), Call("Not", state[1:], BOOLEAN)), BOOLEAN
+        )
+        counted = Call("If", (overflowed, Literal(1, LONG), Literal(None, LONG)), LONG)
+        return [total, Accumulator(Total.COUNT, (counted,))]
 
     def state(self, call: Call, totals: list[Expr]) -> list[Expr]:
         total = self.value(call, totals)
+        if _is_try_of_integers(call):
+            is_empty = totals[0].is_null()
+            return [total, is_empty if len(totals) == 1 else is_empty & (totals[1] == _NONE)]
         return [total, total.is_null()] if state_width(call) == 2 else [total]
 
     def value(self, call: Call, totals: list[Expr]) -> Expr:
-        return totals[0].cast(to_arrow(call.type))
+        if not _is_try_of_integers(call):
+            return totals[0].cast(to_arrow(call.type))
+        wide = totals[0].cast(pa.decimal128(38, 0))
+        fits = (wide >= _SMALLEST_LONG) & (wide <= _LARGEST_LONG)
+        if len(totals) > 1:
+            fits = fits & (totals[1] == _NONE)
+        return f.when(fits, wide).end().cast(pa.int64())
 
 
 class Average:
@@ -109,8 +134,8 @@ class Average:
         quotient = decimals.divide(_division(call), [total, divisor])
         if call.type.precision <= _SAFE_AVERAGE_DIGITS:
             return quotient
-        narrow = pa.decimal128(_SAFE_AVERAGE_DIGITS, call.type.scale)
-        return quotient.cast(narrow).cast(to_arrow(call.type))
+        safe = pa.decimal128(_SAFE_AVERAGE_DIGITS, call.type.scale)
+        return narrow(quotient, safe).cast(to_arrow(call.type))
 
 
 _RANKS = {Total.MIN: Total.MIN_RANK, Total.MAX: Total.MAX_RANK}
@@ -196,7 +221,13 @@ class Moment:
         self._total = total
 
     def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
-        return [Accumulator(self._total, call.arguments[:1], pa.float64(), where)]
+        (value,) = call.arguments[:1]
+        # Zero, or NaN if a value is not finite: DataFusion takes the variance of a single one for zero.
+        rest = Call("Multiply", (value, Literal(0.0, DOUBLE)), DOUBLE, EvalMode.LEGACY)
+        return [
+            Accumulator(self._total, (value,), pa.float64(), where),
+            Accumulator(Total.SUM, (rest,), pa.float64(), where),
+        ]
 
     def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
         raise TypeError(f"{call.function} must run over rows, in one step")
@@ -205,7 +236,8 @@ class Moment:
         raise TypeError(f"{call.function} must run over rows, in one step")
 
     def value(self, call: Call, totals: list[Expr]) -> Expr:
-        return totals[0]
+        moment, zero = totals
+        return moment + zero
 
 
 def state_width(call: Call) -> int:

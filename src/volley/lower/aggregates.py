@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from datafusion import DataFrame, Expr, col
+import pyarrow as pa
+from datafusion import DataFrame, Expr, col, literal
 
 from volley.lower.accumulators import Accumulator, Total
 from volley.lower.aggregate_functions import AGGREGATES, state_width
 from volley.lower.expressions import column_name, lower_expression
-from volley.lower.gathered import gather, is_gathered, value_of_list
+from volley.lower.list_aggregates import accumulate_list, is_list_aggregate, reduce_list
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
@@ -39,18 +40,22 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     ]
     # A total requested twice is computed once. Without keys there must be one, or no rows would give no row.
     totals = list(dict.fromkeys(accumulator for one in requested for accumulator in one))
-    if not totals and not keys:
+    is_bare = not totals and not keys
+    if is_bare:
         totals = [Accumulator(Total.COUNT, ())]
     frame = child.aggregate(
         [lower_expression(key) for key in keys],
         [total.lower_grouped().alias(_total_name(number)) for number, total in enumerate(totals)],
     )
+    if is_bare:
+        # It is always true. Without it DataFusion would not compute the rows below, which may fail.
+        frame = frame.filter(col(_total_name(0)) >= literal(pa.scalar(0, pa.int64())))
     columns = {total: col(_total_name(number)) for number, total in enumerate(totals)}
     finished: list[Expr] = []
     for position, (call, accumulators) in enumerate(zip(node.calls, requested, strict=True)):
         found = [columns[accumulator] for accumulator in accumulators]
-        if is_gathered(call):
-            finished.append(value_of_list(call, found[0], hides_order(node, position)))
+        if is_list_aggregate(call):
+            finished.append(reduce_list(call, found[0], hides_order(node, position)))
         else:
             finished += _finish(call, found)
     named = [expr.alias(column_name(buffer.id)) for expr, buffer in zip(finished, node.buffers, strict=True)]
@@ -70,8 +75,8 @@ def _with_state(node: Aggregate) -> Iterator[tuple[AggregateCall, tuple[Attribut
 
 def _accumulators(node: Aggregate, call: AggregateCall, state: tuple[Attribute, ...]) -> list[Accumulator]:
     distinct = call.distinct and not _already_distinct(node, call)
-    if is_gathered(call):
-        return [gather(call, distinct)]
+    if is_list_aggregate(call):
+        return [accumulate_list(call, distinct)]
     function = AGGREGATES[call.function.function]
     if call.mode.reads_rows:
         return function.rows(call.function, call.filter, distinct)

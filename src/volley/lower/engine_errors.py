@@ -4,13 +4,17 @@
 DataFusion error: Arrow error: Cast error: Cannot cast string 'x' ...      the data
 DataFusion error: Resources exhausted: Failed to allocate ...              memory
 DataFusion error: IO error: No space left on device (os error 28)          disk
+DataFusion error: Execution error: ... [JVM_LOST] ...                      the JVM beside the worker
 DataFusion error: Internal error: ...                                      a defect, like everything unknown
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from enum import Enum
+
+from volley.errors import JvmLost
 
 _WRAPPERS = re.compile(r"^(DataFusion error: |External error: |Arrow error: External error: |External: )+")
 _DATA = (
@@ -35,6 +39,8 @@ _DATA = (
 # Arrow's message for a batch that does not match its schema, which data cannot cause.
 _DEFECTS = ("column types must match schema types", "number of columns", "number of fields")
 _DISK_FULL = ("(os error 28)", "(os error 122)")
+# The error of a function that the engine calls is only text by now.
+_JVM_LOST = f"[{JvmLost.code}]"
 
 
 _PYTHON_ERROR = re.compile(r"PyErr \{ type: <class '[^']*'>, value: (\w+)\((.*?)\), traceback: .*", re.DOTALL)
@@ -47,8 +53,17 @@ def plain_message(error: BaseException) -> str:
         return text
     cause = _WRAPPERS.sub("", text.rpartition("caused by\n")[2])
     if match := _PYTHON_ERROR.search(cause):
-        return match[2].strip("'\"")
+        return _unquote(match[2])
     return cause
+
+
+def _unquote(value: str) -> str:
+    """The first line of a text that is written as Python writes it, with quotes and escapes."""
+    try:
+        text = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value.strip("'\"")
+    return str(text).partition("\n")[0]
 
 
 class Fault(Enum):
@@ -57,6 +72,7 @@ class Fault(Enum):
     DATA = "data"
     MEMORY = "memory"
     DISK = "disk"
+    JVM = "jvm"
     DEFECT = "defect"
 
 
@@ -72,6 +88,8 @@ def fault_of(error: BaseException) -> Fault | None:
         return Fault.MEMORY
     if any(words in text for words in _DISK_FULL):
         return Fault.DISK
+    if _JVM_LOST in text:
+        return Fault.JVM
     # The context precedes the cause.
     cause = _WRAPPERS.sub("", text.rpartition("caused by\n")[2])
     if any(words in cause for words in _DEFECTS):

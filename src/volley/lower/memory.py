@@ -25,6 +25,10 @@ _LITTLE_BYTES = 128 * 2**20
 _SMALL_BATCH_ROWS = 4096
 _SMALLEST_BATCH_ROWS = 256
 _SHARE_PER_ROW_BYTES = 512
+# The array of a join by integers takes much more than a hash table if few keys of its range are used. A task with less
+# memory than this makes only those that are as dense as DataFusion wants them by default.
+_ARRAYS_BYTES = 2**30
+_DENSE = "0.15"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class OperatorMemory:
             found["datafusion.execution.batch_size"] = str(
                 min(max(rows, _SMALLEST_BATCH_ROWS), _SMALL_BATCH_ROWS)
             )
+        if share_bytes < _ARRAYS_BYTES:
+            found["datafusion.execution.perfect_hash_join_min_key_density"] = _DENSE
         if self.merge_joins:
             found["datafusion.optimizer.prefer_hash_join"] = "false"
         return found

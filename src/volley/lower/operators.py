@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pyarrow as pa
-from datafusion import DataFrame, SessionContext, col
+from datafusion import DataFrame, Expr, SessionContext, col
 from datafusion import functions as f
 
 from volley.lower.aggregates import lower_aggregate
@@ -16,8 +16,8 @@ from volley.lower.expressions import column_name, lower_expression
 from volley.lower.generate import lower_generate, without_implied_checks
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
-from volley.lower.order_keys import is_computed, order_operand, split_structs
-from volley.lower.recent_frames import keep_frame, recent_frame
+from volley.lower.order_keys import is_computed, order_operand, split_nested
+from volley.lower.plan_cache import find_plan, keep_plan
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, Streamed, arrow_schema, column, distinct, read_schema
 from volley.lower.streams import StreamTable
@@ -57,6 +57,7 @@ from volley.plan.python_nodes import (
     PythonTable,
     PythonWindow,
 )
+from volley.plan.types import DataType, to_arrow
 
 
 def lower(
@@ -69,11 +70,11 @@ def lower(
     run has ended, and removes it on close. `streams` is how many streams a scan should have. Raises DataError if files
     are not as planned.
     """
-    if (known := recent_frame(node, context, resources)) is not None:
+    if (known := find_plan(node, context, inputs, resources)) is not None:
         return known
     scope = Scope(context, inputs, resources, streams)
     frame = _cast_to(_lower(drop_implied_null_checks(node), scope), arrow_schema(node.output))
-    keep_frame(node, context, frame, tuple(scope.links))
+    keep_plan(node, frame, scope)
     return frame
 
 
@@ -175,7 +176,7 @@ def _sort(
 
     Computed keys become columns first: DataFusion cannot track an order by a Python function through its plans.
     """
-    keys = tuple(split_structs(keys))
+    keys = tuple(split_nested(keys))
     names = [f"order{place}" for place in range(len(keys))]
     kept = [column(attribute) for attribute in distinct(node.output)]
     operands = {name: order_operand(key, node) for name, key in zip(names, keys, strict=True)}
@@ -209,7 +210,7 @@ def _union(node: Union, scope: Scope) -> DataFrame:
     branches = [
         _lower(branch, scope).select(
             *(
-                column(theirs).alias(column_name(ours.id))
+                _as_type(column(theirs), theirs.type, ours.type).alias(column_name(ours.id))
                 for theirs, ours in zip(branch.output, node.output, strict=True)
             )
         )
@@ -219,6 +220,11 @@ def _union(node: Union, scope: Scope) -> DataFrame:
     for branch in branches[1:]:
         result = result.union(branch)
     return result
+
+
+def _as_type(value: Expr, found: DataType, wanted: DataType) -> Expr:
+    """The value in a type that allows more NULLs."""
+    return value if found == wanted else value.cast(to_arrow(wanted))
 
 
 def _local_rows(node: LocalRows, scope: Scope) -> DataFrame:
@@ -238,7 +244,12 @@ def _range(node: Range, scope: Scope) -> DataFrame:
 
 
 def _read_stream(node: Streamed, scope: Scope) -> DataFrame:
-    frame = scope.dataset(scope.inputs(node))
+    table = scope.inputs(node)
+    if isinstance(node, StageInput):
+        # Of its own, because a frame that is kept reads other streams later.
+        table = table.copy()
+        scope.tables.append((node, table))
+    frame = scope.dataset(table)
     # DataFusion would push filters into the stream as pyarrow expressions, for which NULL NOT IN (1) is true and
     # NaN > 1 is not. It cannot push them through this function, which with one argument is the identity.
     passed = (f.greatest(column(a)).alias(column_name(a.id)) for a in distinct(node.output))

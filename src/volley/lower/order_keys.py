@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from volley.lower.expressions import lower_expression
 from volley.lower.semantics import sort_operand
 from volley.plan.expressions import Alias, Attribute, Call, Expression, Literal, SortKey, attribute_of
 from volley.plan.nodes import FileScan, Node, Project, TopN, Union
-from volley.plan.types import BOOLEAN, StructType, to_arrow
+from volley.plan.types import BOOLEAN, ArrayType, StructType, to_arrow
 
 
 def order_operand(key: SortKey, node: Node) -> Expr:
@@ -28,17 +29,23 @@ def order_operand(key: SortKey, node: Node) -> Expr:
     return operand
 
 
-def split_structs(keys: Iterable[SortKey]) -> Iterator[SortKey]:
+def split_nested(keys: Iterable[SortKey]) -> Iterator[SortKey]:
     """The keys, with the fields of a struct in its place, behind a key that puts NULL structs first or last.
 
-    Spark compares structs field by field, with NULL as the smallest value of a field.
+    Spark compares structs field by field, and arrays element by element, with NULL as the smallest value inside.
     """
     for key in keys:
-        if not isinstance(key.type, StructType):
+        is_array = isinstance(key.type, ArrayType)
+        if not is_array and not isinstance(key.type, StructType):
             yield key
             continue
-        yield SortKey(Call("IsNotNull", (key.child,), BOOLEAN), key.nulls_first, key.nulls_first)
-        yield from split_structs(
+        if not is_array or key.nulls_first != key.ascending:
+            yield SortKey(Call("IsNotNull", (key.child,), BOOLEAN), key.nulls_first, key.nulls_first)
+        if not isinstance(key.type, StructType):
+            # Arrow has one place for NULLs, around arrays and inside.
+            yield replace(key, nulls_first=key.ascending)
+            continue
+        yield from split_nested(
             SortKey(
                 Call("GetStructField", (key.child,), field.type, options=(("ordinal", ordinal),)),
                 ascending=key.ascending,

@@ -80,7 +80,7 @@ class _Part:
             return None
 
     def stop(self) -> None:
-        """Nobody takes its batches any more. The thread ends at its next batch."""
+        """Stop reading. The thread ends at its next batch."""
         with self._changed:
             self._stopped = True
             self._batches.clear()

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from datafusion import DataFrame, Expr, SessionContext, col
 
 from volley.lower.expressions import column_name
+from volley.lower.streams import StreamTable
 from volley.lower.symlink_tables import Link, link_files
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile, FeedInput, StageInput
@@ -22,7 +23,7 @@ from volley.plan.types import STRING, DataType, to_arrow
 Streamed = StageInput | FeedInput | PythonNode
 """Nodes whose rows do not come from DataFusion. The worker gives them as streams."""
 
-Inputs = Callable[[Streamed], ds.Dataset]
+Inputs = Callable[[Streamed], StreamTable]
 
 
 # Sessions are shared, so names must be unique in the process.
@@ -38,6 +39,8 @@ class Scope:
     resources: ExitStack
     streams: int = 1
     links: list[Link] = field(default_factory=list)
+    tables: list[tuple[StageInput, StreamTable]] = field(default_factory=list)
+    """What is read of other stages."""
 
     def link(self, files: Sequence[DataFile], suffix: str) -> str:
         """A directory with links to the files."""

@@ -30,10 +30,23 @@ class ExactnessError(ValueError):
 
 def constant(value: Any, arrow_type: pa.DataType) -> Expr:
     """A literal of exactly this type: DataFusion would give an untyped one a wider type than Spark."""
-    if value is None and (pa.types.is_list(arrow_type) or pa.types.is_map(arrow_type)):
-        # DataFusion cannot build a literal of a NULL list or map.
-        return df_literal(pa.scalar(None, pa.null())).cast(arrow_type)
+    if pa.types.is_nested(arrow_type):
+        return df_literal(_ArrowValue(pa.array([value], type=arrow_type)))
     return df_literal(pa.scalar(value, type=arrow_type))
+
+
+class _ArrowValue:
+    """One value for DataFusion, through Arrow's C interface.
+
+    It cannot read pyarrow scalars of NULL arrays and maps, nor of arrays that contain such.
+    """
+
+    def __init__(self, value: pa.Array) -> None:
+        self._value = value
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        exported: tuple[object, object] = self._value.__arrow_c_array__(requested_schema)
+        return exported
 
 
 def typed_null(arrow_type: pa.DataType) -> Expr:
@@ -175,6 +188,17 @@ def at_scale(expression: Expression, lowered: Expr, scale: int) -> Expr:
     return constant(expression.value, pa.decimal128(precision, scale))
 
 
+def saturate(value: Expr, floats: pa.DataType, bits: int) -> Expr:
+    """A float as an integer of 32 or 64 bits, as Java casts it: NaN is 0, and what is out of range is the limit."""
+    limit, integers = 2.0 ** (bits - 1), pa.int64() if bits == 64 else pa.int32()
+    return (
+        f.when(f.isnan(value), constant(0, integers))
+        .when(value >= constant(limit, floats), constant(int(limit) - 1, integers))
+        .when(value < constant(-limit, floats), constant(-int(limit), integers))
+        .otherwise(value.cast(integers))
+    )
+
+
 def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> Expr:
     """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it; or a failure.
 
@@ -192,9 +216,18 @@ def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bo
     return f.when(agree, low).otherwise(null_or_fail(expr, pa.float64(), arrow_type))
 
 
+def narrow(expr: Expr, arrow_type: pa.DataType, *, null_on_failure: bool = False) -> Expr:
+    """Cast to a type that does not hold all values: they are rounded, fail, or become NULL.
+
+    To compare a cast number with a literal, DataFusion casts the literal back instead: for it, `cast(5.4 as int) = 5`
+    is `5.4 = 5.0`. It does not see the cast inside of this function, which with one argument is the identity.
+    """
+    return f.greatest(expr.try_cast(arrow_type) if null_on_failure else expr.cast(arrow_type))
+
+
 def check_precision(expr: Expr, data_type: DecimalType) -> Expr:
     """Fail unless the value fits the precision of its type: arithmetic only checks for 128 bits.
 
     Only a cast to fewer digits validates, so a value of 38 digits fails too, and Spark runs the query.
     """
-    return expr.cast(pa.decimal128(data_type.precision - 1, data_type.scale)).cast(to_arrow(data_type))
+    return narrow(expr, pa.decimal128(data_type.precision - 1, data_type.scale)).cast(to_arrow(data_type))

@@ -16,8 +16,8 @@ from datafusion import SessionConfig, SessionContext
 from volley.formats.parquet import drop_footers
 from volley.formats.remote_parquet import drop_remote_footers
 from volley.lower.memory import OperatorMemory
-from volley.lower.recent_frames import drop_frames
-from volley.runtime import Phase, Shared
+from volley.lower.plan_cache import drop_plans
+from volley.process.runtime import Phase, Shared
 
 _SETTINGS = {
     # Nanoseconds, the default, cannot represent all years that Spark writes.
@@ -28,8 +28,14 @@ _SETTINGS = {
     "datafusion.optimizer.enable_round_robin_repartition": "false",
     # Spark has already optimized the plan, so one pass is enough, and a short query is mostly planning.
     "datafusion.optimizer.max_passes": "1",
+    # Spark has pruned the fields of structs already, and a union gets the same column twice when DataFusion moves the
+    # fields that a sort reads below it.
+    "datafusion.optimizer.enable_leaf_expression_pushdown": "false",
     # Twice the default: halves the cost per batch, and a batch still fits into the caches.
     "datafusion.execution.batch_size": "16384",
+    # The default is 0.15. A join by integers then looks rows up in an array, of at most 200 bytes per row of its build
+    # side, rather than in a hash table: keys are mostly sequence numbers, of which filters leave a part.
+    "datafusion.execution.perfect_hash_join_min_key_density": "0.02",
 }
 _SPLIT_SETTINGS = {
     # Other processes run the other partitions: a partition that steals their files would return rows twice.
@@ -73,7 +79,7 @@ def split_context(parts: int) -> SessionContext:
 
 def drop_caches() -> None:
     """Forget plans, and the footers and statistics of files. What is in use stays until it is over."""
-    drop_frames()
+    drop_plans()
     drop_footers()
     drop_remote_footers()
     for cached in (planning_context, hashing_context, split_context):

@@ -20,13 +20,22 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 class StreamTable(ds.Dataset):  # type: ignore[misc]
     """A table of `partitions`. Each is a function that starts a new pass over the same rows.
 
-    DataFusion may call it again in one query (a self-join), so the first pass must not consume the rows.
+    DataFusion may call it again in one query (a self-join), so the first pass must not consume the rows. A frame over
+    the table can be used again with the partitions of another table: physical plans have those of the time when they
+    were made.
     """
 
     def __init__(self, schema: pa.Schema, partitions: list[Batches]) -> None:
         # Deliberately without super().__init__(), which requires a native dataset.
         self._schema = schema
         self._partitions = partitions
+
+    def copy(self) -> StreamTable:
+        return StreamTable(self._schema, self._partitions)
+
+    def read_from(self, other: StreamTable | None) -> None:
+        """Have the partitions of another table of the same schema; none without one."""
+        self._partitions = other._partitions if other is not None else []
 
     @property
     def schema(self) -> pa.Schema:

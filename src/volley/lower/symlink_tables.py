@@ -22,7 +22,7 @@ from pathlib import Path
 
 from volley.plan.expressions import Scalar
 from volley.plan.nodes import DataFile
-from volley.runtime import Phase, Shared
+from volley.process.runtime import Phase, Shared
 
 PART = "__volley_part"
 """The column that DataFusion derives from the folder names; only with several partitions."""

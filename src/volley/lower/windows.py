@@ -13,14 +13,17 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 from datafusion import functions as f
+from datafusion.expr import Window as WindowSpec
 
 from volley.lower.accumulators import Accumulator
 from volley.lower.aggregate_functions import AGGREGATES
 from volley.lower.expressions import column_name, lower_expression
-from volley.lower.order_keys import order_operand
+from volley.lower.list_aggregates import kernel_key
+from volley.lower.order_keys import order_operand, split_nested
 from volley.lower.scope import column, distinct
 from volley.lower.semantics import sort_operand
-from volley.plan import own_ids
+from volley.lower.sliding_frames import frame_arguments, slide
+from volley.plan import synthetic_ids
 from volley.plan.expressions import (
     AggregateCall,
     Attribute,
@@ -35,6 +38,7 @@ from volley.plan.expressions import (
 from volley.plan.nodes import Node, Window
 from volley.plan.types import BINARY, DATE, LONG, to_arrow
 from volley.support.operators import constant_of
+from volley.support.windows import slides
 
 _RANKING = {
     "RowNumber": "row_number",
@@ -49,7 +53,7 @@ _EXACT_IN_DOUBLES = pa.decimal128(14, 0)
 
 def lower_window(node: Window, child: DataFrame) -> DataFrame:
     kept = [column(attribute) for attribute in distinct(node.child.output)]
-    operands, windows = _Columns("operand"), _Columns("window")
+    operands, windows, sliding = _Columns("operand"), _Columns("window"), _Columns("slide")
     results: dict[WindowCall, Attribute] = {}
     values: list[Expr] = []
 
@@ -57,14 +61,18 @@ def lower_window(node: Window, child: DataFrame) -> DataFrame:
         if not isinstance(part, WindowCall):
             return part
         if part not in results:
-            results[part] = Attribute(own_ids.WINDOW_RESULT + len(results), "window", part.type)
-            value = _lower_call(part, node.child, operands, windows).cast(to_arrow(part.type))
+            results[part] = Attribute(synthetic_ids.WINDOW_RESULT + len(results), "window", part.type)
+            over = _Over(part, node.child, operands, windows, sliding)
+            value = over.lower(part.function).cast(to_arrow(part.type))
             values.append(value.alias(column_name(results[part].id)))
         return results[part]
 
     calls = [transform(call, as_column) for call in node.calls]
     frame = child.select(*kept, *operands.select_from(child))
-    frame = frame.select(*kept, *windows.select_from(frame)).select(*kept, *values)
+    frame = frame.select(*kept, *windows.select_from(frame))
+    if sliding.items:
+        frame = frame.select(*kept, *map(col, windows.items), *sliding.select_from(frame))
+    frame = frame.select(*kept, *values)
     return frame.select(*kept, *(lower_expression(call) for call in calls))
 
 
@@ -88,27 +96,32 @@ class _Columns:
         ]
 
 
-def _lower_call(call: WindowCall, child: Node, operands: _Columns, windows: _Columns) -> Expr:
-    over = _Over(call, child, operands, windows)
-    return (
-        over.aggregate(call.function)
-        if isinstance(call.function, AggregateCall)
-        else over.function(call.function)
-    )
-
-
 class _Over:
     """Writes functions over one window specification."""
 
-    def __init__(self, call: WindowCall, child: Node, operands: _Columns, windows: _Columns) -> None:
+    def __init__(
+        self, call: WindowCall, child: Node, operands: _Columns, windows: _Columns, sliding: _Columns
+    ) -> None:
         self._operands = operands
         self._windows = windows
-        keys = [operands.add(sort_operand(lower_expression(key), key.type)) for key in call.partition_by]
+        self._sliding = sliding
+        self._call = call
+        self._keys = keys = [
+            operands.add(sort_operand(lower_expression(key), key.type)) for key in call.partition_by
+        ]
         self._partition = f"PARTITION BY {', '.join(keys)}" if keys else ""
-        orders = [_order(key, operands.add(_order_operand(key, child, call.frame))) for key in call.order_by]
+        orders = [
+            _order(key, operands.add(_order_operand(key, child, call.frame)))
+            for key in split_nested(call.order_by)
+        ]
         self._order = f"ORDER BY {', '.join(orders)}" if orders else ""
         self._frame = _frame(call.frame)
         self._moves = call.frame.lower is not None
+
+    def lower(self, function: Call | AggregateCall) -> Expr:
+        if not isinstance(function, AggregateCall):
+            return self.function(function)
+        return self._slide(function) if slides(self._call, function) else self.aggregate(function)
 
     def function(self, call: Call) -> Expr:
         match call.function:
@@ -134,6 +147,31 @@ class _Over:
             totals.append(self._with_frame(f"{accumulator.sql_function}({operand})"))
         return function.value(call.function, totals)
 
+    def _slide(self, call: AggregateCall) -> Expr:
+        """Any aggregate, of the rows of each frame: their numbers are found by counting."""
+        frame = self._call.frame
+        number = self._without_frame("row_number()")
+        size = self._window("count(1)", None, self._partition)
+        before, until = literal(pa.scalar(0, pa.int64())), size
+        if frame.lower is not None:
+            following = _frame(replace(frame, upper=None))
+            before = size - self._window("count(1)", None, f"{self._partition} {self._order} {following}")
+        if frame.upper is not None:
+            preceding = _frame(replace(frame, lower=None))
+            until = self._window("count(1)", None, f"{self._partition} {self._order} {preceding}")
+        values = [
+            self._pass(lower_expression(part).cast(to_arrow(part.type))) for part in frame_arguments(call)
+        ]
+        numbers = [part.cast(pa.int64()) for part in (number, before, until)]
+        order = [col(self._windows.add(col(key))).sort() for key in self._keys]
+        over = WindowSpec(order_by=[*order, number.sort()])
+        function = slide(kernel_key(call))
+        return col(self._sliding.add(function(*values, *numbers).over(over)))
+
+    def _pass(self, value: Expr) -> Expr:
+        """A value of each row beside the windows."""
+        return col(self._windows.add(col(self._operands.add(value))))
+
     def _exact(self, accumulator: Accumulator, call: Call) -> Accumulator:
         """The average of longs in a moving frame: DataFusion subtracts what leaves the frame, which doubles do not
         allow. Longs of so few digits have the same sum as the doubles that Spark adds; others fail."""
@@ -150,7 +188,7 @@ class _Over:
         found = self._without_frame(f"{name}({operand}, {shift})", call)
         if isinstance(default, Literal) and default.value is None:
             return found
-        fallback = col(self._windows.add(col(self._operands.add(lower_expression(default)))))
+        fallback = self._pass(lower_expression(default))
         if call.option("ignoreNulls"):
             return f.coalesce(found, fallback)
         present = self._operands.add(literal(pa.scalar(True, pa.bool_())))
@@ -189,8 +227,8 @@ def _bound(offset: int) -> str:
 def _order_operand(key: SortKey, child: Node, frame: Frame) -> Expr:
     """The order as a column. A range frame adds offsets to it, which must not overflow silently."""
     value = order_operand(key, child)
-    if key.type == BINARY and not frame.rows:
-        # DataFusion has no range frames over binary. Digits of bytes are ordered like the bytes.
+    if key.type == BINARY:
+        # DataFusion has no range frames over binary, which ranks have, too. Digits of bytes are ordered like the bytes.
         return f.encode(value, "hex")
     bounds = [] if frame.rows else [constant_of(bound) for bound in (frame.lower, frame.upper) if bound]
     offsets = [offset if key.ascending else -offset for offset in bounds if offset]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Showing a value where the user looks: in the cell of a notebook, or on standard output."""
+"""Shows a value in the cell of a notebook, or on standard output."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def shell() -> Any | None:
 
 
 def _publish(value: Showable) -> None:
-    # Volley does not need IPython; when there is a shell, it is there.
+    # IPython is optional. If there is a shell, it is installed.
     display = importlib.import_module("IPython.display").display
     display({"text/plain": str(value), "text/html": value._repr_html_()}, raw=True)

@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 
 from volley.config import Config
 from volley.errors import ConfigError
-from volley.metrics_server import MetricsServer
 from volley.observe.report import QueryReport
-from volley.rpc.sent import sent_by_action
-from volley.runtime import Phase, Shared
+from volley.process.metrics_server import MetricsServer
+from volley.process.runtime import Phase, Shared
+from volley.rpc.message_counts import messages_by_action
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +43,13 @@ class DriverMetrics:
         self._attempts = count("native_attempts", "Attempts at native tasks.")
         self._retries = count("native_retries", "Attempts beyond the first at a task.")
         self._exchanged = count("exchanged_bytes", "Bytes that stages passed on.")
-        self._spilled = count("query_spilled_bytes", "Bytes that went to disk for want of memory.", "what")
+        self._spilled = count("query_spilled_bytes", "Bytes spilled to disk for lack of memory.", "what")
         registry.register(_Messages())
         self._server: MetricsServer | None = None
         try:
             self._server = MetricsServer(host, port, registry)
         except ConfigError as error:
-            # Another driver has the port. Queries are worth more than their metrics.
+            # Another driver uses the port. Queries must run without metrics then.
             _log.warning("no metrics of this driver: %s", error.message)
 
     @property
@@ -87,7 +87,7 @@ class _Messages(Collector):
         family = CounterMetricFamily(
             "volley_control_messages", "Control messages sent to workers.", labels=["action"]
         )
-        for action, sent in sorted(sent_by_action().items()):
+        for action, sent in sorted(messages_by_action().items()):
             family.add_metric([action], sent.messages)
         yield family
 

@@ -56,6 +56,8 @@ def _metrics(metrics: TaskMetrics) -> dict[str, Any]:
         "fetched_bytes": metrics.fetched_bytes,
         "fetch_wait_seconds": round(metrics.fetch_wait_seconds, 6),
         "fetches": [_plain(fetch) for fetch in metrics.fetches],
+        "jvm_rows": metrics.jvm_rows,
+        "jvm_seconds": round(metrics.jvm_seconds, 6),
         "operator_spilled_bytes": metrics.operator_spilled_bytes,
         "operators": [{"name": operator.name} | dict(operator.values) for operator in metrics.operators],
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moved between stages, and how long that took: one report for the output of each stage that others read."""
+"""Reports what moved between stages and how long that took: one report per stage with readers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a query runs where it runs, before it runs."""
+"""`volley.explain`: which engine would run a query, and why. Nothing runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from html import escape
 
 from pyspark.sql import DataFrame
 
-from volley.config import Config
+from volley.config import Config, read_explain_spark
 from volley.connect.local_server import classic_frame
 from volley.decide import Decider
 from volley.deployment.factory import choose_deployment
 from volley.observe.display import show, show_at_end
 from volley.observe.node_text import delegated_names, describe_jvm_expressions, describe_node
 from volley.plan.nodes import Node
-from volley.settings import is_active, settings
+from volley.session_settings import is_active, read_settings
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
 from volley.support.check import NodeVerdict
 from volley.support.reasons import Reason, Unsupported
@@ -25,7 +25,7 @@ from volley.support.reasons import Reason, Unsupported
 
 @dataclass(frozen=True)
 class Explanation:
-    """Who would run a query, with a verdict on each operator of its plan.
+    """Which engine would run a query, with a verdict on each operator of its plan.
 
     `native` says whether Volley alone runs it, `fraction` is the share of operators that have a native form.
     """
@@ -117,7 +117,7 @@ class Explanation:
             yield "`volley help CODE` says more about a code"
 
     def _other_reasons(self) -> list[Unsupported]:
-        """What is about no single operator, such as a native part that is too small."""
+        """Reasons about no single operator, such as a native part that is too small."""
         told = {reason for verdict in self.nodes for reason in verdict.reasons}
         return [reason for reason in self.reasons if reason not in told and self.nodes]
 
@@ -129,21 +129,21 @@ _COLOURS = {True: "#2b8a3e", False: "#e03131"}
 
 def explain(frame: DataFrame) -> Explanation:
     """Spark's plan with a verdict on each operator. Printed, or shown as HTML in a notebook; nothing runs."""
-    explanation = _explain(classic_frame(frame))
+    explanation = explain_silently(classic_frame(frame))
     show(explanation)
     return explanation
 
 
 def explain_after_spark(frame: DataFrame) -> None:
     """What `DataFrame.explain()` says at its end, if `spark.volley.explain.spark` is true."""
-    # Read alone: a bad value of another option must not fail Spark's own explain.
-    if str(frame.sparkSession.conf.get("spark.volley.explain.spark", "false")).lower() == "true":
-        print(f"== Volley ==\n{_explain(frame)}\n")
+    if read_explain_spark(str(frame.sparkSession.conf.get("spark.volley.explain.spark", "false"))):
+        print(f"== Volley ==\n{explain_silently(frame)}\n")
 
 
-def _explain(frame: DataFrame) -> Explanation:
+def explain_silently(frame: DataFrame) -> Explanation:
+    """What `explain` shows, of a classic frame."""
     spark = frame.sparkSession
-    config = Config.read(settings(spark))
+    config = Config.read(read_settings(spark))
     deployment = choose_deployment(spark, config)
     decider = Decider(spark, deployment, config, what="plan", started=time.perf_counter())
     decision = decider.decide(frame._jdf.queryExecution())

@@ -16,7 +16,7 @@ from volley.config import Config
 from volley.errors import ConfigError
 from volley.observe.history_store import HistoryReader
 from volley.observe.history_writer import flush_history, history_directory
-from volley.settings import settings
+from volley.session_settings import read_settings
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def history(spark: SparkSession, limit: int = 100) -> History:
     Each has what `volley.last_query` would say, as far as it is kept; the query itself is not run again. Raises
     ConfigError if the session keeps no history.
     """
-    config = Config.read(settings(spark))
+    config = Config.read(read_settings(spark))
     directory = history_directory(config.history_dir)
     if directory is None:
         raise ConfigError(

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from volley.machine import state_directory
+from volley.process.machine import state_directory
 
 FILE = "volley-history.sqlite"
 _BUSY_SECONDS = 10.0
 _DETAIL = ("plan", "events")
-# A program that says nothing for so long about a running query has ended without a word.
+# A program that has not updated a running query for this long is considered dead.
 _SILENT_SECONDS = 30.0
-# When the file is too large, more than one row goes, so that the next ones need not clean up again.
+# When the file is too large, delete some more, so that the next rows fit without another cleanup.
 _KEPT_SHARE = 0.9
 
 _SCHEMA = """
@@ -53,16 +53,19 @@ def default_directory() -> Path:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the history may hold."""
+    """The limits of the history."""
 
     size_bytes: int = 128 << 20
     age_seconds: float = 30 * 86400.0
 
 
+DEFAULT_LIMITS = Limits()
+
+
 class HistoryStore:
     """The history in `directory`. Methods may raise sqlite3.Error and OSError. Not for use by several threads."""
 
-    def __init__(self, directory: Path, limits: Limits = Limits()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, directory: Path, limits: Limits = DEFAULT_LIMITS) -> None:
         self.path = directory / FILE
         self._limits = limits
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

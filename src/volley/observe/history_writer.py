@@ -5,7 +5,7 @@
     query ends      -> written as a whole, together with others that ended meanwhile
     process exits   -> what waits is written
 
-A history that cannot be written is reported once, in the log, and costs no query anything.
+If the history cannot be written, that is logged once and fails no query.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from volley.config import Config
 from volley.observe.history_store import HistoryStore, Limits, default_directory
 from volley.observe.recorder import QueryRecorder
-from volley.runtime import Phase, Shared
+from volley.process.runtime import Phase, Shared
 
 _log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 1.0
 _PRUNE_EVERY = 200
 _END_SECONDS = 5.0
-# Queries that end faster than they can be written are dropped from the history, never waited for.
+# If queries end faster than they can be written, some are dropped from the history. Queries never wait.
 _MAX_WAITING = 10_000
 
 
@@ -88,7 +88,7 @@ class HistoryWriter:
             self._store.close()
 
     def _take(self) -> list[QueryRecorder | threading.Event | None]:
-        """Everything that waits; waits for something, while queries run not longer than until they are due."""
+        """All pending recorders. Waits for the first one, but only until the running queries are due."""
         items: list[QueryRecorder | threading.Event | None] = []
         with suppress(queue.Empty):
             items.append(self._queue.get(timeout=_EVERY_SECONDS if self._live else None))
@@ -107,7 +107,7 @@ class HistoryWriter:
                 self._saved = 0
                 self._store.prune()
         except Exception as error:
-            # Nothing here may end the thread: later queries may be written again.
+            # No error may end the thread: later writes may succeed.
             level = logging.DEBUG if self._failed else logging.WARNING
             known = isinstance(error, OSError | sqlite3.Error)
             _log.log(

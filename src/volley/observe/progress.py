@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a query is, for queries that last: one line on a terminal, or one in the cell of a notebook.
+"""Shows the progress of long queries: one line on a terminal, or in the cell of a notebook.
 
     volley  4 of 7 stages  12 of 20 tasks  read 1,234,567 rows, 96.0 MB of 128.0 MB (75%)  3.2 s
 
@@ -39,7 +39,7 @@ Write = Callable[[str, float | None], None]
 class ProgressLine:
     """A listener for an `EventLog`; draws from a thread that ends with the query.
 
-    Queries that end within `after_seconds` are never seen. `input_bytes` tells how much the scans will read at most, 0
+    Queries that end within `after_seconds` show nothing. `input_bytes` tells how much the scans will read at most, 0
     if that is not known; it may take its time and is asked once, on the thread that draws.
     """
 

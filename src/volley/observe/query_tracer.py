@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spans of one query on the driver, out of its events."""
+"""Makes the driver's spans of one query from its events."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from volley.events import (
 )
 from volley.ids import AttemptId, QueryId, StageId
 from volley.observe.report import QueryReport
-from volley.tracing import NO_SPAN, Span, export_spans, start_span
+from volley.process.tracing import NO_SPAN, Span, export_spans, start_span
 
 
 class QueryTracer:
-    """Starts the span of a query when it is made, below the program's current span. May be used from any thread."""
+    """Starts the span of a query on construction, below the program's current span. Thread-safe."""
 
     def __init__(self, query: QueryId, action: str, started: float) -> None:
         attributes = {"query": str(query), "action": action}
@@ -67,7 +67,7 @@ class QueryTracer:
             return self._stages.get(_key(stage), NO_SPAN).traceparent
 
     def finish(self, report: QueryReport) -> None:
-        """End everything: a cancelled query has stages and tasks whose end nobody told."""
+        """End all spans: the stages and tasks of a cancelled query have no end events."""
         code = report.error.code if report.error else None
         with self._lock:
             for span in (*self._tasks.values(), *self._stages.values()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of one query while it runs: its events, and from them the record of it at any time.
+"""Collects the events of one query while it runs, and makes its history record from them at any time.
 
 decided -> native runs, with their events -> reported
 record()     plain data, made on the thread of the history's writer and not on that of the query
@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from volley.callers import caller
+from volley.call_site import find_call_site
 from volley.decide import Decision
 from volley.errors import VolleyError
 from volley.events import Event, QueryDecided, QueryEnded, TaskProgress
@@ -29,7 +29,7 @@ from volley.observe.node_text import outline_name, outline_node
 from volley.observe.report import QueryReport
 from volley.support.reasons import Reason, Unsupported
 
-# A query with more tasks than this is not shown task by task to its end.
+# Later events of a query are not kept: its last tasks are then not shown one by one.
 _MAX_EVENTS = 50_000
 # Their details quote an error, which may quote data.
 _QUOTING = (Reason.REPLAY, Reason.FAILED)
@@ -51,7 +51,7 @@ class Origin:
 
 @lru_cache(maxsize=4)
 def _application_id(context: SparkContext) -> str:
-    """Asked of the JVM once."""
+    """Cached: read from the JVM once."""
     return str(context.applicationId)
 
 
@@ -64,7 +64,7 @@ def origin_of(spark: SparkSession, session: str, action: str) -> Origin:
         process=os.getpid(),
         session=session,
         action=action,
-        caller=caller(),
+        caller=find_call_site(),
         description=context.getLocalProperty("spark.job.description") or "",
     )
 

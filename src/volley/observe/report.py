@@ -27,9 +27,11 @@ class StageReport:
     """`planned_tasks` is what the stage would have had without the real sizes of its inputs; `decisions` is what else
     these changed, in words. A stage whose work its reader did is not among the stages, but in that one's decisions.
     `attempts` above `tasks` means that some ran again, `recomputed_tasks` of them after the stage was complete because
-    its output was lost. `workers` is how many were there when the stage began.
+    its output was lost. `workers` is how many were there when the stage began. `taken_over`: it did not run, since an
+    earlier run had left its output in the checkpoint. `pruned_files` were left out of its scans because of the keys of
+    joins, and `pruned_row_groups` of what was left because of statistics, in files that DataFusion scans itself.
 
-    What went to disk for want of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
+    What went to disk for lack of memory, over all attempts that finished: `operator_spilled_bytes` of what sorts,
     aggregates and joins held, `shuffle_spilled_bytes` of the stage's output. `exchange` is how that output reached the
     stages that read it; None if none did.
     """
@@ -49,6 +51,12 @@ class StageReport:
     workers: int = 0
     recomputed_tasks: int = 0
     exchange: ExchangeReport | None = None
+    taken_over: bool = False
+    pruned_files: int = 0
+
+    @property
+    def pruned_row_groups(self) -> int:
+        return sum(dict(operator.metrics).get("pruned_row_groups", 0) for operator in self.operators)
 
     @property
     def spilled_bytes(self) -> int:
@@ -104,12 +112,27 @@ class QueryReport:
 
     @property
     def spilled_bytes(self) -> int:
-        """What went to disk for want of memory, of operators and of exchanged data."""
+        """What went to disk for lack of memory, of operators and of exchanged data."""
         return sum(stage.spilled_bytes for stage in self.stages)
 
     @property
     def recomputed_tasks(self) -> int:
         return sum(stage.recomputed_tasks for stage in self.stages)
+
+    @property
+    def taken_over_stages(self) -> int:
+        """The stages that did not run because an earlier run had left their output in the checkpoint."""
+        return sum(stage.taken_over for stage in self.stages)
+
+    @property
+    def pruned_files(self) -> int:
+        """The files that were not read because no key of a join selects them."""
+        return sum(stage.pruned_files for stage in self.stages)
+
+    @property
+    def pruned_row_groups(self) -> int:
+        """The row groups that were not read: no filter of the query or key of a join can be true in them."""
+        return sum(stage.pruned_row_groups for stage in self.stages)
 
     @property
     def released_workers(self) -> int:
@@ -124,6 +147,9 @@ class QueryReport:
             "released_workers": self.released_workers,
             "spilled_bytes": self.spilled_bytes,
             "recomputed_tasks": self.recomputed_tasks,
+            "taken_over_stages": self.taken_over_stages,
+            "pruned_files": self.pruned_files,
+            "pruned_row_groups": self.pruned_row_groups,
             "reasons": [
                 {"reason": str(item.reason), "what": item.what, "detail": item.detail}
                 for item in self.reasons
@@ -151,6 +177,7 @@ class QueryReport:
                 + (f", on {stage.workers} workers" if self.released_workers else "")
                 + _spilled(stage)
                 + (f", {stage.recomputed_tasks} tasks recomputed" if stage.recomputed_tasks else "")
+                + (f", {stage.pruned_row_groups} row groups pruned" if stage.pruned_row_groups else "")
             )
             lines += [f"    {feed}" for feed in stage.feeds]
             lines += [f"    {decision}" for decision in stage.decisions]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An entry in the SQL tab of Spark's own UI, and in its event log, for a query that ran natively.
 
-Spark lists there what it executes, and a native query is none of that. The two events that Spark itself would post are
+Spark lists only what it executes itself. The two events that Spark itself would post are
 posted for it: the start, with Spark's plan, and the end. There are no jobs below the entry, because none ran.
 """
 

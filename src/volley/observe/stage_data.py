@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages and tasks of a query, out of the plain data of its events, for whoever shows them."""
+"""The stages and tasks of a query, from the plain data of its events, for display."""
 
 from __future__ import annotations
 

@@ -37,14 +37,23 @@ import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.execution.BaseSubqueryExec;
+import org.apache.spark.sql.execution.CollectLimitExec;
 import org.apache.spark.sql.execution.FileSourceScanExec;
+import org.apache.spark.sql.execution.FilterExec;
+import org.apache.spark.sql.execution.GlobalLimitExec;
 import org.apache.spark.sql.execution.InSubqueryExec;
+import org.apache.spark.sql.execution.InputAdapter;
+import org.apache.spark.sql.execution.LocalLimitExec;
+import org.apache.spark.sql.execution.ProjectExec;
 import org.apache.spark.sql.execution.RangeExec;
 import org.apache.spark.sql.execution.ReusedSubqueryExec;
 import org.apache.spark.sql.execution.ScalarSubquery;
+import org.apache.spark.sql.execution.SortExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SubqueryAdaptiveBroadcastExec;
 import org.apache.spark.sql.execution.SubqueryBroadcastExec;
+import org.apache.spark.sql.execution.TakeOrderedAndProjectExec;
+import org.apache.spark.sql.execution.WholeStageCodegenExec;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
 import org.apache.spark.sql.execution.datasources.BucketingUtils;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
@@ -160,6 +169,10 @@ public final class PlanReader {
     /** One plan that was read: its text, and the operators that the text describes. */
     public static final class Reading {
         // As Catalyst writes ids into names. More digits would be none of its own.
+        private static final String DELTA_FORMAT = "org.apache.spark.sql.delta.DeltaParquetFileFormat";
+        /** Those that give the files of one version of a table, and not its changes. */
+        private static final Set DELTA_INDEXES = new HashSet(Arrays.asList(new String[] {
+            "TahoeLogFileIndex", "PreparedDeltaFileIndex", "TahoeBatchFileIndex"}));
         private static final Pattern ID = Pattern.compile("(?<=#)(0|[1-9][0-9]{0,17})(?![0-9])");
 
         private final Set readable;
@@ -189,6 +202,7 @@ public final class PlanReader {
         private final Map scanNumbers = new IdentityHashMap();
         private final Map functionNumbers = new IdentityHashMap();
         private final Map unreadNumbers = new IdentityHashMap();
+        private final Map shownInOrder = new IdentityHashMap();
         private Map parts = null;
         private boolean readsFiles = false;
 
@@ -206,6 +220,7 @@ public final class PlanReader {
             types.open('[');
             scans.open('[');
             functions.open('[');
+            showOrder(plan);
             operator(plan);
         }
 
@@ -252,6 +267,9 @@ public final class PlanReader {
             if (plan instanceof ReusedSubqueryExec) {
                 return operator((SparkPlan) ((ReusedSubqueryExec) plan).child());
             }
+            if (plan instanceof GlobalLimitExec || plan instanceof CollectLimitExec) {
+                showOrder(plan);
+            }
             int[] children;
             if (plan instanceof ReusedExchangeExec) {
                 children = new int[] {operator((SparkPlan) ((ReusedExchangeExec) plan).child())};
@@ -267,6 +285,9 @@ public final class PlanReader {
             Text values = new Text();
             expressions.open('{');
             values.open('{');
+            if (shownInOrder.containsKey(plan)) {
+                expressions("ordering", plan.outputOrdering(), expressions);
+            }
             if (plan instanceof FileSourceScanExec) {
                 FileSourceScanExec scan = (FileSourceScanExec) plan;
                 readsFiles = true;
@@ -303,6 +324,30 @@ public final class PlanReader {
             entries.close('}');
             operators.add(plan);
             return added(1, 1);
+        }
+
+        /**
+         * Remembers whose order the rows of this plan are in, if that is no sort: Spark leaves out an ORDER BY of rows that
+         * a join, an aggregate or a window has sorted already, in one partition. Such an operator has a field `ordering`.
+         */
+        private void showOrder(SparkPlan plan) {
+            while (true) {
+                if (plan instanceof AdaptiveSparkPlanExec) {
+                    plan = ((AdaptiveSparkPlanExec) plan).initialPlan();
+                } else if (plan instanceof ProjectExec || plan instanceof FilterExec
+                        || plan instanceof CollectLimitExec || plan instanceof GlobalLimitExec
+                        || plan instanceof LocalLimitExec
+                        || plan instanceof WholeStageCodegenExec || plan instanceof InputAdapter) {
+                    plan = (SparkPlan) ((scala.collection.Seq) plan.children()).apply(0);
+                } else {
+                    break;
+                }
+            }
+            boolean sorts = plan instanceof SortExec || plan instanceof TakeOrderedAndProjectExec;
+            if (!sorts && !((scala.collection.Seq) plan.children()).isEmpty()
+                    && plan.outputPartitioning().numPartitions() == 1 && !plan.outputOrdering().isEmpty()) {
+                shownInOrder.put(plan, plan);
+            }
         }
 
         /** The partition filters of a scan that depend on the rows of another plan. */
@@ -900,7 +945,9 @@ public final class PlanReader {
             HadoopFsRelation relation = scan.relation();
             StructField[] fields = relation.partitionSchema().fields();
             out.open('{');
-            out.key("format").string(shortName(relation.fileFormat()));
+            boolean isDelta = relation.fileFormat().getClass().getName().equals(DELTA_FORMAT);
+            out.key("format").string(isDelta ? "ParquetFileFormat" : shortName(relation.fileFormat()));
+            out.key("is_delta").bool(isDelta);
             out.key("bucketed").bool(scan.bucketedScan());
             out.key("metadata").open('[');
             for (int i = 0; i < scan.output().size(); i++) {
@@ -918,7 +965,8 @@ public final class PlanReader {
             names("data_names", relation.dataSchema().fields(), out);
             names("partition_names", fields, out);
             PartitionedFile[] found = scan.selectedPartitions().toPartitionArray();
-            String refused = scan.bucketedScan() ? refusedBuckets(scan, found) : null;
+            String refused = scan.bucketedScan() ? refusedBuckets(scan, found)
+                    : isDelta ? refusedDelta(scan, found) : null;
             out.key("refused");
             if (refused == null) {
                 out.raw("null");
@@ -955,6 +1003,37 @@ public final class PlanReader {
             return null;
         }
 
+        /** Why a scan of a Delta table means more than the rows of its Parquet files; null if it does not. */
+        private static String refusedDelta(FileSourceScanExec scan, PartitionedFile[] files) {
+            if (!DELTA_INDEXES.contains(shortName(scan.relation().location()))) {
+                return "a Delta table by " + shortName(scan.relation().location());
+            }
+            String mode;
+            try {
+                Object format = scan.relation().fileFormat();
+                Object mapping = format.getClass().getMethod("columnMappingMode", new Class[0])
+                        .invoke(format, new Object[0]);
+                mode = (String) mapping.getClass().getMethod("name", new Class[0]).invoke(mapping, new Object[0]);
+            } catch (Exception error) {
+                mode = "unknown";
+            }
+            if (!"none".equals(mode)) {
+                return "a Delta table with column mapping: " + mode;
+            }
+            StructField[] fields = scan.requiredSchema().fields();
+            for (int i = 0; i < fields.length; i++) {
+                if (fields[i].name().startsWith("__delta_internal_")) {
+                    return "a Delta table with deletion vectors";
+                }
+            }
+            for (int i = 0; i < files.length; i++) {
+                if (files[i].otherConstantMetadataColumnValues().contains("row_index_filter_id_encoded")) {
+                    return "a Delta table with deletion vectors";
+                }
+            }
+            return null;
+        }
+
         /** A scan of DataSource V2, which has no buckets and no metadata columns. */
         private void describe(FileScan scan, Text out) {
             StructField[] fields = scan.fileIndex().partitionSchema().fields();
@@ -971,6 +1050,7 @@ public final class PlanReader {
             }
             out.open('{');
             out.key("format").string(shortName(scan));
+            out.key("is_delta").bool(false);
             out.key("bucketed").bool(false);
             out.key("metadata").raw("[]");
             out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.readDataSchema()));

@@ -23,7 +23,7 @@ from volley.plan.expressions import Attribute, SortKey
 from volley.plan.jvm import Java
 from volley.plan.nodes import CachedRows, Node
 from volley.plan.reader import describe_error
-from volley.plan.types import is_shared
+from volley.plan.types import is_carried
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ _prefixes = itertools.count(1)
 def read_cached(operator: Operator, gateway: Java, scan: Java) -> Node:
     """A scan of a cached frame."""
     output: tuple[Attribute, ...] = operator.all("output")
-    if not all(is_shared(attribute.type) for attribute in output):
+    if not all(is_carried(attribute.type) for attribute in output):
         return unknown(operator, "a cached frame with a type that Volley does not carry")
     try:
         frame = describe_frame(gateway, scan)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import volley.plan.decode_as_of  # registers its decoders
 import volley.plan.decode_sessions  # noqa: F401  registers its decoders
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import Part, decode, type_of
@@ -17,12 +18,12 @@ from volley.plan.expressions import Alias, Expression
 from volley.plan.file_scans import file_scan
 from volley.plan.input_files import asks_for_file_names, file_name_columns, replace_file_names
 from volley.plan.jvm import Java, enable_quick_ack
-from volley.plan.nodes import Node, Project
+from volley.plan.nodes import Node, Project, Sort
 from volley.plan.python_programs import PYTHON_SETTINGS
 from volley.plan.read_rules import SETTINGS
 from volley.plan.reader import Reader, Reading, Wanted, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
-from volley.plan.stores import configuration_of, find_store
+from volley.plan.stores import AddStore, configuration_of, find_store
 
 
 class Origins:
@@ -85,7 +86,7 @@ def capture(
     physical_plan: Java,
     origins: Origins | None = None,
     *,
-    python: Callable[[], PythonAccess] = lambda: PythonAccess.ALL,
+    python: Callable[[], PythonAccess] = PythonAccess,
 ) -> Node:
     """The plan that Spark would execute. Raises CaptureError rather than guess.
 
@@ -116,11 +117,12 @@ def decode_plan(
     reading: Reading,
     origins: Origins | None = None,
     *,
-    python: Callable[[], PythonAccess] = lambda: PythonAccess.ALL,
+    python: Callable[[], PythonAccess] = PythonAccess,
+    add_store: AddStore | None = None,
 ) -> Decoded:
-    """The plan of a reading; see `capture`."""
+    """The plan of a reading; see `capture`. `add_store` is as in `find_store`."""
     try:
-        decoder = _Decoder(gateway, reading, Origins() if origins is None else origins, python)
+        decoder = _Decoder(gateway, reading, Origins() if origins is None else origins, python, add_store)
         plan = decoder.decode()
     except (KeyError, IndexError, ValueError) as error:
         raise CaptureError(f"the serialized plan has an unexpected shape: {error!r}.") from error
@@ -131,9 +133,15 @@ class _Decoder:
     """Decodes one plan. An entry only refers to earlier entries."""
 
     def __init__(
-        self, gateway: Java, reading: Reading, origins: Origins, python: Callable[[], PythonAccess]
+        self,
+        gateway: Java,
+        reading: Reading,
+        origins: Origins,
+        python: Callable[[], PythonAccess],
+        add_store: AddStore | None,
     ) -> None:
         self._gateway = gateway
+        self._add_store = add_store
         self._reading = reading
         self._tables = reading.tables()
         self._origins = origins
@@ -168,6 +176,9 @@ class _Decoder:
         operator = Operator(name, expressions, entry["values"], children)
         node = self._decode_operator(operator, lambda: self._reading.operator(number))
         self._origins.add(node, lambda: self._reading.operator(number))
+        if ordering := operator.all("ordering"):
+            # The order of an algorithm of Spark's, which may stand for an ORDER BY.
+            return Sort(ordering, whole=True, child=node)
         return node
 
     def _decode_operator(self, operator: Operator, java: Callable[[], Java]) -> Node:
@@ -191,7 +202,7 @@ class _Decoder:
     def _find_store(self, scan: Callable[[], Java], root: str) -> str:
         # The text does not have the settings of the store.
         self.asked_elsewhere = True
-        return find_store(self._gateway, configuration_of(scan()), root)
+        return find_store(self._gateway, configuration_of(scan()), root, self._add_store)
 
     def _expressions(self, value: Any) -> Any:
         """The expressions of a field, which holds one entry number, a list, or a list of lists."""

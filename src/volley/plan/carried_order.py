@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.expressions import (
     Alias,
     Attribute,
@@ -144,7 +144,7 @@ class OrderCarrier:
 
     max_files: int = 1
     max_bytes: int = 4 * 2**20
-    _ids: Iterator[int] = field(default_factory=lambda: count(own_ids.PLACE))
+    _ids: Iterator[int] = field(default_factory=lambda: count(synthetic_ids.PLACE))
 
     def carry(self, node: Node) -> tuple[Node, Order]:
         """The node with the columns of its order keys added to its own, and that order."""
@@ -178,7 +178,7 @@ class OrderCarrier:
             case LocalRows():
                 return self._number_rows(node)
             case Range():
-                key = SortKey(node.output[0], node.step > 0, True)
+                key = SortKey(node.output[0], node.step > 0, nulls_first=True)
                 return node, Order((OrderKey(key, requested=False),), total=True)
             case Aggregate():
                 # Groups are in hash table order.
@@ -218,12 +218,15 @@ class OrderCarrier:
             numbered = Window((_row_number(place),), replace(node, files=(file,)))
             file_number = Alias(branch.id, branch.name, Literal(number, INTEGER))
             branches.append(Project((*numbered.output, file_number), numbered))
-        keys = tuple(OrderKey(SortKey(key, True, True), requested=False) for key in (branch, place))
+        keys = tuple(
+            OrderKey(SortKey(key, ascending=True, nulls_first=True), requested=False)
+            for key in (branch, place)
+        )
         return Union((*node.output, place, branch), tuple(branches)), Order(keys, total=True)
 
     def _number_rows(self, node: FileScan | LocalRows) -> tuple[Node, Order]:
         place = Attribute(next(self._ids), "place", INTEGER, False)
-        key = OrderKey(SortKey(place, True, True), requested=False)
+        key = OrderKey(SortKey(place, ascending=True, nulls_first=True), requested=False)
         return Window((_row_number(place),), node), Order((key,), total=True)
 
     def _project(self, node: Project) -> tuple[Node, Order]:
@@ -251,13 +254,17 @@ class OrderCarrier:
             requested, missing = order.keys_within(())
             place = Attribute(next(self._ids), "place", INTEGER, False)
             child = Window((_row_number(place, requested),), child)
-            keys = (OrderKey(SortKey(place, True, True)),)
+            keys = (OrderKey(SortKey(place, ascending=True, nulls_first=True)),)
         if missing:
             return node, self._lose(node)
         is_total = bool(keys) and not any(key.within or key.partial for key in keys)
         position = node.position or Attribute(next(self._ids), "position", INTEGER)
         required = (*node.required, *_columns_of(keys, child, node.required))
-        last = OrderKey(SortKey(position, True, True), requested=order.requested, partial=not is_total)
+        last = OrderKey(
+            SortKey(position, ascending=True, nulls_first=True),
+            requested=order.requested,
+            partial=not is_total,
+        )
         generated = replace(node, required=required, position=position, child=child)
         return generated, replace(order, keys=(*keys, last))
 
@@ -285,7 +292,7 @@ class OrderCarrier:
         if any(order.lost or order.together for _, order in carried):
             return node, Order(lost="Union" if requested else "")
         number = Attribute(next(self._ids), "branch", INTEGER, False)
-        keys = [OrderKey(SortKey(number, True, True), requested=requested)]
+        keys = [OrderKey(SortKey(number, ascending=True, nulls_first=True), requested=requested)]
         columns: list[tuple[int, Attribute, Expression]] = []
         for place, (_, order) in enumerate(carried):
             shown = zip(node.inputs[place].output, node.output, strict=True)
@@ -310,7 +317,7 @@ class OrderCarrier:
 
 
 def _row_number(column: Attribute, order_by: tuple[SortKey, ...] = ()) -> Alias:
-    frame = Frame(True, None, Literal(0, INTEGER))
+    frame = Frame(rows=True, lower=None, upper=Literal(0, INTEGER))
     return Alias(column.id, column.name, WindowCall(Call("RowNumber", (), INTEGER), (), order_by, frame))
 
 
@@ -366,9 +373,9 @@ def _order_after_sort(node: Sort, order: Order) -> Order:
     if any(isinstance(key.type, ArrayType | StructType) for key in node.keys):
         # Native sorts order nested values differently.
         return Order(together=order.together, not_null=order.not_null, lost="Sort" if order.requested else "")
-    is_stable = _is_stable(node, order)
-    order = replace(order, total=order.total and is_stable)
-    if order.requested and not is_stable:
+    stable = is_stable(node, order)
+    order = replace(order, total=order.total and stable)
+    if order.requested and not stable:
         before, lost = (), "Sort"
     if node.whole:
         keys = tuple(OrderKey(key) for key in node.keys)
@@ -385,7 +392,7 @@ _RADIX = INTEGRAL | FRACTIONAL | {BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ}
 _RADIX_DIGITS = 18
 
 
-def _is_stable(node: Sort, order: Order) -> bool:
+def is_stable(node: Sort, order: Order) -> bool:
     """Spark's radix sort on a single number is not stable: each NULL displaces a row that arrived before it."""
     if len(node.keys) != 1:
         return True

@@ -11,6 +11,7 @@ from volley.plan.local_registry import register
 from volley.plan.nodes import HERE, Node, SourceScan
 from volley.spark_versions.registry import current
 
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _PYTHON_SCAN = "org.apache.spark.sql.execution.datasources.v2.python.PythonScan"
 
 
@@ -23,19 +24,30 @@ def batch_scan(operator: Operator, gateway: Java, scan: Java) -> Node:
     if made is None:
         raise CaptureError("a Python data source was planned but never instantiated.")
     # Pickled by the user's own program for this session; only a reader of the source unpickles it.
-    reader = f"{HERE}{register(bytes(made.dataSource()))}:{source.readSchema().json()}"
+    names = [register(bytes(made.dataSource())), *_pushed_reader(scan, source)]
+    reader = f"{HERE}{'+'.join(names)}:{source.readSchema().json()}"
     output: tuple[Attribute, ...] = operator.all("output")
     return SourceScan(
         name=str(_field(source, "shortName")),
         reader=reader,
         columns=tuple(attribute.name for attribute in output),
         output=output,
-        unsupported="Spark pushed filters down to it" if _has_filters(source) else None,
     )
 
 
-def _has_filters(source: Java) -> bool:
-    return current().has_source_filters and len(_field(source, "supportedFilters")) > 0
+def _pushed_reader(scan: Java, source: Java) -> list[str]:
+    """The reader on which Spark's planner has called `pushFilters`, and its partitions; nothing if it did not.
+
+    The plan no longer has the filters that the reader took, so no other reader gives the right rows.
+    """
+    if not current().has_source_filters or scan.conf().getConfString(_PUSHDOWN, "false") != "true":
+        return []
+    made = _field(_field(source, "ds"), "readInfo")
+    if made is None:
+        return []
+    partitions = made.partitions()
+    pickles = [bytes(partitions.apply(number)) for number in range(partitions.length())]
+    return [register(bytes(made.func())), *map(register, pickles)]
 
 
 def _field(owner: Java, name: str) -> Java:

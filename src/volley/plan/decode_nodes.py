@@ -4,11 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from volley.errors import CaptureError
-from volley.plan.expressions import AggregateCall, Alias, Attribute, Call, SortKey
+from volley.plan.counter_diffs import expand_counter_diff
+from volley.plan.expressions import (
+    AggregateCall,
+    Alias,
+    Attribute,
+    Call,
+    Expression,
+    SortKey,
+    WindowCall,
+    attribute_of,
+    transform,
+)
 from volley.plan.nodes import (
     Aggregate,
     BuildSide,
@@ -30,6 +41,7 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.plan.types import merge_nullability
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ def _sort(operator: Operator) -> Node:
 
 @decodes("LocalLimitExec")
 def _local_limit(operator: Operator) -> Node:
-    return Limit(operator.value("limit"), 0, False, operator.children[0])
+    return Limit(operator.value("limit"), 0, whole=False, child=operator.children[0])
 
 
 @decodes("GlobalLimitExec", "CollectLimitExec")
@@ -121,7 +133,9 @@ def _limit(operator: Operator) -> Node:
     offset = operator.value("offset")
     count = operator.value("limit")
     # Spark's limit includes the skipped rows; -1 means no limit.
-    return Limit(None if count < 0 else max(0, count - offset), offset, True, operator.children[0])
+    return Limit(
+        None if count < 0 else max(0, count - offset), offset, whole=True, child=operator.children[0]
+    )
 
 
 @decodes("TakeOrderedAndProjectExec")
@@ -138,8 +152,15 @@ def _top_n(operator: Operator) -> Node:
 
 @decodes("UnionExec")
 def _union(operator: Operator) -> Node:
-    # A union has the ids and names of its first child.
-    return Union(operator.children[0].output, operator.children)
+    # A union has the ids and names of its first child, and NULLs where any child has them.
+    first, *others = (child.output for child in operator.children)
+    output = list(first)
+    for branch in others:
+        output = [
+            replace(a, type=merge_nullability(a.type, b.type), nullable=bool(a.nullable or b.nullable))
+            for a, b in zip(output, branch, strict=True)
+        ]
+    return Union(tuple(output), operator.children)
 
 
 @decodes("ExpandExec")
@@ -171,8 +192,24 @@ def _generate(operator: Operator) -> Node:
 
 @decodes("WindowExec")
 def _window(operator: Operator) -> Node:
-    calls: tuple[Alias, ...] = operator.all("windowExpression")
-    return Window(calls, operator.children[0])
+    columns: tuple[Expression, ...] = operator.all("windowExpression")
+    (child,) = operator.children
+    partition, order = operator.all("partitionSpec"), operator.all("orderSpec")
+
+    def with_keys(part: Expression) -> Expression:
+        if not isinstance(part, WindowCall):
+            return part
+        return expand_counter_diff(replace(part, partition_by=partition, order_by=order))
+
+    # The keys of the operator count. In a LATERAL subquery Spark adds to them the columns by which the subquery is
+    # correlated, but not to the calls, and repeats these columns.
+    aliases = [column for column in columns if isinstance(column, Alias)]
+    window = Window(
+        tuple(replace(alias, child=transform(alias.child, with_keys)) for alias in aliases), child
+    )
+    if len(aliases) == len(columns):
+        return window
+    return Project((*child.output, *map(attribute_of, columns)), window)
 
 
 @decodes("ShuffleExchangeExec")

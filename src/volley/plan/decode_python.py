@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass, replace
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.decode_nodes import Operator
 from volley.plan.decode_python_tables import decode_table
 from volley.plan.decode_python_windows import decode_window
@@ -45,32 +43,33 @@ from volley.plan.python_nodes import (
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonNode,
     PythonProgram,
 )
 from volley.plan.python_programs import (
     Functions,
     ProgramInputs,
     Refused,
+    check_sent_size,
     function_of,
     functions_of,
     read_call,
     read_program,
 )
 from volley.plan.types import INTEGER, DataType, StructField, StructType
-from volley.spark_versions.registry import current
 
-_cogrouped = itertools.count(own_ids.COGROUPED)
+_cogrouped = itertools.count(synthetic_ids.COGROUPED)
 
 PythonDecoder = Callable[[Operator, Functions], Node]
 
 
-class PythonAccess(Enum):
-    """Which functions the workers run."""
+@dataclass(frozen=True)
+class PythonAccess:
+    """Which functions the workers run: all, none, or those whose files on the driver's machine are small enough."""
 
-    NONE = "none"
-    WITHOUT_FILES = "without files"
-    """Those that need no file of the driver."""
-    ALL = "all"
+    runs: bool = True
+    sent_limit_bytes: int | None = None
+    """How many bytes of broadcast variables and added files may be sent; None if workers see the driver's files."""
 
 
 def decode_python(
@@ -81,20 +80,22 @@ def decode_python(
     The rows of the nodes in `gathered`, by identity, are in one partition because the program said `coalesce(1)`.
     """
     try:
-        if not current().speaks_worker_protocol:
-            raise Refused(f"the Python workers of Spark {current().release} speak another protocol")
-        if access is PythonAccess.NONE:
+        if not access.runs:
             raise Refused("the workers do not run Python functions")
-        if access is PythonAccess.WITHOUT_FILES and any(map(_needs_files, functions)):
-            raise Refused("broadcast variables or added files, which are on the driver's machine")
-        if operator.name in TABLE_OPERATORS:
-            return decode_table(operator, functions, gathered)
-        node = _DECODERS[operator.name](operator, functions)
+        node = _decode(operator, functions, gathered)
+        if access.sent_limit_bytes is not None and isinstance(node, PythonNode):
+            check_sent_size(node.program.process, access.sent_limit_bytes)
         if isinstance(node, PythonMap) and _is_placed(node.child, gathered):
             return replace(node, single=True)
         return node
     except Refused as refusal:
         return Unknown(operator.name, str(refusal), _output(operator), operator.children)
+
+
+def _decode(operator: Operator, functions: Functions, gathered: Sequence[Node]) -> Node:
+    if operator.name in TABLE_OPERATORS:
+        return decode_table(operator, functions, gathered)
+    return _DECODERS[operator.name](operator, functions)
 
 
 def _output(operator: Operator) -> tuple[Attribute, ...]:
@@ -110,10 +111,6 @@ def _output(operator: Operator) -> tuple[Attribute, ...]:
         return tuple(map(attribute_of, operator.all("resultExpressions")))
     found: tuple[Attribute, ...] = operator.all("output")
     return found
-
-
-def _needs_files(function: dict[str, Any]) -> bool:
-    return bool(function["broadcasts"] or function["includes"])
 
 
 def _eval(operator: Operator, functions: Functions) -> Node:
@@ -136,7 +133,7 @@ def _map(operator: Operator, functions: Functions) -> Node:
     attributes = _attributes(call, child)
     columns = (StructField("struct", StructType(_fields(attributes)), True),)
     program = _one_call(operator, call, (0,), columns, functions)
-    return PythonMap(program, attributes, operator.all("output"), False, child)
+    return PythonMap(program, attributes, operator.all("output"), single=False, child=child)
 
 
 def _group_map(operator: Operator, functions: Functions) -> Node:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Alias, Attribute, Call, Expression, SortKey
 from volley.plan.nodes import Exchange, Filter, Limit, Node, OneRow, Partitioning, Project, Sort, TopN
@@ -32,7 +32,7 @@ from volley.plan.python_programs import (
 )
 from volley.plan.types import StructType, parse_type
 
-_keys = itertools.count(own_ids.TABLE_KEY)
+_keys = itertools.count(synthetic_ids.TABLE_KEY)
 
 _KEEPS_ROWS = (b"__init__", b"terminate", b"SkipRestOfInputTable")
 """Names in the pickle of a class whose objects may depend on which rows they see together."""

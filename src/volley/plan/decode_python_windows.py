@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import (
     AggregateCall,
@@ -40,7 +40,7 @@ from volley.plan.python_programs import (
 )
 from volley.plan.types import INTEGER, LONG, StructField
 
-_counts = itertools.count(own_ids.FRAME_BOUND)
+_counts = itertools.count(synthetic_ids.FRAME_BOUND)
 
 
 def decode_window(operator: Operator, functions: Functions) -> Node:
@@ -128,8 +128,10 @@ def _count(
     def count(lower: Expression | None, upper: Expression | None) -> Expression:
         number = next(_counts)
         ones = Call("Count", (Literal(1, INTEGER),), LONG)
-        frame = Frame(False, lower, upper)
-        call = AggregateCall(ones, AggregateMode.COMPLETE, False, None, next(_counts))
+        frame = Frame(rows=False, lower=lower, upper=upper)
+        call = AggregateCall(
+            ones, AggregateMode.COMPLETE, distinct=False, filter=None, result_id=next(_counts)
+        )
         counts.append(Alias(number, "rows", WindowCall(call, partition, order, frame)))
         return attribute_of(counts[-1])
 

@@ -19,7 +19,7 @@ import itertools
 from dataclasses import replace
 
 from volley.errors import CaptureError
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.decode_nodes import Operator, decodes, unknown
 from volley.plan.expressions import (
     AggregateCall,
@@ -37,7 +37,7 @@ from volley.plan.expressions import (
 from volley.plan.nodes import Aggregate, Exchange, Node, Project, Sort, Window
 from volley.plan.types import BOOLEAN, INTEGER, LONG, STRING, StructType
 
-_ids = itertools.count(own_ids.SESSION)
+_ids = itertools.count(synthetic_ids.SESSION)
 
 
 @decodes("UpdatingSessionsExec")
@@ -79,7 +79,7 @@ def _merge_sessions(rows: Node, keys: tuple[Expression, ...], session: Attribute
         for place, field in enumerate(session.type.fields)
     )
     order = (SortKey(start, ascending=True, nulls_first=True),)
-    before = Frame(True, None, Literal(-1, INTEGER))
+    before = Frame(rows=True, lower=None, upper=Literal(-1, INTEGER))
     reached, rows = _window(rows, WindowCall(_total("Max", end), keys, order, before))
     begins = Call(
         "Or",
@@ -89,8 +89,10 @@ def _merge_sessions(rows: Node, keys: tuple[Expression, ...], session: Attribute
     one, zero = Literal(1, LONG), Literal(0, LONG)
     counted = _total("Sum", Call("If", (begins, one, zero), LONG))
     # A range: rows with one start are of one session, whichever of them comes first.
-    number, rows = _window(rows, WindowCall(counted, keys, order, Frame(False, None, Literal(0, INTEGER))))
-    everything = Frame(True, None, None)
+    number, rows = _window(
+        rows, WindowCall(counted, keys, order, Frame(rows=False, lower=None, upper=Literal(0, INTEGER)))
+    )
+    everything = Frame(rows=True, lower=None, upper=None)
     first, rows = _window(rows, WindowCall(_total("Min", start), (*keys, number), (), everything))
     last, rows = _window(rows, WindowCall(_total("Max", end), (*keys, number), (), everything))
     names = [Literal(field.name, STRING) for field in session.type.fields]
@@ -109,7 +111,7 @@ _FIELDS = ("start", "end")
 
 def _total(function: str, value: Expression) -> AggregateCall:
     call = Call(function, (value,), value.type)
-    return AggregateCall(call, AggregateMode.COMPLETE, False, None, next(_ids))
+    return AggregateCall(call, AggregateMode.COMPLETE, distinct=False, filter=None, result_id=next(_ids))
 
 
 def _window(rows: Node, call: WindowCall) -> tuple[Attribute, Node]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from volley.plan.nodes import Node
 
 Scalar = None | bool | int | float | str | bytes | Decimal
+Options = tuple[tuple[str, Scalar], ...]
 
 
 class EvalMode(StrEnum):
@@ -71,15 +72,16 @@ class Call:
     arguments: tuple[Expression, ...]
     type: DataType
     mode: EvalMode | None = None
-    options: tuple[tuple[str, Scalar], ...] = ()
+    options: Options = ()
 
     def option(self, name: str) -> Scalar:
         return dict(self.options).get(name)
 
 
 JVM_EXPRESSION = "JvmExpression"
-"""The function of a `Call` that Spark's own code evaluates. Its option `program` is a number of `volley.jvm`, and
-`name` the Catalyst class at the top of what it stands for, or several of them; `inside` are those below it, if any."""
+"""The function of a `Call` that Spark's own code evaluates. Its option `program` is a number of `volley.jvm`, or the
+program itself for workers in other processes. `name` is the Catalyst class at the top of what it stands for, or several
+of them; `inside` are those below it, if any."""
 JVM_FIELD = "JvmField"
 """One of several values that a `JvmExpression` computes together, by the option `ordinal`."""
 JVM_AGGREGATE = "JvmAggregate"

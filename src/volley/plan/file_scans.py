@@ -15,7 +15,7 @@ from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan, Node
 from volley.plan.read_rules import CORRUPT_RECORD, CORRUPT_RECORD_OPTION, READ_RULES
-from volley.plan.types import BINARY, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
+from volley.plan.types import BINARY, DataType, DecimalType
 from volley.storage.s3a import Unmapped
 
 _ROW_INDEX = "_tmp_metadata_row_index"
@@ -29,10 +29,12 @@ class ScanFacts:
     `metadata` are the places in the output of columns that Spark derives from the file itself. `field_ids` is true if a
     requested column, or a field inside one, has a Parquet field id; `defaults`, if one has a default for older files.
     `refused` says why the scan does more than read. `files` lists path, size, modification time and partition index of
-    each file; `partitions` the values of each partition, as text.
+    each file; `partitions` the values of each partition, as text. If `is_delta`, they are files of a Delta table, which
+    never change, and their times are those of its log.
     """
 
     format: str
+    is_delta: bool
     bucketed: bool
     metadata: list[int]
     field_ids: bool
@@ -65,7 +67,10 @@ class ScanFacts:
         if self.defaults:
             return "a column with a default value"
         read = [column for place, column in enumerate(output) if place not in self.metadata]
-        types = [column.type for column in read]
+        partitioned = {name.lower() for name in self.partition_names}
+        # Spark itself has read the values of partitions.
+        stored = [column for column in read if column.name.lower() not in partitioned]
+        types = [column.type for column in stored]
         for key, setting in rules.settings.items():
             if not setting.permits(self.settings[key], types, self.field_ids):
                 return f"{key}={self.settings[key]}"
@@ -73,8 +78,6 @@ class ScanFacts:
             option = rules.options.get(key.lower())
             if option is None or not option.permits(value, types):
                 return f"read option {key}={value}"
-        partitioned = {name.lower() for name in self.partition_names}
-        stored = [column for column in read if column.name.lower() not in partitioned]
         if [column.name for column in stored] == [self._corrupt_column]:
             return "only the column of corrupt records"
         for column in stored:
@@ -98,13 +101,19 @@ class ScanFacts:
 
 
 _METADATA: dict[str, Callable[[str, int, int], Scalar]] = {
-    # Of a path, which Java prints with one slash; `input_file_name()` has three.
-    "file_path": lambda url, size_bytes, modified_ms: url.replace("file:///", "file:/", 1),
+    # Of a path; `input_file_name()` is the URL.
+    "file_path": lambda url, size_bytes, modified_ms: print_path(url),
     "file_name": lambda url, size_bytes, modified_ms: url.rpartition("/")[2],
     "file_size": lambda url, size_bytes, modified_ms: size_bytes,
     "file_modification_time": lambda url, size_bytes, modified_ms: 1000 * modified_ms,
 }
 """The columns of `_metadata` that are the same in all rows of a file, from its URL, size and time."""
+
+
+def print_path(url: str) -> str:
+    """As Hadoop prints a path: with one slash if there is no authority, where a URL has three."""
+    scheme, separator, path = url.partition(":///")
+    return f"{scheme}:/{path}" if separator and "/" not in scheme else url
 
 
 def file_scan(
@@ -177,14 +186,14 @@ def _files(
     for url, size, time, partition in facts.files:
         path = _plain_path(url)
         values = (*partitions[partition], *(read(url, size, time) for read in of_file))
-        found.append(DataFile(path, size, time, values, store_of(path)))
+        found.append(DataFile(path, size, 0 if facts.is_delta else time, values, store_of(path)))
     if len({bool(file.store) for file in found}) > 1:
         raise Unmapped("local files and objects in one scan")
     return tuple(found)
 
 
 def _partition_value(text: str | bool | None, data_type: DataType) -> Scalar:
-    if data_type in (BINARY, TIMESTAMP, TIMESTAMP_NTZ):
+    if data_type == BINARY:
         raise CaptureError(f"a partition column of type {data_type} is not readable.")
     if (
         isinstance(data_type, DecimalType)
@@ -204,7 +213,9 @@ def _plain_path(url: str) -> str:
 
 def _root(path: str) -> str:
     """The scheme and the authority of a URL; empty for a local path."""
-    scheme, separator, rest = path.partition("://")
-    if not separator or "/" in scheme:
+    if path.startswith("/"):
         return ""
-    return f"{scheme}://{rest.partition('/')[0]}"
+    # A file system without an authority may print its paths with one slash.
+    scheme, _, rest = path.partition(":")
+    authority = rest.removeprefix("//").partition("/")[0] if rest.startswith("//") else ""
+    return f"{scheme}://{authority}"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.expressions import Attribute, Call, Expression, transform, walk
 from volley.plan.nodes import (
     DataFile,
@@ -41,7 +41,7 @@ def asks_for_file_names(entries: list[Any]) -> bool:
 
 def file_name_columns() -> Callable[[], Attribute]:
     """Columns for the files of scans. Each has an id of its own within a plan."""
-    ids = count(own_ids.INPUT_FILE)
+    ids = count(synthetic_ids.INPUT_FILE)
     return lambda: Attribute(next(ids), "file", STRING, False)
 
 
@@ -105,7 +105,7 @@ def _substitute(expression: Expression, column: Attribute) -> Expression:
 
 def _file_column(scan: FileScan) -> Attribute | None:
     last = scan.partition_columns[-1:]
-    return next((column for column in last if column.id >= own_ids.INPUT_FILE), None)
+    return next((column for column in last if column.id >= synthetic_ids.INPUT_FILE), None)
 
 
 def _without_file(scan: FileScan) -> FileScan:

@@ -15,8 +15,8 @@ from functools import cached_property
 from operator import is_, is_not
 from typing import Any
 
-from volley.fields import NOT_SENT
-from volley.plan import own_ids
+from volley.field_types import NOT_SENT
+from volley.plan import synthetic_ids
 from volley.plan.expressions import (
     AggregateCall,
     Alias,
@@ -25,6 +25,7 @@ from volley.plan.expressions import (
     SortKey,
     attribute_of,
 )
+from volley.plan.node_shapes import UnaryNode
 from volley.plan.python_nodes import (
     PythonAggregate,
     PythonCoGroupMap,
@@ -51,13 +52,9 @@ from volley.plan.types import LONG, STRING
 
 
 @dataclass(frozen=True)
-class Project:
+class Project(UnaryNode):
     expressions: tuple[Expression, ...]
     child: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
 
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
@@ -65,13 +62,9 @@ class Project:
 
 
 @dataclass(frozen=True)
-class Filter:
+class Filter(UnaryNode):
     condition: Expression
     child: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
 
     @property
     def output(self) -> tuple[Attribute, ...]:
@@ -79,7 +72,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class Aggregate(UnaryNode):
     """Groups `child` by `grouping`, computes `calls`, then projects `results`.
 
     `results` refer to the calls' outputs as `buffers`: one attribute for a call that gives values, otherwise its state
@@ -93,17 +86,13 @@ class Aggregate:
     results: tuple[Expression, ...]
     child: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
         return tuple(attribute_of(result) for result in self.results)
 
 
 @dataclass(frozen=True)
-class Sort:
+class Sort(UnaryNode):
     """`whole`: a global sort, not only within each partition."""
 
     keys: tuple[SortKey, ...]
@@ -111,16 +100,12 @@ class Sort:
     child: Node
 
     @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    @property
     def output(self) -> tuple[Attribute, ...]:
         return self.child.output
 
 
 @dataclass(frozen=True)
-class Limit:
+class Limit(UnaryNode):
     """`count` None: only an offset. `whole` False: a limit per partition."""
 
     count: int | None
@@ -129,16 +114,12 @@ class Limit:
     child: Node
 
     @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    @property
     def output(self) -> tuple[Attribute, ...]:
         return self.child.output
 
 
 @dataclass(frozen=True)
-class TopN:
+class TopN(UnaryNode):
     """Spark's TakeOrderedAndProject: the first `count` rows in order after `offset`, then a projection."""
 
     count: int
@@ -147,30 +128,22 @@ class TopN:
     expressions: tuple[Expression, ...]
     child: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
         return tuple(attribute_of(expression) for expression in self.expressions)
 
 
 @dataclass(frozen=True)
-class Expand:
+class Expand(UnaryNode):
     """Each row becomes one row for every projection (rollup, cube, several distinct aggregates)."""
 
     projections: tuple[tuple[Expression, ...], ...]
     output: tuple[Attribute, ...]
     child: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
 
 @dataclass(frozen=True)
-class Generate:
+class Generate(UnaryNode):
     """Each row becomes one row for every row that the generator `function` makes of `arguments` (explode, stack, ...).
 
     The output is `required`, columns of the child, then `generated`. `outer`: a row for which the generator makes none
@@ -185,10 +158,6 @@ class Generate:
     child: Node
     position: Attribute | None = None
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
         added = () if self.position is None else (self.position,)
@@ -196,15 +165,11 @@ class Generate:
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(UnaryNode):
     """Adds one column for each of `calls` (aliases of window calls) to the child's columns."""
 
     calls: tuple[Alias, ...]
     child: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
 
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
@@ -222,7 +187,7 @@ class Partitioning(StrEnum):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(UnaryNode):
     """Redistributes rows by `partitioning`: by `keys` (hash) or in the order of `order` (range)."""
 
     partitioning: Partitioning
@@ -232,20 +197,16 @@ class Exchange:
     child: Node
 
     @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    @property
     def output(self) -> tuple[Attribute, ...]:
         return self.child.output
 
 
 # A row about a written file: its path, its partition folder, its rows and its size.
 WRITTEN = (
-    Attribute(own_ids.WRITTEN_FILE, "file", STRING, False),
-    Attribute(own_ids.WRITTEN_FILE + 1, "partition", STRING, False),
-    Attribute(own_ids.WRITTEN_FILE + 2, "rows", LONG, False),
-    Attribute(own_ids.WRITTEN_FILE + 3, "size_bytes", LONG, False),
+    Attribute(synthetic_ids.WRITTEN_FILE, "file", STRING, False),
+    Attribute(synthetic_ids.WRITTEN_FILE + 1, "partition", STRING, False),
+    Attribute(synthetic_ids.WRITTEN_FILE + 2, "rows", LONG, False),
+    Attribute(synthetic_ids.WRITTEN_FILE + 3, "size_bytes", LONG, False),
 )
 
 
@@ -262,7 +223,7 @@ class UploadTarget:
 
 
 @dataclass(frozen=True)
-class WriteFiles:
+class WriteFiles(UnaryNode):
     """Writes the child's rows as files of `format` into `directory` and returns one row per file.
 
     The files are staged there: the commit moves those of the winning attempts. With an `upload`, `directory` is the URL
@@ -283,10 +244,6 @@ class WriteFiles:
     upload: UploadTarget | None = None
 
     output = WRITTEN
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
 
 
 # ------------------------------------------------------------------------------------ more children
@@ -360,6 +317,7 @@ class Recursion:
     steps or `row_limit` rows Spark raises an error. `programs` keeps what the JVM evaluates in its plans.
     """
 
+    id: int
     output: tuple[Attribute, ...]
     anchor: Node
     step: Node
@@ -375,8 +333,9 @@ class Recursion:
 
 @dataclass(frozen=True)
 class RecursionInput:
-    """The rows of the step before, in the step of a `Recursion`."""
+    """The rows of the step before, in the step of the `Recursion` with this id. Its step may hold other recursions."""
 
+    recursion: int
     output: tuple[Attribute, ...]
 
     children = ()

@@ -152,7 +152,9 @@ def _order_call(call: WindowCall, order: Order) -> tuple[WindowCall, str]:
     frame = _frame_over_rows(call)
     if frame is None and _is_last_peer(call):
         peers = (*call.partition_by, *own)
-        return replace(call, partition_by=peers, order_by=keys, frame=Frame(True, None, None)), missing
+        return replace(
+            call, partition_by=peers, order_by=keys, frame=Frame(rows=True, lower=None, upper=None)
+        ), missing
     if frame is None:
         # More sort keys would make fewer rows equal, and so change a range frame.
         return call, missing or (f"{_name(call)} over a range" if order.requested else "")
@@ -187,7 +189,7 @@ def _order_limit(node: Limit, carrier: OrderCarrier) -> Node:
     keys, _ = order.keys_within(())
     if not keys or not (order.requested or _reads_several(node.child)):
         return node
-    return Project(node.output, replace(node, child=Sort(keys, True, child)))
+    return Project(node.output, replace(node, child=Sort(keys, whole=True, child=child)))
 
 
 def _reads_several(node: Node) -> bool:
@@ -210,7 +212,7 @@ def _order_sort(node: Sort, carrier: OrderCarrier) -> Node:
     keys, _ = order.keys_within(key.child for key in node.keys)
     if not keys:
         return node
-    return Project(node.output, Sort((*node.keys, *keys), True, child))
+    return Project(node.output, Sort((*node.keys, *keys), whole=True, child=child))
 
 
 def _depends_on_input_order(call: AggregateCall) -> bool:
@@ -270,7 +272,7 @@ def _order_generate(node: Generate, carrier: OrderCarrier) -> Node:
     """Sort after the generator instead of before it."""
     generated, order = carrier.carry(node)
     keys, _ = order.keys_within(())
-    return Project(node.output, Sort(keys, True, generated)) if keys else node
+    return Project(node.output, Sort(keys, whole=True, child=generated)) if keys else node
 
 
 def _name(call: WindowCall) -> str:

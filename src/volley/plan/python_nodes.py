@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from volley.field_types import Count, Matches
 from volley.plan.expressions import Attribute, Expression, SortKey, attribute_of
+from volley.plan.node_shapes import UnaryNode
 from volley.plan.types import StructField, StructType
 
 if TYPE_CHECKING:
@@ -60,11 +62,25 @@ class PythonCall:
 
 
 @dataclass(frozen=True)
+class SentFile:
+    """A file of the driver that a worker in another process gets through a feed of the query, if it lacks it.
+
+    `name` is the SHA-256 of its content. `unpacked`: it is an archive, and functions see the directory.
+    """
+
+    name: Annotated[str, Matches(r"[0-9a-f]{64}")]
+    size_bytes: Count
+    feed: Count
+    unpacked: bool
+
+
+@dataclass(frozen=True)
 class PythonProcess:
     """The process in which functions run: calls with equal processes can share one.
 
     `variables` are added to the environment. `broadcasts` are the ids and files of broadcast variables. `memory_mb`
     limits all processes of a worker together; None: no limit. A process that is not `reused` serves one stream of rows.
+    Where workers are other processes, files are called by their names in `sent`.
     """
 
     application: str
@@ -76,6 +92,7 @@ class PythonProcess:
     broadcasts: tuple[tuple[int, str], ...]
     memory_mb: int | None
     reused: bool
+    sent: tuple[SentFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +131,7 @@ class PythonProgram:
 
 
 @dataclass(frozen=True)
-class PythonEval:
+class PythonEval(UnaryNode):
     """Adds one column for each call of `program` to the child's columns. The calls read `arguments`."""
 
     program: PythonProgram
@@ -122,17 +139,13 @@ class PythonEval:
     results: tuple[Attribute, ...]
     child: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
         return self.child.output + self.results
 
 
 @dataclass(frozen=True)
-class PythonMap:
+class PythonMap(UnaryNode):
     """A function from all batches of a stream to other batches (`mapInPandas`, `mapInArrow`).
 
     `single`: the rows were partitioned or sorted for the function, so one stream has to have all of them.
@@ -144,13 +157,9 @@ class PythonMap:
     single: bool
     child: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
 
 @dataclass(frozen=True)
-class PythonGroupMap:
+class PythonGroupMap(UnaryNode):
     """A function from all rows of a group to other rows (`applyInPandas`, `applyInArrow`)."""
 
     program: PythonProgram
@@ -159,13 +168,9 @@ class PythonGroupMap:
     output: tuple[Attribute, ...]
     child: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
 
 @dataclass(frozen=True)
-class PythonCoGroupMap:
+class PythonCoGroupMap(UnaryNode):
     """A function from all rows of a group on two sides to other rows (`cogroup().applyInPandas`, `applyInArrow`).
 
     The child has the rows of both sides: those of the left one have 0 in `side`, the others 1. The function reads
@@ -182,16 +187,12 @@ class PythonCoGroupMap:
     child: Node
 
     @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    @property
     def arguments(self) -> tuple[Expression, ...]:
         return (self.side, *self.left, *self.right)
 
 
 @dataclass(frozen=True)
-class PythonAggregate:
+class PythonAggregate(UnaryNode):
     """One row per group: its keys, then one value for each call of `program`. The calls read `arguments`."""
 
     program: PythonProgram
@@ -199,10 +200,6 @@ class PythonAggregate:
     arguments: tuple[Expression, ...]
     results: tuple[Attribute, ...]
     child: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
 
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
@@ -218,7 +215,7 @@ class RowFrame:
 
 
 @dataclass(frozen=True)
-class PythonWindow:
+class PythonWindow(UnaryNode):
     """Adds one column for each call of `program` to the columns `kept` of the child.
 
     A call is computed over all rows with the same `grouping`, or over a frame of them for each row.
@@ -235,17 +232,13 @@ class PythonWindow:
     kept: tuple[Attribute, ...]
     child: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
     @cached_property
     def output(self) -> tuple[Attribute, ...]:
         return self.kept + self.results
 
 
 @dataclass(frozen=True)
-class PythonTable:
+class PythonTable(UnaryNode):
     """A table function: any number of rows for each row of the child, beside the columns `required` of that row.
 
     With `grouping` it sees the rows of each group one after the other, in the order of `order`, and starts anew with
@@ -260,10 +253,6 @@ class PythonTable:
     results: tuple[Attribute, ...]
     single: bool
     child: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
 
     @cached_property
     def output(self) -> tuple[Attribute, ...]:

@@ -7,6 +7,7 @@ Functions that could tell that Spark does not run them are refused, with the rea
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Call, Expression, canonicalize
 from volley.plan.python_nodes import EvalType, PythonCall, PythonProcess, PythonProgram
 from volley.plan.types import StructField
+from volley.spark_versions.registry import current
 
 _PROFILER = "spark.sql.pyspark.udf.profiler"
 _LOGGING = "spark.sql.pyspark.worker.logging.enabled"
@@ -64,8 +66,16 @@ _SEEN_IN_FUNCTIONS = {
 """Names that a pickled function contains if it uses what only a task of Spark has."""
 
 
+_RESULTS = 2000
+
 # A pickled function with its return type is larger, a pickled reference to a broadcast variable smaller.
 _SMALLEST_FUNCTION = 200
+
+# Functions of single rows that are sent as Arrow, and the settings that convert them by way of pandas.
+_BY_PANDAS = {
+    EvalType.ARROW_BATCHED: "spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled",
+    EvalType.ARROW_TABLE: "spark.sql.legacy.execution.pythonUDTF.pandas.conversion.enabled",
+}
 
 _SIZE = re.compile(r"(-?\d+)\s*([bkmgt]i?b?)?")
 
@@ -163,15 +173,21 @@ def read_program(
 ) -> PythonProgram:
     if not isinstance(eval_type, int) or eval_type not in set(EvalType):
         raise Refused(f"functions of PySpark's type {eval_type}")
+    runner: dict[str, str] = operator.value("runner")
+    by_pandas = _BY_PANDAS.get(EvalType(eval_type))
+    if by_pandas and (not current().converts_without_pandas or runner.get(by_pandas) == "true"):
+        # A NULL makes floats of all integers of its batch.
+        raise Refused("Spark converts their arguments by way of pandas, batch by batch")
     settings: dict[str, str] = operator.value("settings")
     _check_settings(settings)
     return PythonProgram(
         EvalType(eval_type),
         calls,
         columns,
-        tuple(sorted(operator.value("runner").items())),
+        tuple(sorted(runner.items())),
         max(0, int(settings[_BATCH_ROWS])),
-        _size(settings[_BATCH_BYTES], "b"),
+        # Spark 4.0 has no such limit.
+        _size(settings.get(_BATCH_BYTES, "0"), "b"),
         _process(operator, settings, used),
     )
 
@@ -202,7 +218,8 @@ def _process(operator: Operator, settings: dict[str, str], used: Functions) -> P
         "SPARK_AUTH_SOCKET_TIMEOUT": "15",
         "SPARK_JOB_ARTIFACT_UUID": "default",
         "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
-        "PYTHON_UDF_BATCH_SIZE": settings.get(_BATCH_SIZE, "100"),
+        # How many results come together, which a function cannot tell.
+        "PYTHON_UDF_BATCH_SIZE": str(max(_RESULTS, int(settings.get(_BATCH_SIZE, "100")))),
         "PYTHONUNBUFFERED": "YES",
     }
     return PythonProcess(
@@ -216,6 +233,22 @@ def _process(operator: Operator, settings: dict[str, str], used: Functions) -> P
         memory_mb=None if not memory else max(1, _size(memory, "m") // 2**20),
         reused=settings.get(_REUSE, "true") == "true",
     )
+
+
+def check_sent_size(process: PythonProcess, limit_bytes: int) -> None:
+    """Raises Refused if the files that a process needs are larger than may be sent to a worker."""
+    files = [Path(path) for _, path in process.broadcasts]
+    for root, _, names in os.walk(process.files_directory):
+        files += [Path(root, name) for name in names]
+    try:
+        size_bytes = sum(path.lstat().st_size for path in files)
+    except OSError as error:
+        raise Refused(f"a broadcast variable or an added file cannot be read: {error}") from error
+    if size_bytes > limit_bytes:
+        raise Refused(
+            f"broadcast variables and added files have {size_bytes} bytes, "
+            f"and spark.volley.pythonFunctions.maxFiles lets {limit_bytes} be sent"
+        )
 
 
 _UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

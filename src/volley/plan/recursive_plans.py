@@ -10,10 +10,11 @@ A step is planned once. The driver runs it again and again (`bridge.recursion`),
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
 
@@ -26,6 +27,7 @@ from volley.plan.subqueries import with_subqueries
 
 RECURSION = "UnionLoopExec"
 
+_ids = itertools.count()
 _lock = threading.Lock()
 _classes: weakref.WeakKeyDictionary[Java, CompiledClass] = weakref.WeakKeyDictionary()
 
@@ -40,6 +42,7 @@ class RecursiveQuery:
     limit: int | None
     level_limit: int | None
     row_limit: int | None
+    id: int = field(default_factory=lambda: next(_ids))
 
 
 def read_recursion(gateway: Java, operator: Java) -> RecursiveQuery | str:
@@ -53,12 +56,14 @@ def read_recursion(gateway: Java, operator: Java) -> RecursiveQuery | str:
         if refusal := loop.refusal():
             return str(refusal)
         inputs = tuple(tuple(map(int, line.split(","))) for line in str(loop.inputs()).splitlines())
-        limits = (int(limit) for limit in str(loop.limits()).split(","))
-        return RecursiveQuery(
-            loop.anchor(), loop.step(), inputs, *(None if limit < 0 else limit for limit in limits)
-        )
+        limit, level_limit, row_limit = (_limit(text) for text in str(loop.limits()).split(","))
+        return RecursiveQuery(loop.anchor(), loop.step(), inputs, limit, level_limit, row_limit)
     except (CaptureError, Py4JError, ValueError) as error:
         return describe_error(error)
+
+
+def _limit(text: str) -> int | None:
+    return None if int(text) < 0 else int(text)
 
 
 def mark_inputs(step: Node, query: RecursiveQuery) -> Node:
@@ -66,7 +71,7 @@ def mark_inputs(step: Node, query: RecursiveQuery) -> Node:
 
     def change(node: Node) -> Node:
         if not node.children and tuple(column.id for column in node.output) in query.inputs:
-            return RecursionInput(node.output)
+            return RecursionInput(query.id, node.output)
         return node
 
     return replace_leaves(step, change)

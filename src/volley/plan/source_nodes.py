@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -71,15 +71,19 @@ class SourceScan:
     """A scan of a Python data source. `columns` are the source's names for `output`.
 
     `reader` says how a process gets the source (see `splits.datasource`): a portable text, or the name of an object
-    that only the driver's process has. `filters` are only hints for pruning, as in a `FileScan`.
+    that only the driver's process has. `filters` are only hints for pruning, as in a `FileScan`. `estimated_bytes` and
+    `wanted_tasks` are what the source says about itself, once it was asked (`splits.measure`).
     """
 
     name: str
-    reader: str
+    # Not shown: options of sources may hold credentials.
+    reader: str = field(repr=False)
     columns: tuple[str, ...]
     output: tuple[Attribute, ...]
     unsupported: str | None = None
     filters: tuple[Expression, ...] = ()
+    estimated_bytes: int | None = None
+    wanted_tasks: int | None = None
 
     children = ()
 

@@ -7,6 +7,7 @@ printed; the support table turns it into a reason.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -181,6 +182,26 @@ def parse_type(value: Any) -> DataType:
     return OtherType(str(value.get("type", value)))
 
 
+def merge_nullability(one: DataType, other: DataType) -> DataType:
+    """`one`, with NULLs allowed wherever `other` allows them, if the types are the same otherwise; else `one`."""
+    match one, other:
+        case ArrayType(), ArrayType():
+            element = merge_nullability(one.element, other.element)
+            return ArrayType(element, one.contains_null or other.contains_null)
+        case MapType(), MapType():
+            key, value = merge_nullability(one.key, other.key), merge_nullability(one.value, other.value)
+            return MapType(key, value, one.value_contains_null or other.value_contains_null)
+        case StructType(fields), StructType(others) if len(fields) == len(others):
+            return StructType(
+                tuple(
+                    StructField(a.name, merge_nullability(a.type, b.type), a.nullable or b.nullable)
+                    for a, b in zip(fields, others, strict=True)
+                )
+            )
+        case _:
+            return one
+
+
 def is_number(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or data_type in INTEGRAL or data_type in FRACTIONAL
 
@@ -222,12 +243,21 @@ def is_readable(data_type: DataType) -> bool:
     return is_carried(data_type) and not contains_any(data_type, YEAR_MONTH_INTERVALS)
 
 
+def is_given_to_functions(data_type: DataType) -> bool:
+    """Whether Python functions can get and return values of this type as Arrow.
+
+    pyarrow has no intervals of months. Spark takes every time that a function returns for a `time(6)`.
+    """
+    return is_carried(data_type) and not contains_any(data_type, _NOT_IN_FUNCTIONS)
+
+
 def is_collected(data_type: DataType) -> bool:
     """Whether Python programs can get values of this type."""
     return not contains_any(data_type, _NOT_COLLECTED)
 
 
 _NOT_COLLECTED: frozenset[DataType] = YEAR_MONTH_INTERVALS | {CALENDAR_INTERVAL}
+_NOT_IN_FUNCTIONS = _NOT_COLLECTED | (TIMES - {SimpleType("time(6)")})
 
 
 def _is_of_our_own(data_type: DataType) -> bool:
@@ -277,13 +307,15 @@ def to_result(data_type: DataType) -> pa.DataType:
 
 
 def to_arrow(data_type: DataType) -> pa.DataType:
+    """The Arrow type inside the engine. Fields of a struct have distinct names there, because engines look them up."""
     match data_type:
         case SimpleType():
             return _ARROW[data_type]
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
         case StructType(fields):
-            return pa.struct([pa.field(f.name, to_arrow(f.type), f.nullable) for f in fields])
+            named = zip(_distinct_names([f.name for f in fields]), fields, strict=True)
+            return pa.struct([pa.field(name, to_arrow(f.type), f.nullable) for name, f in named])
         case ArrayType(element, contains_null):
             return pa.list_(pa.field("element", to_arrow(element), contains_null))
         case MapType(key, value, contains_null):
@@ -292,3 +324,13 @@ def to_arrow(data_type: DataType) -> pa.DataType:
             return _OPAQUE[data_type]
         case OtherType(name):
             raise TypeError(f"{name} has no Arrow type in Volley; the support table must refuse it first")
+
+
+def _distinct_names(names: list[str]) -> list[str]:
+    """Each name that occurs more than once gets a number that makes it new."""
+    distinct: list[str] = []
+    for name in names:
+        candidates = (f"{name}_{number}" for number in itertools.count())
+        taken = {*names, *distinct}
+        distinct.append(name if names.count(name) == 1 else next(c for c in candidates if c not in taken))
+    return distinct

@@ -13,13 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from volley.codes import remedy_of
 from volley.formats import can_read
 from volley.qualification.event_log import EventLog, LoggedQuery, Operator
-from volley.support.expressions import EXPRESSIONS
-from volley.support.function_names import FUNCTION_NAMES
-from volley.support.operators import AGGREGATES, GENERATORS, OPERATORS, WINDOWS
+from volley.support.operators import OPERATORS
 from volley.support.reasons import Engine, Reason
-from volley.support.sql_names import SQL_NAMES
 
 SPEEDUP = 3.0
 """How many times faster native work is taken to be, unless told otherwise."""
@@ -32,6 +30,7 @@ _WORDS = frozenset(
      "subquery", "dynamicpruning", "dynamicpruningexpression", "in", "keys", "functions", "output", "distinct")
 )  # fmt: skip
 _SCAN = re.compile(r"(?:Scan|FileScan|BatchScan) (\w+)")
+_WRITTEN_FORMATS = ("parquet", "csv", "json", "orc")
 _WRITES = ("Execute ", "WriteFiles", "AppendData", "OverwriteByExpression", "CreateTable", "ReplaceTable")
 
 
@@ -112,7 +111,13 @@ class Forecast:
             "seconds": self.seconds,
             "saved_seconds": self.saved_seconds,
             "obstacles": [
-                {"reason": verdict.reason, "what": verdict.what, "queries": count, "seconds": seconds}
+                {
+                    "reason": verdict.reason,
+                    "what": verdict.what,
+                    "queries": count,
+                    "seconds": seconds,
+                    "advice": remedy_of(verdict.reason),
+                }
                 for verdict, count, seconds in self.obstacles
             ],
             "assumptions": list(self.assumptions),
@@ -131,7 +136,6 @@ def _forecast(query: LoggedQuery, speedup: float) -> QueryForecast:
     fraction = sum(not verdict.reason for verdict in verdicts) / len(verdicts)
     engine: Engine = "native" if fraction == 1 else "mixed" if fraction >= 0.5 else "spark"
     seconds = query.seconds or 0.0
-    gained = fraction if engine != "spark" else 0.0
     return QueryForecast(
         query.application,
         query.number,
@@ -140,9 +144,14 @@ def _forecast(query: LoggedQuery, speedup: float) -> QueryForecast:
         fraction,
         seconds,
         query.task_seconds,
-        seconds * gained * (1 - 1 / speedup),
+        seconds * estimate_gain(engine, fraction, speedup),
         verdicts,
     )
+
+
+def estimate_gain(engine: Engine, fraction: float, speedup: float) -> float:
+    """The share of a query's time that native operators, `fraction` of all, would save."""
+    return fraction * (1 - 1 / speedup) if engine != "spark" else 0.0
 
 
 def judge(operator: Operator) -> Verdict:
@@ -154,18 +163,17 @@ def judge(operator: Operator) -> Verdict:
             return Verdict(name)
         return Verdict(name, str(Reason.FILE_FORMAT), source)
     if name.startswith(_WRITES):
-        return (
-            Verdict(name)
-            if "parquet" in operator.text.lower()
-            else Verdict(name, str(Reason.FILE_FORMAT), name)
-        )
+        written = any(re.search(rf"\b{format}\b", operator.text.lower()) for format in _WRITTEN_FORMATS)
+        return Verdict(name) if written else Verdict(name, str(Reason.FILE_FORMAT), name)
     rule = OPERATORS.get(f"{name}Exec") or OPERATORS.get(f"{_LOGGED_NAMES.get(name, name)}Exec")
     if rule is None:
         return Verdict(name, str(Reason.OPERATOR), name)
     if rule.reason is not None:
         return Verdict(name, str(rule.reason), name)
-    unknown = [function for function in _functions(operator.text) if not _is_native(function)]
-    return Verdict(name, str(Reason.EXPRESSION), unknown[0]) if unknown else Verdict(name)
+    for function in _functions(operator.text):
+        if reason := reason_for(function):
+            return Verdict(name, str(reason), function)
+    return Verdict(name)
 
 
 # Where the name in the log is not that of the class.
@@ -181,14 +189,34 @@ def _functions(text: str) -> Sequence[str]:
     return [name for name in dict.fromkeys(found) if name not in _WORDS]
 
 
-def _is_native(function: str) -> bool:
-    classes = _CLASSES.get(function)
-    # An unknown name may be a column's or a user's function, whose operator says so itself.
-    return not classes or bool(classes & _NATIVE)
+def reason_for(function: str) -> Reason | None:
+    """Why Spark would run an operator with this function; None if it would be native.
+
+    What has no native form is evaluated by Spark's own code inside the native plan, except for what depends on chance
+    or on Spark's tasks. An unknown name may be a column's or a user's function, whose operator says so itself.
+    """
+    if function in _OF_SPARK_TASKS:
+        return Reason.EXPRESSION
+    if function in _OF_SPARK_PARTITIONS or function.startswith(_SKETCHES):
+        return Reason.NONDETERMINISTIC
+    return Reason.WINDOW if function in _WINDOW_FUNCTIONS else None
 
 
-_NATIVE = {*EXPRESSIONS, *AGGREGATES, *GENERATORS, *WINDOWS}
-_CLASSES: dict[str, set[str]] = {}
-for _class, _name in (*FUNCTION_NAMES.items(), *SQL_NAMES.items()):
-    _CLASSES.setdefault(_name, set()).add(_class)
-    _CLASSES.setdefault(_class.lower(), set()).add(_class)
+_OF_SPARK_TASKS = frozenset(
+    ("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "monotonically_increasing_id",
+     "spark_partition_id", "input_file_block_start", "input_file_block_length", "java_method", "reflect",
+     "try_reflect")
+)  # fmt: skip
+_OF_SPARK_PARTITIONS = frozenset(
+    (
+        "approx_top_k",
+        "collect_union",
+        "histogram_numeric",
+        "hll_union",
+        "hll_union_agg",
+        "vector_avg",
+        "vector_sum",
+    )
+)
+_SKETCHES = ("approx_top_k_", "kll_", "tuple_")
+_WINDOW_FUNCTIONS = frozenset({"counter_diff"})

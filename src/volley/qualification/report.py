@@ -7,6 +7,7 @@ import csv
 import io
 from html import escape
 
+from volley.codes import remedy_of
 from volley.qualification.forecast import Forecast
 
 _STYLE = """body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:72em;color:#1c2430;background:#fff}
@@ -20,7 +21,7 @@ def to_html(forecast: Forecast) -> str:
     """A page of its own, with nothing loaded from elsewhere."""
     obstacles = "".join(
         f"<tr><td>{escape(verdict.reason)}</td><td>{escape(verdict.what)}</td><td class=n>{count}</td>"
-        f"<td class=n>{seconds:.1f}</td></tr>"
+        f"<td class=n>{seconds:.1f}</td><td>{escape(remedy_of(verdict.reason))}</td></tr>"
         for verdict, count, seconds in forecast.obstacles
     )
     queries = "".join(
@@ -35,7 +36,8 @@ def to_html(forecast: Forecast) -> str:
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Volley forecast</title>'
         f"<style>{_STYLE}</style></head><body><h1>What Volley would do</h1><p>{escape(headline(forecast))}</p>"
         f"<h2>What is in the way</h2><table><tr><th>reason</th><th>what</th><th class=n>queries</th>"
-        f"<th class=n>their seconds</th></tr>{obstacles}</table><h2>Queries</h2><table><tr><th>application</th>"
+        f"<th class=n>their seconds</th><th>to gain more</th></tr>{obstacles}</table>"
+        f"<h2>Queries</h2><table><tr><th>application</th>"
         f"<th class=n>query</th><th>description</th><th>engine</th><th class=n>native</th><th class=n>seconds</th>"
         f"<th class=n>saved</th><th>why</th></tr>{queries}</table><h2>Assumptions</h2>"
         f"<ul>{assumptions}</ul></body></html>"

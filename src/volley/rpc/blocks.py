@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from volley.fields import Checksum, Count, Matches, Positive, Text
+from volley.field_types import Checksum, Count, Matches, Positive, Text
 from volley.ids import AttemptId
 
 

@@ -34,7 +34,7 @@ from volley.errors import (
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import Ack, Refused
 from volley.rpc.handshake import Hello, Welcome, read_welcome, to_json
-from volley.rpc.sent import count_sent
+from volley.rpc.message_counts import count_message
 from volley.security import Security
 
 CALL_SECONDS = 10.0
@@ -114,7 +114,7 @@ class Client:
     def _send(self, action: str, body: bytes, timeout_seconds: float | None) -> bytes:
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         options = flight.FlightCallOptions(timeout=seconds)
-        count_sent(action, len(body))
+        count_message(action, len(body))
         try:
             (reply,) = self.flight.do_action(flight.Action(action, body), options)
             return bytes(reply.body.to_pybytes())

@@ -6,8 +6,11 @@
     decimal    {"$decimal": "1.20"}                      others   themselves
 
 Only the classes listed here can be named. A message of another protocol version is refused before it is decoded. Every
-field is checked against its annotation, with the limits of `volley.fields`. This is the only place where a peer's bytes
-become values, so no code behind it has to check for a wrong type, a negative size or a NaN.
+field is checked against its annotation, with the limits of `volley.field_types`. This is the only place where a peer's
+bytes become values, so no code behind it has to check for a wrong type, a negative size or a NaN. Versions of Volley
+with the same protocol version understand each other. A field that is added has a default, which means what was done
+before, and fields that have their defaults are not sent: an older peer sees the new field only where it matters, and
+then refuses the message. Of classes that only report, it leaves out what it does not know.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
 from types import ModuleType, NoneType, UnionType
@@ -36,9 +39,9 @@ from typing import (
 from volley import ids
 from volley.errors import QueryError
 from volley.events import FetchMetrics, OperatorMetrics, TaskMetrics
-from volley.fields import NOT_SENT, AtMost, Between, Matches
+from volley.field_types import NOT_SENT, AtMost, Between, Matches
 from volley.plan import expressions, nodes, python_nodes, source_nodes, types
-from volley.rpc import blocks, control, messages, service
+from volley.rpc import blocks, control, messages, shuffle_messages
 from volley.stages.graph import Output
 from volley.storage import settings as store_settings
 
@@ -50,12 +53,14 @@ _MODULES: tuple[ModuleType, ...] = (
     python_nodes,
     source_nodes,
     blocks,
-    service,
+    shuffle_messages,
     messages,
     control,
     store_settings,
 )
 _EXTRA_CLASSES: tuple[type, ...] = (Output, FetchMetrics, OperatorMetrics, TaskMetrics)
+# These only report, and no decision depends on them, so fields may be missing.
+_REPORTS: frozenset[type] = frozenset({FetchMetrics, OperatorMetrics, TaskMetrics, control.Health})
 
 _VERSION = messages.PROTOCOL_VERSION
 
@@ -108,7 +113,13 @@ def _to_plain(value: Any) -> Any:
     if kind is tuple:
         return [_to_plain(item) for item in value]
     if kind in _CHECKS:
-        return {"$": kind.__name__} | {name: _to_plain(getattr(value, name)) for name in _CHECKS[kind]}
+        plain: dict[str, Any] = {"$": kind.__name__}
+        defaults = _DEFAULTS[kind]
+        for name in _CHECKS[kind]:
+            item = getattr(value, name)
+            if not (name in defaults and _is_default(item, defaults[name])):
+                plain[name] = _to_plain(item)
+        return plain
     match value:
         case Enum():
             return {"$enum": kind.__name__, "value": value.value}
@@ -120,15 +131,24 @@ def _to_plain(value: Any) -> Any:
             raise TypeError(f"{kind.__name__} is not part of any message")
 
 
+def _is_default(value: Any, default: Any) -> bool:
+    if type(value) is not type(default):
+        return False
+    # Zeros have signs, which their texts show.
+    return repr(value) == repr(default) if type(value) is float else bool(value == default)
+
+
 def _build(value: dict[str, Any]) -> Any:
     """Build the value of a JSON object whose nested objects are already built."""
     if "$" in value:
         made = _find_class(value.pop("$"), _CLASSES)
         checks = _CHECKS[made]
+        if not value.keys() <= checks.keys():
+            _leave_out_unknown(made, value)
         for name, item in value.items():
             if type(item) is list:
                 item = value[name] = _to_tuples(item)
-            if not checks[name](item):  # an unknown field is a KeyError
+            if not checks[name](item):
                 raise ValueError(f"{made.__name__}.{name} cannot be {item!r:.60}")
         return made(**value)
     match value:
@@ -145,6 +165,14 @@ def _build(value: dict[str, Any]) -> Any:
             return value
         case _:
             raise ValueError("an object without a class")
+
+
+def _leave_out_unknown(made: type, value: dict[str, Any]) -> None:
+    unknown = value.keys() - _CHECKS[made].keys()
+    if made not in _REPORTS:
+        raise ValueError(f"{made.__name__}.{min(unknown)} is not known to this version of Volley")
+    for name in unknown:
+        del value[name]
 
 
 def _has_objects(value: Any) -> bool:
@@ -248,7 +276,7 @@ def message_classes() -> tuple[type, ...]:
 
 
 def field_hints(kind: type) -> dict[str, Any]:
-    """The annotations of a message class, with the limits of `volley.fields`."""
+    """The annotations of a message class, with the limits of `volley.field_types`."""
     # Some modules import Node only for type checking, to avoid an import cycle.
     return get_type_hints(kind, localns={"Node": nodes.Node}, include_extras=True)
 
@@ -266,4 +294,8 @@ def field_checks(kind: type) -> dict[str, Check]:
 _JSON_TYPES = frozenset({NoneType, bool, int, float, str})
 _CLASSES, _ENUMS = _collect_classes()
 _CHECKS = {kind: field_checks(kind) for kind in _CLASSES.values()}
+_DEFAULTS = {
+    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    for kind in _CLASSES.values()
+}
 _THIS_VERSION = b'{"version": %d, "message":' % _VERSION

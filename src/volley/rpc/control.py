@@ -4,7 +4,8 @@
     driver -> worker
     hello     Hello            ->  Welcome      plain JSON, see handshake.py
     reserve   Reserve          ->  Ack
-    run       TaskSpec         ->  Ack
+    start     Start            ->  Ack          run an attempt; Ack(False): no slot is free
+    run       TaskSpec         ->  Ack          the same for a reserved slot, of versions that do not know `start`
     watch     Watch            ->  News         at once if there is any, else after `wait_seconds`
     feed      SplitBatch       ->  Ack          the answer to a SplitRequest that came as news
     cancel    AttemptId        ->  Ack          once the attempt has released everything
@@ -14,13 +15,18 @@
     health    AskHealth        ->  Health
 
     Spark task -> sidecar worker
-    perform   TaskSpec         ->  Ack          run an attempt for a caller that polls `await`
+    perform   Start            ->  Ack          run an attempt for a caller that polls `await`; or its TaskSpec alone
     await     Await            ->  TaskDone or TaskFailure; Ack(False): still running
     do_put    Push, batches    ->  Pushed       rows computed elsewhere, into the worker's store
+
+    daemon -> registry
+    join      JoinRegistry     ->  Ack          repeated before its lease expires
+    leave     LeaveRegistry    ->  Ack
 
     executor -> driver
     pull      Pull             ->  SplitBatch; Ack(False): none yet. Sent by a sidecar that runs a fed attempt
     ended     TaskDone or TaskFailure  ->  Ack  sent by the Spark task that waits for the attempt
+    progress  Progress         ->  Ack          sent by a sidecar once a second while it runs an attempt
     register  RegisterWorker   ->  Ack          sent by a Spark task before it pushes rows into its sidecar
 
 A refused request is answered with `Refused`. The control channel is repeated `watch` calls. Each has a deadline, so a
@@ -31,17 +37,31 @@ also renews the driver's lease, so a worker forgets drivers that are gone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
 
-from volley.fields import Count, Name, PartitionCount, Seconds, Text, Wait
+from volley.field_types import Count, Matches, Name, PartitionCount, Seconds, Text, Wait
 from volley.ids import AttemptId
 from volley.rpc.blocks import Block
-from volley.rpc.messages import SplitRequest, TaskDone, TaskFailure
+from volley.rpc.messages import SplitRequest, TaskDone, TaskFailure, TaskSpec
 
 
 @dataclass(frozen=True)
 class Reserve:
     driver: Name
     attempt: AttemptId
+
+
+@dataclass(frozen=True)
+class Start:
+    """Asks to run an attempt, in the slot that is reserved for it or else in any that is free.
+
+    The plan of the task is sent beside it, see `rpc.start`.
+    """
+
+    driver: Name
+    task: TaskSpec
+    is_reserved: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,12 +82,22 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """What the scans of a running attempt have read so far."""
+
+    attempt: AttemptId
+    rows: Count
+    size_bytes: Count
+
+
+@dataclass(frozen=True)
 class News:
     """`wants` are sent once: if the reply is lost, the worker counts as lost and its attempts run elsewhere."""
 
     outcomes: tuple[Outcome, ...]
     draining: bool
     wants: tuple[SplitRequest, ...] = ()
+    progress: tuple[Progress, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,6 +147,32 @@ class RegisterWorker:
     holder: Name
 
 
+class Role(StrEnum):
+    """What a daemon that registers is."""
+
+    WORKER = "worker"
+    SHUFFLE_SERVER = "shuffle server"
+
+
+Address = Annotated[str, Matches(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}")]
+"""A host and a port, on one line."""
+
+
+@dataclass(frozen=True)
+class JoinRegistry:
+    """The daemon at `address` may be used until it has not repeated this for `lease_seconds`."""
+
+    role: Role
+    address: Address
+    lease_seconds: Seconds
+
+
+@dataclass(frozen=True)
+class LeaveRegistry:
+    role: Role
+    address: Address
+
+
 @dataclass(frozen=True)
 class Bye:
     driver: Name
@@ -134,7 +190,11 @@ class AskHealth:
 
 @dataclass(frozen=True)
 class Health:
-    """The current state of a worker. `status` is "serving" or "draining"; `held_bytes` counts exchanged data."""
+    """The current state of a worker. `status` is "serving" or "draining"; `held_bytes` counts exchanged data.
+
+    `jvm` are the versions of Spark and Java with which it evaluates expressions, or why it does not.
+    `version` is that of its Volley.
+    """
 
     name: Name
     status: Name
@@ -146,6 +206,8 @@ class Health:
     shuffle_limit_bytes: Count
     memory_bytes: Count
     uptime_seconds: Seconds
+    jvm: Text = ""
+    version: Name = ""
 
 
 @dataclass(frozen=True)

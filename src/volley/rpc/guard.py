@@ -2,7 +2,7 @@
 """Bounds what callers without a token can make a server hold.
 
 gRPC receives the whole request of a call before any code of ours can look at its token, and Arrow's server does not
-limit the size of a request. So a thread looks at the connections themselves, many times a second:
+limit the size of a request. So a thread checks the connections themselves, many times a second:
 
     authenticated    a call with the right token has come through it: left alone
     not yet          closed if it, or all of these together, have sent too much; if it is silent for too long; or if
@@ -30,19 +30,19 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from volley.log_format import Repeated
+from volley.process.log_format import Repeated
 
 _log = logging.getLogger(__name__)
 _log.addFilter(Repeated())
 
-# The kernel doubles it. Enough for a fast link, and so little that much cannot arrive between two looks.
+# The kernel doubles it. Enough for a fast link, and small enough that little arrives between two checks.
 _RECEIVE_BUFFER_BYTES = 256 << 10
 # gRPC frees what it had received soon after a connection is closed.
 _TRIM_SECONDS = 1.0
 # `tcpi_bytes_received` of Linux' struct tcp_info.
 _RECEIVED_AT = 128
 _RECEIVED = struct.Struct("=Q")
-# In a process with very many open files a look costs more; it then takes at most this share of the time.
+# A check costs more in a process with many open files; checks take at most this share of the time.
 _BUSY_SHARE = 0.05
 
 _REMEMBERED_SECONDS = 5.0

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handshake of two processes: they continue only if protocol, engine version and hash function are the same.
 
+Their versions of Volley may differ: within a protocol version, messages stay readable (`rpc.codec`).
+
 Its messages are plain JSON outside the versioned codec, because every version must understand them, older and newer. A
 field may be added; none may ever change its meaning.
 """
@@ -21,7 +23,7 @@ import datafusion
 import pyarrow as pa
 
 from volley.errors import HandshakeRefused, QueryError
-from volley.fields import AtMost, Count, Key, Name, Positive, Text
+from volley.field_types import AtMost, Count, Key, Name, Positive, Text
 from volley.lower.expressions import column_name
 from volley.lower.partition import partitioned_plan
 from volley.lower.sessions import hashing_context
@@ -29,20 +31,28 @@ from volley.plan.expressions import Attribute
 from volley.plan.types import DOUBLE, LONG, STRING, DecimalType
 from volley.rpc.codec import field_checks
 from volley.rpc.messages import PROTOCOL_VERSION
+from volley.version import __version__
+
+_HINTS = {
+    "protocol": f"Install versions of Volley that speak the same protocol; this one is {__version__}.",
+    "datafusion": "Install the same version of datafusion on both sides.",
+    "hash fingerprint": "Install the same build of datafusion on both sides.",
+}
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The name of a process, and what must be equal on both sides."""
+    """The name of a process, what must be equal on both sides, and the version of Volley, which need not be."""
 
     name: Name
     protocol_version: Count
     engine_version: Name
     hash_fingerprint: Name
+    version: Name = ""
 
     @classmethod
     def of_this_process(cls, name: str) -> Identity:
-        return cls(name, PROTOCOL_VERSION, datafusion.__version__, hash_fingerprint())
+        return cls(name, PROTOCOL_VERSION, datafusion.__version__, hash_fingerprint(), __version__)
 
     def require_same(self, other: Identity) -> None:
         """Raises HandshakeRefused, naming both sides, if they are incompatible."""
@@ -54,9 +64,14 @@ class Identity:
         for what, ours, theirs in checks:
             if ours != theirs:
                 raise HandshakeRefused(
-                    f"{self.name} has {what} {ours}, {other.name} has {what} {theirs}.",
-                    hint="Install the same versions of Volley and datafusion on both sides.",
+                    f"{self.name}{self._of_volley} has {what} {ours},"
+                    f" {other.name}{other._of_volley} has {what} {theirs}.",
+                    hint=_HINTS[what],
                 )
+
+    @property
+    def _of_volley(self) -> str:
+        return f" (Volley {self.version})" if self.version else ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,9 @@ class Welcome:
     """The worker's reply. `refusal` says why the two are incompatible; it is empty if they are not.
 
     `runs_python`: its owner lets it run Python functions. `instance` is a random id of the process: a worker that is
-    known under two addresses has one, and one that is restarted at the same address gets another.
+    known under two addresses has one, and one that is restarted at the same address gets another. `jvm` are the
+    versions of Spark and Java with which it evaluates programs (`volley.jvm.java`); if it does not, `no_jvm` says why.
+    `starts`: it understands `start`, which needs no reservation.
     """
 
     identity: Identity
@@ -85,6 +102,9 @@ class Welcome:
     refusal: Text = ""
     runs_python: bool = False
     instance: Name = ""
+    jvm: Name = ""
+    no_jvm: Text = ""
+    starts: bool = False
 
 
 def to_json(words: Hello | Welcome) -> bytes:
@@ -116,7 +136,7 @@ Words = TypeVar("Words", Hello, Welcome)
 def _read(kind: type[Words], words: dict[str, Any]) -> Words:
     """Check every known field. Fields that are not known are of a newer version, and are left out."""
     values = {name: words[name] for name in _CHECKS[kind] if name in words}
-    identity = {name: words["identity"][name] for name in _CHECKS[Identity]}
+    identity = {name: words["identity"][name] for name in _CHECKS[Identity] if name in words["identity"]}
     values["identity"] = _require_valid(Identity, identity)
     if "queries" in values:
         values["queries"] = tuple(values["queries"])

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from volley.events import TaskMetrics
-from volley.fields import Count, Name, Text
+from volley.field_types import Count, Name, Text
 from volley.ids import AttemptId
 from volley.plan.nodes import Node
 from volley.rpc.blocks import Block
 from volley.stages.graph import Output
-from volley.storage.settings import S3Settings
+from volley.storage.settings import StoreSettings
 
 PROTOCOL_VERSION = 1
 
@@ -21,7 +21,8 @@ PROTOCOL_VERSION = 1
 class WorkerInfo:
     """A worker as it describes itself. `slots` is how many tasks of one query it runs at a time.
 
-    `runs_python`: its owner lets it run Python functions.
+    `runs_python`: its owner lets it run Python functions. `jvm` are the versions of Spark and Java with which it
+    evaluates expressions; if it does not, `no_jvm` says why.
     """
 
     name: Name
@@ -30,6 +31,8 @@ class WorkerInfo:
     engine_version: Name
     protocol_version: Count = PROTOCOL_VERSION
     runs_python: bool = False
+    jvm: Name = ""
+    no_jvm: Text = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class TaskSpec:
     trace: Name = ""
     settings: tuple[tuple[Name, Text], ...] = ()
     sorts_joins: bool = True
-    stores: tuple[S3Settings, ...] = ()
+    stores: tuple[StoreSettings, ...] = ()
     protocol_version: Count = PROTOCOL_VERSION
 
 
@@ -113,6 +116,14 @@ class TaskDone:
     @property
     def size_bytes(self) -> int:
         return self.metrics.size_bytes
+
+
+@dataclass(frozen=True)
+class KeptOutputs:
+    """The complete output of a stage that is kept in a checkpoint, by task. `key` is that of the stage."""
+
+    key: Name
+    outputs: tuple[TaskDone, ...]
 
 
 class Failure(StrEnum):

@@ -5,11 +5,12 @@ Batches of one attempt enter, by partition. Once the attempt has committed, anyo
 it. A store knows nothing about plans, and it never decides which attempt wins.
 """
 
-from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore, StoreFactory
+from volley.shuffle.base import Block, CheckpointStore, SharedStore, ShuffleSink, ShuffleStore, StoreFactory
 from volley.shuffle.config import RetryPolicy, ShuffleConfig
 
 __all__ = [
     "Block",
+    "CheckpointStore",
     "RetryPolicy",
     "SharedStore",
     "ShuffleConfig",

@@ -12,17 +12,26 @@ reading raises `BlockMissing`. A store never returns fewer rows than were commit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
 from volley.rpc.blocks import Block, BlockRequest
+from volley.rpc.shuffle_messages import CheckpointInfo, FindStage, KeepStage
 from volley.security import Security
 from volley.shuffle.config import ShuffleConfig
 
-__all__ = ["Block", "BlockRequest", "SharedStore", "ShuffleSink", "ShuffleStore", "StoreFactory"]
+__all__ = [
+    "Block",
+    "BlockRequest",
+    "CheckpointStore",
+    "SharedStore",
+    "ShuffleSink",
+    "ShuffleStore",
+    "StoreFactory",
+]
 
 
 class ShuffleSink(Protocol):
@@ -104,6 +113,34 @@ class SharedStore(ShuffleStore, Protocol):
 
     def close(self) -> None:
         """Release the queries that this process began, and stop all its reads and writes."""
+
+
+@runtime_checkable
+class CheckpointStore(Protocol):
+    """A `SharedStore` may also be one of these: it keeps outputs beyond the end of their query, for later drivers.
+
+        first driver     keep_stage(stage) while its query runs
+        second driver    find_stage(...) -> the record, and reads its blocks like those of any other query
+
+    A kept stage is a query of its own, `KeepStage.kept`, without a driver. Nothing is added to it, and `release` of the
+    query that made it leaves it alone. The store removes it when it was not asked for in `seconds`.
+    """
+
+    def keep_stage(self, stage: KeepStage, locations: Collection[str]) -> None:
+        """Keep committed outputs, whose blocks have these locations. An error if not all of them are kept.
+
+        From now on they are found, and not an earlier stage with the same key.
+        """
+
+    def find_stage(self, wanted: FindStage) -> bytes | None:
+        """The newest record of a kept stage, for callers that know the secret of its checkpoint; None if there is
+        none."""
+
+    def checkpoints(self) -> tuple[CheckpointInfo, ...]:
+        """All checkpoints, without their secrets. An error if the store cannot be reached."""
+
+    def drop_checkpoint(self, checkpoint: str) -> bool:
+        """Remove a checkpoint and all its stages. Returns whether there was one; an error if some may be left."""
 
 
 class StoreFactory(Protocol):

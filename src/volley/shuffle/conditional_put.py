@@ -9,9 +9,11 @@ others         check, then put: two writers at the same moment can overwrite eac
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +22,7 @@ import pyarrow.fs as fs
 
 from volley.errors import ConfigError
 
+_log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 60
 _TRIES = 5
@@ -40,7 +43,7 @@ def choose_write_once(files: fs.FileSystem, uri: str) -> WriteOnce:
     if isinstance(files, fs.LocalFileSystem):
         return _link
     if isinstance(files, fs.S3FileSystem):
-        return _S3(uri, files.region)
+        return S3Puts(uri, files.region)
     if isinstance(files, fs.PyFileSystem) and isinstance(files.handler, fs.FSSpecHandler):
         return _Fsspec(files.handler.fs)
     return _CheckThenPut(files)
@@ -57,7 +60,9 @@ def _link(path: str, data: bytes) -> None:
         draft.unlink()
 
 
-class _S3:
+class S3Puts:
+    """Conditional puts. Also ends uploads, which pyarrow cannot do either."""
+
     def __init__(self, uri: str, region: str) -> None:
         try:
             from boto3.session import Session
@@ -69,6 +74,7 @@ class _S3:
             ) from error
         options = {name: values[-1] for name, values in parse_qs(urlsplit(uri).query).items()}
         endpoint = options.get("endpoint_override")
+        self._abort_level = logging.WARNING
         # `boto3.client` makes the session that all threads share, and is not safe to call from several of them.
         self._client = Session().client(
             "s3",
@@ -107,6 +113,28 @@ class _S3:
             if self._read(bucket, key) == data:
                 return
             raise AlreadyThere(path)
+
+    def abort_uploads(self, path: str) -> None:
+        """Abort the uploads of objects below `path` that their writers, killed perhaps, have not completed.
+
+        A failure is logged, once as a warning: readers see none of these uploads, and not everyone may list them.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        bucket, _, key = path.partition("/")
+        try:
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=bucket, Prefix=f"{key}/"
+            )
+            for upload in [upload for page in pages for upload in page.get("Uploads", ())]:
+                # One may have been completed or aborted meanwhile.
+                with suppress(self._client.exceptions.NoSuchUpload):
+                    self._client.abort_multipart_upload(
+                        Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+        except (BotoCoreError, ClientError) as error:
+            level, self._abort_level = self._abort_level, logging.DEBUG
+            _log.log(level, "the unfinished uploads to %s could not be aborted: %s", path, error)
 
     def _read(self, bucket: str, key: str) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from volley.config import Config
-from volley.machine import query_memory_bytes
 from volley.plugins import STORES, load, store_plugin
-from volley.runtime import Phase, Shared
+from volley.process.machine import query_memory_bytes
+from volley.process.runtime import Phase, Shared
 from volley.security import Clients, Security
 from volley.shuffle.base import SharedStore, ShuffleStore, StoreFactory
 from volley.shuffle.config import RetryPolicy

@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 
 from volley.errors import BlockDamaged, BlockMissing, VolleyError
 from volley.events import Distance
+from volley.fetch_counters import current_fetch_counters
 from volley.rpc.client import first_line
 from volley.rpc.codec import encode
 from volley.shuffle.base import Block, BlockRequest
@@ -21,7 +22,6 @@ from volley.shuffle.chunks import Index, Unsealer, check_totals
 from volley.shuffle.config import RetryPolicy
 from volley.shuffle.frames import Header, Kind, unframe
 from volley.shuffle.location import Place
-from volley.transfers import current_transfers
 
 Connect = Callable[[Place], flight.FlightClient]
 """Returns a client of the holder. Called again after a failure."""
@@ -60,7 +60,7 @@ class Fetch(Generic[Place]):
         self._budget_bytes = budget_bytes
         self._retry_policy = retry_policy
         self._max_message_bytes = max_message_bytes
-        self._transfers = current_transfers()
+        self._counters = current_fetch_counters()
         self._changed = threading.Condition()
         self._ready: deque[tuple[int, pa.RecordBatch]] = deque()
         self._ready_bytes = 0
@@ -125,7 +125,7 @@ class Fetch(Generic[Place]):
                 if not self._ask_another():
                     self._end(error)
                     return
-                self._transfers.count_retry()
+                self._counters.count_retry()
             except (flight.FlightError, pa.ArrowException, OSError) as error:
                 came = progress.chunks_arrived > arrived
                 if came:
@@ -158,7 +158,7 @@ class Fetch(Generic[Place]):
         try:
             for part in stream:
                 if asked is not None:
-                    self._transfers.count_request(time.perf_counter() - asked)
+                    self._counters.count_request(time.perf_counter() - asked)
                     asked = None
                 header, data = unframe(part.data, part.app_metadata)
                 self._check(header, data, first)
@@ -169,7 +169,7 @@ class Fetch(Generic[Place]):
                 parts.append(data)
                 if header.last:
                     batch = progress.unseal(header.chunk, _whole(parts, header))
-                    self._transfers.count_data(distance, batch.nbytes, sum(part.size for part in parts))
+                    self._counters.count_data(distance, batch.nbytes, sum(part.size for part in parts))
                     parts = []
                     if not self._arrived(progress, batch):
                         return
@@ -252,7 +252,7 @@ class Fetch(Generic[Place]):
             self._end(self._unreadable(progress, f"{failures} tries failed, {first_line(error)}", error))
             return False
         self._ask_another()
-        self._transfers.count_retry()
+        self._counters.count_retry()
         if not others:
             with self._changed:
                 self._changed.wait_for(self._closed.is_set, timeout=self._retry_policy.delay(rounds))

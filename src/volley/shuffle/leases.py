@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 
 from volley.errors import LeaseExpired
 from volley.ids import QueryId
-from volley.log_format import about
+from volley.process.log_format import about
+from volley.shuffle.object_checkpoints import FOLDER as CHECKPOINTS
 from volley.shuffle.objects import Folder
 
 _log = logging.getLogger(__name__)
@@ -27,9 +28,18 @@ _LEASE = "lease"
 class Leases:
     """The leases that this process holds. A thread renews them while there are any."""
 
-    def __init__(self, folder: Folder, lease_seconds: float, is_object: Callable[[str], bool]) -> None:
-        """`is_object` recognizes the paths that the store creates in the folder of a query."""
+    def __init__(
+        self,
+        folder: Folder,
+        lease_seconds: float,
+        is_object: Callable[[str], bool],
+        kept_stages: Callable[[float], Mapping[str, Set[str]]],
+    ) -> None:
+        """`is_object` recognizes the paths that the store creates in the folder of a query. `kept_stages` are the
+        subfolders that stay when a query is over, by query, at a time of the store's clock.
+        """
         self._folder = folder
+        self._kept_stages = kept_stages
         self._is_object = is_object
         self._lease_seconds = lease_seconds
         self._lock = threading.Lock()
@@ -52,6 +62,11 @@ class Leases:
     def end(self, query: QueryId) -> None:
         with self._lock:
             self._queries.discard(query)
+        self.stop_renewal()
+
+    def stop_renewal(self) -> None:
+        """End the thread unless it is still needed: the last lease may have expired instead of being ended."""
+        with self._lock:
             if self._queries or self._thread is None:
                 return
             thread, self._thread = self._thread, None
@@ -96,17 +111,37 @@ class Leases:
         """Remove expired queries. The lease of `renewed` was just written, so its timestamp is the store's time."""
         # The next renewal tries again what fails now.
         with suppress(OSError):
-            queries = self._folder.folders()
+            queries = [name for name in self._folder.folders() if name != CHECKPOINTS]
             times = self._folder.written_at([self._folder.path(query, _LEASE) for query in queries])
             known = dict(zip(queries, times, strict=True))
             now = known.get(renewed.value)
             if now is None:
                 return
+            # After the times of the leases: a driver keeps stages only while it has a lease.
+            kept = self._kept_stages(now)
             for query, written_at in known.items():
+                if written_at is None and query in kept:
+                    continue  # it was released before
                 if written_at is None:
                     written_at = self._last_write(query)
                 if written_at is not None and now - written_at > self._lease_seconds:
-                    self._folder.remove(self._folder.path(query))
+                    self.remove(query)
+
+    def remove(self, query: str) -> None:
+        """Remove the folder of a query, except for stages that are kept."""
+        path = self._folder.path(query)
+        kept = self._kept_stages(0.0).get(query)
+        if not kept:
+            self._folder.remove(path)
+            return
+        self._folder.delete(self._folder.path(query, _LEASE))
+        for stage in {name.partition("/")[0] for name in self._folder.contents(path)} - kept - {_LEASE}:
+            self._folder.remove(self._folder.path(query, stage))
+
+    def remove_if_over(self, query: str) -> None:
+        """Remove the folder of a query that no driver has a lease on."""
+        if not self._folder.exists(self._folder.path(query, _LEASE)):
+            self.remove(query)
 
     def _last_write(self, query: str) -> float | None:
         """When a folder was last written to; None if that is unknown or it holds files that are not the store's."""

@@ -18,6 +18,7 @@ from volley.shuffle.chunked_sink import ChunkedSink
 from volley.shuffle.chunks import Chunk, seal
 from volley.shuffle.conditional_put import AlreadyThere
 from volley.shuffle.disk import is_full
+from volley.shuffle.object_checkpoints import made_by
 from volley.shuffle.objects import Folder
 
 COMMITTED = "committed"
@@ -133,7 +134,12 @@ class ObjectSink(ChunkedSink):
 def folders_of(attempt: AttemptId) -> tuple[str, ...]:
     """The path of an attempt below the root, folder by folder."""
     stage = attempt.task.stage
-    return stage.query.value, f"s{stage.stage}e{stage.epoch}", f"t{attempt.task.task}", f"a{attempt.attempt}"
+    return (
+        made_by(stage.query),
+        f"s{stage.stage}e{stage.epoch}",
+        f"t{attempt.task.task}",
+        f"a{attempt.attempt}",
+    )
 
 
 # The folders, which some file systems list, and in them the data, the marker and its temporary file.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as fs
 
 from volley.errors import ConfigError
-from volley.shuffle.conditional_put import WriteOnce, choose_write_once
+from volley.shuffle.conditional_put import S3Puts, WriteOnce, choose_write_once
 
 _WITHOUT_FOLDERS = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
 
@@ -62,6 +63,20 @@ class Folder:
         with self.files.open_input_file(path) as file:
             return pa.py_buffer(file.read_at(size_bytes, start))
 
+    def read_all(self, path: str) -> bytes:
+        with self.files.open_input_file(path) as file:
+            return bytes(file.read())
+
+    def delete(self, path: str) -> None:
+        """Delete an object. A missing one is not an error."""
+        with suppress(FileNotFoundError):
+            self.files.delete_file(path)
+
+    def size_bytes(self, path: str) -> int:
+        """The size of everything in a folder."""
+        found = self.files.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+        return sum(info.size for info in found if info.type == fs.FileType.File)
+
     def exists(self, path: str) -> bool:
         return bool(self.files.get_file_info(path).type == fs.FileType.File)
 
@@ -89,11 +104,14 @@ class Folder:
         }
 
     def remove(self, path: str) -> None:
-        """Remove a folder and its contents. A missing folder is not an error."""
+        """Remove a folder and its contents, also unfinished ones. A missing folder is not an error."""
         try:
             self.files.delete_dir(path)
         except FileNotFoundError:
-            return
+            pass
         except OSError as error:
             if self.files.get_file_info(path).type != fs.FileType.NotFound:
                 raise error from None
+        if isinstance(self.once, S3Puts):
+            # Multipart uploads of killed writers are invisible, but they take space and cost money.
+            self.once.abort_uploads(path)

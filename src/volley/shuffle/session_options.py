@@ -26,6 +26,8 @@ Options = tuple[tuple[str, str], ...]
 
 _STORE = "shuffle.store"
 _OF_WORKERS = ("shuffle.port", "shuffle.memoryFraction")
+# The name of a checkpoint gives access to it.
+_OF_DRIVER = ("shuffle.checkpoint", "shuffle.checkpointSeconds")
 _FIXED: dict[str, Callable[[Config], Any]] = {
     _STORE: lambda config: config.shuffle_store,
     "shuffle.service": lambda config: config.shuffle_service,
@@ -36,7 +38,8 @@ _FIXED: dict[str, Callable[[Config], Any]] = {
 def options_to_send(config: Config) -> Options:
     """What a session sends with its queries. A worker's default store may be another, so the store is always part."""
     chosen = dict(config.shuffle_options) | {_STORE: config.shuffle_store}
-    return tuple(sorted((name, value) for name, value in chosen.items() if name not in _OF_WORKERS))
+    kept_back = (*_OF_WORKERS, *_OF_DRIVER)
+    return tuple(sorted((name, value) for name, value in chosen.items() if name not in kept_back))
 
 
 def apply_options(owner: Config, settings: Sequence[tuple[str, str]]) -> ShuffleConfig:
@@ -56,7 +59,7 @@ def apply_options(owner: Config, settings: Sequence[tuple[str, str]]) -> Shuffle
                 hint="Set the same in the session, or do not set it with `volley worker --set`.",
             )
     for name, value in settings:
-        # It may be the address of a server that this worker shows a password.
+        # It may be the address of a server to which this worker would send a password.
         if name.startswith("plugin.") and limits.get(name, value) != value:
             raise OptionRefused(f"this worker was started with {PREFIX}{name}={limits[name]}.")
     plugin = store_plugin(asked.shuffle_store)

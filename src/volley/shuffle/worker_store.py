@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from volley.errors import BlockDamaged, BlockMissing
 from volley.events import Distance
+from volley.fetch_counters import current_fetch_counters
 from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode
 from volley.shuffle.active_queries import ActiveQueries
@@ -31,7 +32,6 @@ from volley.shuffle.frames import SCHEMA, Header, Kind, frame, split_chunk
 from volley.shuffle.local_blocks import open_peer
 from volley.shuffle.location import Location
 from volley.shuffle.worker_sink import WorkerSink
-from volley.transfers import current_transfers
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class WorkerStore:
         return True
 
     def _read_local(self, block: Block) -> Iterator[pa.RecordBatch]:
-        transfers = current_transfers()
+        counters = current_fetch_counters()
         distance = Distance.LOCAL if block.location == self._name else Distance.HOST
         if block.location == self._name:
             _, index, files = self._open_own(block)
@@ -161,7 +161,7 @@ class WorkerStore:
             unsealer = Unsealer(block, index)
             for number in range(len(index.chunks)):
                 batch = unsealer.unseal(number, _bytes(block, index, number, files))
-                transfers.count_data(distance, batch.nbytes, index.chunks[number].size_bytes)
+                counters.count_data(distance, batch.nbytes, index.chunks[number].size_bytes)
                 yield batch
         finally:
             _close_all(files)

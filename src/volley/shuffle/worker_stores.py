@@ -14,7 +14,7 @@ from volley.ids import QueryId
 from volley.shuffle.base import SharedStore, ShuffleStore
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.session_options import Options, apply_options
-from volley.shuffle.shared import WorkerView
+from volley.shuffle.shared_store import WorkerView
 
 _SESSIONS = 64
 
@@ -41,7 +41,7 @@ class WorkerStores:
         # Every task carries the options of its session, and sessions are few.
         self._options = lru_cache(_SESSIONS)(lambda settings: apply_options(owner, settings))
         self._lock = threading.Lock()
-        # Held while a store is opened, which may take long. Nobody waits for it on an event loop.
+        # Held while a store is opened, which may take long. Never acquired on an event loop.
         self._opening = threading.Lock()
         self._shared: dict[ShuffleConfig, SharedStore] = {}
         self._used_by: dict[QueryId, set[ShuffleConfig]] = {}

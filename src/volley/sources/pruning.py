@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prunes a directory of files by a query's filter: by the values of folders and the statistics of row groups."""
+"""Prunes the files of a table by a query's filter, by partition values and the statistics of files and row groups."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from volley.formats.prune import COMPARISONS, holds, may_hold
+from volley.formats.prune import COMPARISONS, holds, may_hold, may_hold_between
 from volley.spark_versions.arrow import arrow_schema
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 class Pruner:
-    """Decides whether a folder or row group may have rows that satisfy all `filters`."""
+    """Decides whether a folder, file or row group may have rows that satisfy all `filters`."""
 
     def __init__(self, filters: Sequence[Filter], schema: StructType | None) -> None:
         """`schema` is the schema of the rows. Without one, the values of folders are strings."""
@@ -41,10 +41,25 @@ class Pruner:
                 value = pa.scalar(text, pa.string()).cast(self._types.get(name, pa.string())).as_py()
             except pa.ArrowException:
                 continue  # reading it will raise the error
-            for function, others in self._conditions.get(name, ()):
-                if not holds(value, function, others):
-                    return False
+            if not self.keeps_value(name, value):
+                return False
         return True
+
+    def keeps_value(self, name: str, value: Any) -> bool:
+        """Whether rows whose column `name` has this value may be wanted."""
+        return all(holds(value, function, others) for function, others in self._conditions.get(name, ()))
+
+    def keeps_bounds(self, name: str, low: Any, high: Any) -> bool:
+        """Whether rows whose column `name` is NULL or between these bounds may be wanted. A bound may be None."""
+        return all(
+            may_hold_between(low, high, function, [_to_days(value) for value in values])
+            for function, values in self._conditions.get(name, ())
+        )
+
+    @property
+    def columns(self) -> Iterable[str]:
+        """The columns that filters compare."""
+        return self._conditions
 
     def keeps_group(self, group: pq.RowGroupMetaData, stored: pa.Schema) -> bool:
         return all(

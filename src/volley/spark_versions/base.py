@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Volley has to know about a release of Spark."""
+"""How a release of Spark differs from others, where Volley depends on it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,19 @@ class SparkVersion:
     """Whether `createDataFrame` of an Arrow table without columns has as many rows."""
     has_source_filters: bool = True
     """Whether Python data sources can be given filters, as objects of `pyspark.sql.datasource`."""
-    speaks_worker_protocol: bool = True
-    """Whether Python workers read the messages of `worker.python.protocol`. If not, Spark calls Python functions."""
+    has_worker_message: bool = True
+    """Whether the first message to a Python worker has the same form for all kinds of functions."""
+    worker_times: int = 4
+    """How many times a Python worker reports: of boot, start and finish, and the time that it took."""
+    converts_without_pandas: bool = True
+    """Whether functions of single rows (`useArrow=True`) get Arrow's values, and workers the types of their columns.
+    Before, values came by way of pandas, where a NULL makes floats of all integers of its batch: Spark calls them."""
+    worker_reads_barrier: bool = False
+    """Whether a Python worker reads the address of a barrier where there is none."""
+    groups_are_streams: bool = True
+    """Whether each group of rows goes to a Python worker as a stream of its own. Before, it was a batch."""
+    python_daemon_has_path: bool = True
+    """Whether PySpark's daemon can listen on a Unix socket. Before, it has a port, and a secret for it."""
     has_init_frame: bool = True
     """Whether the first message to a Python worker begins with its kind and length."""
 

@@ -85,7 +85,7 @@ def _release(version: str) -> str:
     try:
         parsed = Version(version)
     except InvalidVersion:
-        # Vendors append what they like.
+        # Vendors append their own suffixes.
         return ".".join(version.split(".")[:2])
     return f"{parsed.major}.{parsed.minor}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark 4.1: Python workers speak an older protocol, and executions have no query ids."""
+"""Spark 4.1: what a Python worker is told depends on the kind of function, and executions have no query ids."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ SPARK_4_1 = replace(
     tested="4.1.4",
     arrow_schema_arguments={"timestamp_utc": True},
     keeps_rows_without_columns=False,
-    speaks_worker_protocol=False,
-    implied_options={"CollectSet": {"ignoreNulls": True}, "CollectList": {"ignoreNulls": True}},
+    has_worker_message=False,
+    worker_times=3,
+    implied_options={
+        "Corr": {"failsOnZeroVariance": True},
+        "CollectSet": {"ignoreNulls": True},
+        "CollectList": {"ignoreNulls": True},
+    },
     data_source_options=0,
     has_query_ids=False,
 )

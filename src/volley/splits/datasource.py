@@ -8,7 +8,7 @@
             return list(self.discover())
         def read(self, partition):
             ...
-        def prune(self, filters):       # Volley, optional, called before the others: see `splits.conditions`
+        def prune(self, filters):       # Volley, optional, called before the others: see `splits.filter_pushdown`
             ...
         def select(self, columns):
             ...
@@ -18,9 +18,13 @@ it has them, become the hints of its split.
 
 The `reader` of a `SourceScan` says how a process gets the source:
 
-    here:<digest>:<schema>                     an object in this process, for a driver with in-process workers
+    here:<digest>[+<digest>...]:<schema>       an object in this process, for a driver with in-process workers
     {"class": "module:name", "options": ...}   a class that every worker imports; no code is sent
-    code:<Python>:<pickle>:<schema>            an object with its class, for workers whose owners let them run code
+    code:<Python>:<pickle>[.<pickle>...]:<schema>
+                                               an object with its class, for workers whose owners let them run code
+
+If Spark's planner has pushed filters down (`pushFilters`), the second object is its read function, with the reader that
+took them, and the others are the partitions that this reader gave.
 
 Partitions are sent as plain JSON if workers import the class, and pickled otherwise.
 """
@@ -38,22 +42,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from volley.errors import DataError, QueryError, VolleyError
+from volley.errors import DataError, QueryError, SourceError, VolleyError
 from volley.plan.expressions import Expression
 from volley.plan.local_registry import lookup
 from volley.plan.nodes import HERE, FeedInput, Node, SourceScan, transform, walk
 from volley.plan.subqueries import with_subqueries
 from volley.spark_versions.arrow import arrow_schema
-from volley.splits.conditions import push_down
 from volley.splits.declared import declares
-from volley.splits.plain import from_plain, to_plain
+from volley.splits.filter_pushdown import push_down
 from volley.splits.source import Estimate, Split
+from volley.splits.tagged_json import from_plain, to_plain
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
     from pyspark.sql.types import StructType
 
 _ROWS_PER_BATCH = 10_000
+_ESTIMATES = ("estimated_bytes", "estimated_rows", "wanted_tasks")
+# What a value takes if only the number of rows is known.
+_VALUE_BYTES = 8
 # It is part of every task that reads the source.
 _MAX_CODE_BYTES = 2**20
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -82,11 +89,13 @@ def make_portable(reference: str, may_send_code: Callable[[], bool] = lambda: Fa
     except NotPortable:
         if not may_send_code():
             raise
-    digest, _, schema = reference.removeprefix(HERE).partition(":")
-    pickled = lookup(digest) or b""
-    if not 0 < len(pickled) <= _MAX_CODE_BYTES:
-        raise NotPortable(f"the source has {len(pickled)} bytes, which is too much to send to workers")
-    return f"{CODE}{_PYTHON}:{base64.b64encode(pickled).decode()}:{schema}"
+    digests, _, schema = reference.removeprefix(HERE).partition(":")
+    pickles = [lookup(digest) or b"" for digest in digests.split("+")]
+    if not 0 < sum(map(len, pickles)) <= _MAX_CODE_BYTES:
+        raise NotPortable(
+            f"the source has {sum(map(len, pickles))} bytes, which is too much to send to workers"
+        )
+    return f"{CODE}{_PYTHON}:{'.'.join(base64.b64encode(pickled).decode() for pickled in pickles)}:{schema}"
 
 
 def sends_code(plan: Node) -> bool:
@@ -102,6 +111,10 @@ def _name_class(reference: str) -> str:
     from pyspark.sql.datasource import DataSource
 
     source, schema = _open(reference)
+    if _pushed_reader(_pickles(reference)) is not None:
+        raise NotPortable(
+            "Spark pushed filters down to its reader, which only workers that may run code can get"
+        )
     kind = type(source)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
         raise NotPortable(f"class {kind.__qualname__} is not in a module that workers can import")
@@ -130,28 +143,35 @@ def make_plan_portable(plan: Node, may_send_code: Callable[[], bool] = lambda: F
 
 
 def _open(reference: str) -> tuple[DataSource, StructType]:
-    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
     from pyspark.sql.types import StructType
 
+    if pickles := _pickles(reference):
+        schema = reference.split(":", 3 if reference.startswith(CODE) else 2)[-1]
+        # Safe to unpickle: the driver's own program pickled it, and Spark's planner does the same. A worker has checked
+        # that its owner lets it run code (`sends_code`).
+        return pickle.loads(pickles[0]), StructType.fromJson(json.loads(schema))
+    words = json.loads(reference)
+    kind = _import_class(words["class"], DataSource)
+    # As Spark creates it: the names of options have no case, and are in lower case by now.
+    return kind(CaseInsensitiveDict(words["options"])), StructType.fromJson(json.loads(words["schema"]))
+
+
+def _pickles(reference: str) -> list[bytes]:
+    """The objects of a reference that is not the name of a class."""
     if reference.startswith(HERE):
-        digest, _, schema = reference.removeprefix(HERE).partition(":")
-        pickled = lookup(digest)
-        if pickled is None:
+        found = [lookup(digest) for digest in reference.split(":", 2)[1].split("+")]
+        if None in found:
             raise QueryError(
                 "a data source that exists only in the driver's process was used elsewhere or too late."
             )
-        # Safe to unpickle: the driver's own program pickled it, and Spark's planner does the same.
-        return pickle.loads(pickled), StructType.fromJson(json.loads(schema))
+        return [pickled for pickled in found if pickled is not None]
     if reference.startswith(CODE):
-        # The worker has checked that its owner lets it run code (`sends_code`).
-        python, _, rest = reference.removeprefix(CODE).partition(":")
+        _, python, code, _ = reference.split(":", 3)
         if python != _PYTHON:
             raise DataError(f"the source was sent by Python {python}, and this is Python {_PYTHON}.")
-        code, _, schema = rest.partition(":")
-        return pickle.loads(base64.b64decode(code)), StructType.fromJson(json.loads(schema))
-    words = json.loads(reference)
-    kind = _import_class(words["class"], DataSource)
-    return kind(words["options"]), StructType.fromJson(json.loads(words["schema"]))
+        return [base64.b64decode(pickled) for pickled in code.split(".")]
+    return []
 
 
 def _import_class(name: str, base: type) -> Any:
@@ -166,6 +186,28 @@ def _import_class(name: str, base: type) -> Any:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise NotPortable(f"{name} is not a {base.__name__}")
     return found
+
+
+def ask_source(scan: SourceScan) -> SourceScan:
+    """The scan with what its source says about itself: `estimated_bytes`, `estimated_rows`, `wanted_tasks`.
+
+    Each may be an attribute or a property of the `DataSource`, a number or None. SourceError if it is something else.
+    """
+    source = _open(scan.reader)[0]
+    try:
+        size_bytes, rows, tasks = (_number(source, name) for name in _ESTIMATES)
+    except Exception as error:
+        raise SourceError(scan.name, error) from error
+    if size_bytes is None and rows is not None:
+        size_bytes = rows * _VALUE_BYTES * max(1, len(scan.columns))
+    return replace(scan, estimated_bytes=size_bytes, wanted_tasks=tasks)
+
+
+def _number(source: DataSource, name: str) -> int | None:
+    value = getattr(source, name, None)
+    if value is None or (isinstance(value, int) and value >= 0):
+        return value
+    raise TypeError(f"its {name} is {value!r} and not a number of at least 0")
 
 
 # ----------------------------------------------------------------------------------------- discovery
@@ -188,6 +230,10 @@ class DataSourceSplits:
     def splits(self) -> Iterator[Split] | AsyncIterator[Split]:
         # Open the source here and not earlier: all user code must run on the discovery thread.
         source, schema = _open(self._reference)
+        pickles = _pickles(self._reference)
+        if (pushed := _pushed_reader(pickles)) is not None:
+            self._reader = pushed
+            return self._yield_sync(map(pickle.loads, pickles[2:]))
         self._reader = reader = _make_reader(source, schema)
         push_down(reader, self._scan, schema)
         discover = getattr(reader, "discover", None)
@@ -242,15 +288,33 @@ def _make_reader(source: DataSource, schema: StructType) -> DataSourceReader:
     reader = source.reader(schema)
     if not isinstance(reader, DataSourceReader):
         raise DataError(f"source {type(source).name()} has no DataSourceReader.")
-    if getattr(type(reader), "pushFilters", None) is not getattr(DataSourceReader, "pushFilters", None):
-        raise DataError(f"source {type(source).name()} implements pushFilters, which only Spark calls.")
+    if _takes_filters(reader):
+        raise DataError(f"source {type(source).name()} implements pushFilters, which Spark did not call.")
     return reader
+
+
+def _pushed_reader(pickles: Sequence[bytes]) -> DataSourceReader | None:
+    """The reader on which Spark's planner has called `pushFilters`; None if it did not, or there is nothing to call."""
+    if len(pickles) < 2:
+        return None
+    function, _ = pickle.loads(pickles[1])
+    # PySpark sends the reader only inside of its read function.
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
+    reader: DataSourceReader = cells["reader"].cell_contents
+    return reader if _takes_filters(reader) else None
+
+
+def _takes_filters(reader: DataSourceReader) -> bool:
+    from pyspark.sql.datasource import DataSourceReader
+
+    return getattr(type(reader), "pushFilters", None) is not getattr(DataSourceReader, "pushFilters", None)
 
 
 def _partitions(reader: DataSourceReader) -> Sequence[InputPartition]:
     try:
         return reader.partitions()
     except NotImplementedError:
+        # What PySpark's base class raises: one task reads everything.
         return ()
 
 
@@ -264,8 +328,10 @@ class DataSourceRows:
         self._pickles = scan.reader.startswith((HERE, CODE))
         try:
             self._source, self._schema = _open(scan.reader)
-            self._reader = _make_reader(self._source, self._schema)
-            self._schema = push_down(self._reader, scan, self._schema)
+            pushed = _pushed_reader(_pickles(scan.reader))
+            self._reader = pushed or _make_reader(self._source, self._schema)
+            if pushed is None:
+                self._schema = push_down(self._reader, scan, self._schema)
         except VolleyError:
             raise
         except Exception as error:

@@ -134,7 +134,7 @@ class Feed:
                 splits, after = ledger.read(after, credits, _ANSWER_BYTES)
                 return Share(splits, after, ledger.closed and ledger.is_end(after))
             if ledger.closed:
-                return Share((), after, True)
+                return Share((), after, over=True)
             self._raise_error()
             fair = max(1, self._window.queued // (2 * max(1, tasks)))
             if taken := self._window.take(min(credits, fair), host):

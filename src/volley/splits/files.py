@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +19,8 @@ import pyarrow as pa
 from volley.formats import can_split
 from volley.plan.nodes import DataFile, FileScan
 from volley.plan.types import to_arrow
-from volley.splits.plain import from_plain, to_plain
 from volley.splits.source import Estimate, Split
+from volley.splits.tagged_json import from_plain, to_plain
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import split_bytes
 
@@ -49,24 +50,32 @@ class FileSource:
         return pa.schema([pa.field(column.name, to_arrow(column.type)) for column in self._scan.output])
 
     def splits(self) -> Iterator[Split]:
+        return map(_split, self._pieces())
+
+    def estimate(self) -> Estimate:
+        return self._estimate
+
+    @cached_property
+    def _estimate(self) -> Estimate:
+        size_bytes = sum(file.size_bytes for file in self._scan.files)
+        return Estimate(sum(1 for _ in self._pieces()), size_bytes, final=True)
+
+    def _pieces(self) -> Iterator[Piece]:
         waiting: list[DataFile] = []
+        held_bytes = 0
         for file in self._scan.files:
             if file.size_bytes > self._split_bytes and can_split(self._scan.format, file):
                 parts = -(-file.size_bytes // self._split_bytes)
-                yield from (_split(Piece((file,), part, parts)) for part in range(parts))
+                yield from (Piece((file,), part, parts) for part in range(parts))
                 continue
-            held = sum(waiting_file.size_bytes for waiting_file in waiting)
-            too_much = held + file.size_bytes > self._together_bytes
+            too_much = held_bytes + file.size_bytes > self._together_bytes
             if waiting and (too_much or len(waiting) >= self._files_per_split):
-                yield _split(Piece(tuple(waiting)))
-                waiting = []
+                yield Piece(tuple(waiting))
+                waiting, held_bytes = [], 0
             waiting.append(file)
+            held_bytes += file.size_bytes
         if waiting:
-            yield _split(Piece(tuple(waiting)))
-
-    def estimate(self) -> Estimate:
-        size_bytes = sum(file.size_bytes for file in self._scan.files)
-        return Estimate(sum(1 for _ in self.splits()), size_bytes, final=True)
+            yield Piece(tuple(waiting))
 
     def close(self) -> None:
         """Does nothing: no resource is open."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates how many bytes a query reads from its files: only the columns that it uses count.
+"""Estimates how many bytes a query reads.
 
-A few columns of a wide table are small. The share comes from one footer per scan, that of its largest file.
+A few columns of a wide table are small. The share that a query reads of its files comes from one footer per scan, that
+of its largest file. A Python data source may say how much it has, and how many tasks it is worth.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.subqueries import plans_in, with_subqueries
+from volley.splits.datasource import ask_source
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import cost_bytes
 
@@ -31,9 +33,11 @@ _NUMBER_BYTES = 8
 
 
 def measure(plan: Node) -> Node:
-    """Set the share of bytes that each file scan of the plan and its subqueries reads."""
+    """Set what each scan of the plan and its subqueries reads, as far as that is known."""
 
     def measure_scan(node: Node) -> Node:
+        if isinstance(node, SourceScan):
+            return ask_source(node)
         return replace(node, share=_share(node)) if isinstance(node, FileScan) and node.files else node
 
     return with_subqueries(transform(plan, measure_scan), measure)
@@ -61,8 +65,10 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
                 yield node.size_bytes
             case Range():
                 yield _NUMBER_BYTES * len(range(node.start, node.end, node.step))
+            case SourceScan() if node.estimated_bytes is not None:
+                yield node.estimated_bytes
             case SourceScan() | MaterializedInput():
-                # Their size is unknown.
+                # The size of its rows is unknown.
                 yield float("inf")
             case Join() if not node.left_keys:
                 yield float("inf")

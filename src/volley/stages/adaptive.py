@@ -19,16 +19,17 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from volley.lru_cache import LruCache
 from volley.plan.nodes import MaterializedInput, Node
 from volley.stages.absorb import absorb, chain, describe_small
-from volley.stages.graph import Stage, StageGraph
+from volley.stages.graph import Answered, Stage, StageGraph
 from volley.stages.layout import Layout
 from volley.stages.limits import PlannerLimits
 from volley.stages.partition_pruning import prune_partitions
 from volley.stages.resize import Produced, resize
 from volley.stages.runtime_filters import Finished, apply_runtime_filter, limit_bytes
 from volley.stages.selectivity import may_shrink
-from volley.stages.subqueries import subquery_stages, with_results
+from volley.stages.subqueries import to_bytes, with_results
 
 Sizes = Mapping[int, Produced]
 """The output of each finished stage."""
@@ -46,10 +47,13 @@ class AdaptivePlan:
     deferred: Mapping[int, frozenset[int]] = field(default_factory=dict)
     layouts: Mapping[int, Layout] = field(default_factory=dict)
     absorbed: Mapping[int, int] = field(default_factory=dict)
+    answered: LruCache[tuple[int, int, bytes], Answered] = field(
+        default_factory=lambda: LruCache(1), compare=False, repr=False
+    )
 
     @classmethod
     def start(cls, graph: StageGraph, deferred: Mapping[int, frozenset[int]]) -> AdaptivePlan:
-        return cls(graph.stages, deferred)
+        return cls(graph.stages, deferred, answered=graph.answered)
 
     def __getitem__(self, number: int) -> Stage:
         return self.stages[number]
@@ -98,14 +102,24 @@ def _next_ready(plan: AdaptivePlan, finished: Sizes) -> Stage | None:
 def answer(plan: AdaptivePlan, subquery: int, result: pa.Table) -> AdaptivePlan:
     """Insert the result of a subquery into the plans that use it. Raises DataError if it is not a valid value."""
 
-    def insert(stage: Stage) -> Stage:
-        pruned = prune_partitions(stage.plan, {subquery: result})
-        decisions = (*stage.decisions, *pruned.decisions)
-        return replace(stage, plan=with_results(pruned.plan, {subquery: result}), decisions=decisions)
+    # Bytes, because equal values may not be the same: 0.0 and -0.0.
+    text = to_bytes(result)
 
-    return plan.with_stages(
-        *(insert(stage) for stage in plan.stages if subquery in subquery_stages(stage.plan))
-    )
+    def insert(stage: Stage) -> Stage:
+        key = (id(stage), subquery, text)
+        if (found := plan.answered.get(key)) is None:
+            pruned = prune_partitions(stage.plan, {subquery: result})
+            decisions = (*stage.decisions, *pruned.decisions)
+            new = replace(
+                stage,
+                plan=with_results(pruned.plan, {subquery: result}),
+                decisions=decisions,
+                pruned_files=stage.pruned_files + pruned.files,
+            )
+            plan.answered.put(key, found := (stage, new))
+        return found[1]
+
+    return plan.with_stages(*(insert(stage) for stage in plan.stages if subquery in stage.subqueries))
 
 
 def _ready_stages(plan: AdaptivePlan, finished: Sizes) -> Iterator[Stage]:
@@ -115,7 +129,7 @@ def _ready_stages(plan: AdaptivePlan, finished: Sizes) -> Iterator[Stage]:
         over = finished.keys() | plan.absorbed.keys()
         inputs = {node.stage for node in stage.inputs}
         waits = plan.deferred.get(stage.id, frozenset())
-        if inputs <= finished.keys() and waits <= over and not subquery_stages(stage.plan):
+        if inputs <= finished.keys() and waits <= over and not stage.subqueries:
             yield stage
 
 

@@ -27,15 +27,18 @@ from volley.plan.nodes import (
     with_children,
 )
 from volley.plan.order import is_ordered, make_order_explicit
-from volley.plan.subqueries import with_subqueries
+from volley.plan.subqueries import plans_in, with_subqueries
 from volley.stages.exchanges import place_exchanges
+from volley.stages.filtered_groups import filter_groups
 from volley.stages.fuse import (
     combine_aggregates,
     complete_after_exchange,
     drop_idle_distinct,
     drop_idle_sorts,
+    rename_reused_halves,
 )
 from volley.stages.graph import Output, Stage, StageGraph
+from volley.stages.implied_semi_joins import drop_implied_semi_joins
 from volley.stages.join_order import join_selective_tables_first
 from volley.stages.limits import PlannerLimits
 from volley.stages.partition_pruning import keep_useful_prunings
@@ -46,27 +49,43 @@ from volley.support.operators import is_unsplittable
 
 
 def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
-    """The stages that run `plan` on `workers`. One worker: a single task, plus one for each subquery."""
+    """The stages that run `plan` on `workers`. One worker: a single task, plus one for each subquery.
+
+    Rows that are in several partitions of the stores are read by several tasks, also if one worker is left.
+    """
+    if workers == 1:
+        workers = _stored_partitions(plan)
 
     def arrange(plan: Node) -> Node:
-        # Several tasks read files in an order of their own.
+        # Several tasks do not read files in one defined order.
         carrier = OrderCarrier(limits.ordered_files if workers == 1 else 1, limits.ordered_bytes)
         plan = drop_idle_distinct(drop_idle_sorts(make_order_explicit(plan, carrier)))
         plan = join_selective_tables_first(plan)
+        plan = rename_reused_halves(plan, is_unsplittable)
         if workers > 1:
             plan = complete_after_exchange(plan, is_unsplittable)
-        return combine_aggregates(place_exchanges(plan, workers, limits))
+        plan = combine_aggregates(place_exchanges(plan, workers, limits))
+        # Between stages, equal ones are merged and rows are filtered by the sides that have finished.
+        return plan if workers > 1 else filter_groups(drop_implied_semi_joins(plan))
 
     return merge_equal_stages(cut(plan, workers, limits, arrange))
 
 
+def _stored_partitions(plan: Node) -> int:
+    inputs = (node.partitions for node in walk(plan) if isinstance(node, MaterializedInput))
+    return max([1, *inputs, *map(_stored_partitions, plans_in(plan))])
+
+
 def partition_result(graph: StageGraph, readers: int) -> StageGraph:
     """The graph with its result left in the shuffle stores, in partitions that any of `readers` can take."""
-    last = graph.result
     # Twice as many as readers, so that each gets about the same amount.
-    partitions = max(1, -(-2 * readers // last.tasks))
+    return store_result(graph, max(1, -(-2 * readers // graph.result.tasks)))
+
+
+def store_result(graph: StageGraph, partitions: int) -> StageGraph:
+    """The graph with its result left in the shuffle stores, each task's distributed over `partitions`."""
     output = Output(Partitioning.ROUND_ROBIN, partitions)
-    return replace(graph, stages=(*graph.stages[:-1], replace(last, output=output)))
+    return replace(graph, stages=(*graph.stages[:-1], replace(graph.result, output=output)))
 
 
 def note_single_task(graph: StageGraph) -> StageGraph:

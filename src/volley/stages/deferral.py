@@ -18,7 +18,6 @@ from volley.stages.probe_side import partitioned_inputs, probe_inputs
 from volley.stages.runtime_filters import FilterSource, filter_sources
 from volley.stages.scans import scanned_bytes, scans_of
 from volley.stages.selectivity import count_conditions, drops_rows, may_shrink
-from volley.stages.subqueries import subquery_stages
 
 _Candidate = tuple[int, frozenset[int]]
 """A stage, and the stages that must prove small to save it work."""
@@ -26,6 +25,8 @@ _Candidate = tuple[int, frozenset[int]]
 
 def defer(graph: StageGraph, limits: PlannerLimits) -> dict[int, frozenset[int]]:
     """For each stage that should wait, the stages to wait for. There are no cycles."""
+    if len(graph.stages) == 1:
+        return {}
     deferral = _Deferral(graph, limits)
     deferral.accept(candidate for reader in graph.stages for candidate in deferral.near(reader))
     far = list(deferral.far())
@@ -42,7 +43,7 @@ class _Deferral:
         self._graph = graph
         self._limits = limits
         self._inputs = {stage.id: frozenset(node.stage for node in stage.inputs) for stage in graph.stages}
-        self._asks = {stage.id: subquery_stages(stage.plan) for stage in graph.stages}
+        self._asks = {stage.id: stage.subqueries for stage in graph.stages}
         self._readers = Counter(number for inputs in self._inputs.values() for number in inputs)
         self._scanned = {stage.id: scanned_bytes(stage.plan) for stage in graph.stages}
         self._conditions = {stage.id: count_conditions(stage.plan) for stage in graph.stages}
@@ -98,7 +99,7 @@ class _Deferral:
         return any(self._may_shrink[stage] or stage in self.deferred for stage in before)
 
     def _expected_bytes(self, stages: frozenset[int]) -> float:
-        """A guess of how much is left of what they scan: every condition may leave little."""
+        """An estimate of what remains of their scans: every condition may drop most rows."""
         found = sum(self._conditions[stage] for stage in self._before(stages, {}))
         return float(self._scanned_upstream(stages) / 4**found)
 

@@ -122,14 +122,14 @@ class _Placement:
         child, at = self.place(below)
         if not at.single:
             # Each task sorts its share; the single reader merges the sorted shares.
-            child, at = self._gather((Sort(node.keys, False, child), at))
+            child, at = self._gather((Sort(node.keys, whole=False, child=child), at))
         return replace(node, child=child), at
 
     def _limit(self, node: Limit) -> Placed:
         child, at = self.place(node.child)
         if node.whole and not at.single:
             if node.count is not None:
-                child = Limit(node.count + node.offset, 0, False, child)
+                child = Limit(node.count + node.offset, 0, whole=False, child=child)
             child, at = self._gather((child, at))
         return replace(node, child=child), at
 
@@ -222,7 +222,8 @@ class _Placement:
 
     def _hash(self, placed: Placed, keys: Sequence[Expression]) -> Placed:
         if self._workers == 1:
-            return placed
+            # Only rows that are in the stores already can be in several tasks.
+            return self._gather(placed)
         exchange = Exchange(Partitioning.HASH, self._workers, tuple(keys), (), _drop_exchange(placed[0]))
         at: Keys = tuple(canonicalize(key) for key in keys)
         return exchange, Distribution(self._workers, frozenset({at}))

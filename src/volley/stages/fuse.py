@@ -99,6 +99,56 @@ def combine_aggregates(plan: Node) -> Node:
     return transform(plan, change)
 
 
+def rename_reused_halves(plan: Node, is_unsplittable: Callable[[AggregateCall], bool]) -> Node:
+    """Give the lower half of an aggregate the ids under which the upper half reads it from a reused exchange.
+
+    Only for functions whose state cannot be sent: others stay as they are, since equal exchanges are computed once.
+    """
+
+    def change(node: Node) -> Node:
+        match node:
+            case Aggregate(child=Project(columns, Exchange(child=Aggregate(calls=calls)) as exchange)) if any(
+                map(is_unsplittable, calls)
+            ):
+                return replace(node, child=_rename(exchange, columns) or node.child)
+            case _:
+                return node
+
+    return transform(plan, change)
+
+
+def _rename(exchange: Exchange, columns: tuple[Expression, ...]) -> Exchange | None:
+    """The exchange of an aggregate whose output has the ids of `columns`; None unless these only rename."""
+    partial = exchange.child
+    assert isinstance(partial, Aggregate)
+    new = {
+        column.child.id: attribute_of(column)
+        for column in columns
+        if isinstance(column, Alias) and isinstance(column.child, Attribute)
+    }
+    needed = {attribute_of(key).id for key in partial.grouping} | {buffer.id for buffer in partial.buffers}
+    if len(new) != len(columns) or not new.keys() >= needed:
+        return None
+
+    def change(part: Expression) -> Expression:
+        return new.get(part.id, part) if isinstance(part, Attribute) else part
+
+    grouping = tuple(
+        Alias(name.id, name.name, key.child if isinstance(key, Alias) else key)
+        for key, name in ((key, new[attribute_of(key).id]) for key in partial.grouping)
+    )
+    renamed = Aggregate(
+        grouping,
+        partial.calls,
+        tuple(new[buffer.id] for buffer in partial.buffers),
+        tuple(transform_expression(result, change) for result in partial.results),
+        partial.child,
+    )
+    return replace(
+        exchange, keys=tuple(transform_expression(key, change) for key in exchange.keys), child=renamed
+    )
+
+
 def complete_after_exchange(plan: Node, is_unsplittable: Callable[[AggregateCall], bool]) -> Node:
     """Exchange rows instead of state for functions whose state cannot be sent: exchange first, then aggregate."""
 

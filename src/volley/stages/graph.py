@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 
-from volley.fields import PartitionCount
+from volley.field_types import PartitionCount
+from volley.lru_cache import LruCache
 from volley.plan.expressions import Attribute, Expression
-from volley.plan.nodes import Node, Partitioning, StageInput, walk
+from volley.plan.nodes import FileScan, Node, Partitioning, StageInput, WriteFiles, walk
 from volley.plan.types import to_arrow
+from volley.stages.subqueries import subquery_stages
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Stage:
 
     The result stage has no `output`: its rows go to the client, in order if `ordered` (it then has one task).
     Every task reads the inputs in `whole` completely, however they are partitioned. `decisions` describes, for the
-    report, what has been decided about the stage so far.
+    report, what has been decided about the stage so far, and `pruned_files` counts files that are left out because of
+    the keys of a join.
     """
 
     id: int
@@ -44,10 +48,21 @@ class Stage:
     ordered: bool = False
     whole: frozenset[int] = frozenset()
     decisions: tuple[str, ...] = ()
+    pruned_files: int = 0
 
-    @property
+    # Walks over a plan that is kept for a repeated query are made once.
+    @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
         return tuple(node for node in walk(self.plan) if isinstance(node, StageInput))
+
+    @cached_property
+    def subqueries(self) -> frozenset[int]:
+        """The stages whose results its expressions use."""
+        return subquery_stages(self.plan)
+
+
+Answered = tuple[Stage, Stage]
+"""A stage, and what it became when it got the result of a subquery."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,23 @@ class StageGraph:
 
     stages: tuple[Stage, ...]
     subqueries: frozenset[int] = frozenset()
+    answered: LruCache[tuple[int, int, bytes], Answered] = field(
+        default_factory=lambda: LruCache(16), compare=False, repr=False
+    )
+    """By the identity of the stage, the subquery and its result. The same answer gives the same plan, whose frame may
+    be known."""
+
+    @cached_property
+    def stores(self) -> frozenset[str]:
+        """The ids of the object stores that the stages read, or write to."""
+        found: set[str] = set()
+        for stage in self.stages:
+            for node in walk(stage.plan):
+                if isinstance(node, FileScan):
+                    found |= node.stores
+                elif isinstance(node, WriteFiles) and node.upload is not None:
+                    found.add(node.upload.store)
+        return frozenset(found)
 
     @property
     def result(self) -> Stage:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins to small filtered tables run first, so that later joins see fewer rows.
+"""Reorders joins: those to small filtered tables run first, so that later joins see fewer rows.
 
 Without column statistics Spark joins tables in the order of the query. A table that it broadcasts and that is filtered
 may drop most rows. Such a join moves down to the input that has its keys, past joins and exchanges:
@@ -108,7 +108,7 @@ def _move_down(join: Join) -> Node:
 
 def _push(selective: _SelectiveJoin, node: Node) -> Node | None:
     """`node` with the table joined below at least one of its joins; None if there is no such place."""
-    if not _can_pass(node, selective.keys):
+    if not can_pass(node, selective.keys):
         return None
     match node:
         case Join():
@@ -149,12 +149,12 @@ def _place_of(keys: frozenset[int], join: Join) -> int | None:
 
 
 def _join_below_exchange(selective: _SelectiveJoin, node: Node) -> Node:
-    if isinstance(node, Exchange | Sort) and _can_pass(node, selective.keys):
+    if isinstance(node, Exchange | Sort) and can_pass(node, selective.keys):
         return with_children(node, (_join_below_exchange(selective, *node.children),))
     return selective.over(node)
 
 
-def _can_pass(node: Node, keys: frozenset[int]) -> bool:
+def can_pass(node: Node, keys: frozenset[int]) -> bool:
     """Whether a join by these columns could as well be below `node`."""
     match node:
         case Project():

@@ -52,15 +52,17 @@ def keep_useful_prunings(plan: Node, limits: PlannerLimits) -> Node:
 
 @dataclass(frozen=True)
 class Pruned:
-    """A plan after pruning, and what to say about it."""
+    """A plan after pruning, its description for the report, and how many `files` it leaves out."""
 
     plan: Node
     decisions: tuple[str, ...]
+    files: int
 
 
 def prune_partitions(plan: Node, results: Mapping[int, pa.Table]) -> Pruned:
     """Leave out the files that none of the keys in `results` needs. Prunings by other stages stay."""
     decisions = []
+    left_out = 0
 
     def prune(node: Node) -> Node:
         if not isinstance(node, FileScan):
@@ -69,13 +71,16 @@ def prune_partitions(plan: Node, results: Mapping[int, pa.Table]) -> Pruned:
         for pruning in node.prunings:
             if isinstance(pruning.plan, StageInput) and pruning.plan.stage in results:
                 scan = _prune(scan, pruning, results[pruning.plan.stage])
+        nonlocal left_out
         if scan is not node:
+            left_out += len(node.files) - len(scan.files)
             decisions.append(
                 f"dynamic partition pruning leaves {len(scan.files)} of {len(node.files)} files to read"
             )
         return scan
 
-    return Pruned(transform(plan, prune), tuple(decisions))
+    pruned = transform(plan, prune)
+    return Pruned(pruned, tuple(decisions), left_out)
 
 
 def _prune(scan: FileScan, pruning: InSubquery, keys: pa.Table) -> FileScan:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.expressions import Alias, Literal, attribute_of
 from volley.plan.nodes import Aggregate, Expand, Node, Project, TopN, Union, with_children
 from volley.plan.types import BOOLEAN
@@ -31,7 +31,7 @@ class RowCounts:
     """Adds the columns. Each has its own id within a query, because joins identify columns by id."""
 
     def __init__(self) -> None:
-        self._ids: Iterator[int] = count(own_ids.ROW)
+        self._ids: Iterator[int] = count(synthetic_ids.ROW)
 
     def keep(self, node: Node) -> Node:
         """The plan with the same output, or one constant column if it had none."""

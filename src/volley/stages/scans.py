@@ -20,9 +20,12 @@ _UNKNOWN_BYTES = 2**50
 
 
 def scan_tasks(scan: FileScan | SourceScan, workers: int, limits: PlannerLimits) -> int:
-    """How many tasks can share a scan. The size of a data source is unknown, so it may occupy all workers."""
+    """How many tasks can share a scan. A data source that does not say how large it is may occupy all workers."""
+    if isinstance(scan, SourceScan) and scan.wanted_tasks is not None:
+        return max(1, min(workers, scan.wanted_tasks))
     if isinstance(scan, SourceScan):
-        return workers
+        known = scan.estimated_bytes
+        return workers if known is None else max(1, min(workers, known // limits.scan_task_bytes))
     pieces = sum(
         max(1, file.size_bytes // limits.min_split_bytes) if can_split(scan.format, file) else 1
         for file in scan.files
@@ -101,8 +104,11 @@ def scans_of(plan: Node) -> list[FileScan | SourceScan]:
 
 
 def scanned_bytes(plan: Node) -> int:
-    """The bytes a plan reads from files. The size of a data source is unknown, so it counts as larger than any."""
-    scans = scans_of(plan)
-    if any(isinstance(scan, SourceScan) for scan in scans):
-        return _UNKNOWN_BYTES
-    return sum(read_bytes(scan) for scan in scans if isinstance(scan, FileScan))
+    """The bytes a plan reads. A data source that does not say how large it is counts as larger than any file."""
+    return sum(_scan_bytes(scan) for scan in scans_of(plan))
+
+
+def _scan_bytes(scan: FileScan | SourceScan) -> int:
+    if isinstance(scan, FileScan):
+        return read_bytes(scan)
+    return _UNKNOWN_BYTES if scan.estimated_bytes is None else scan.estimated_bytes

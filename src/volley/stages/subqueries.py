@@ -49,6 +49,14 @@ def with_results(plan: Node, results: Mapping[int, pa.Table]) -> Node:
     return with_parts(plan, insert)
 
 
+def to_bytes(result: pa.Table) -> bytes:
+    """The rows of a result. Results with the same bytes have the same values."""
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, result.schema) as stream:
+        stream.write_table(result.combine_chunks())
+    return bytes(buffer.getvalue())
+
+
 def _scalar(table: pa.Table, data_type: DataType) -> Expression:
     if table.num_rows > 1:
         raise DataError("a scalar subquery returned more than one row.")

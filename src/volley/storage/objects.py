@@ -28,9 +28,13 @@ SMALL_BYTES = 2 * 2**20
 """An object up to this size is read whole: a request takes longer than its bytes."""
 
 
+# When an object was last changed. Releases of the connectors for Google's service differ in which they take.
+_TIMES = ("Last-Modified", "updated", "timeCreated")
+
+
 @dataclass(frozen=True)
 class ObjectName:
-    """An object as planned. `path` is `s3a://bucket/key`, not encoded."""
+    """An object as planned. `path` is `s3a://bucket/key` or `abfss://container@account/key`, not encoded."""
 
     store: str
     path: str
@@ -39,8 +43,9 @@ class ObjectName:
 
     @property
     def key(self) -> str:
-        """The bucket and the key."""
-        return self.path.partition("://")[2]
+        """The bucket, or the container, and the key."""
+        place, _, key = self.path.partition("://")[2].partition("/")
+        return f"{place.partition('@')[0]}/{key}"
 
 
 class OpenObject:
@@ -50,6 +55,8 @@ class OpenObject:
         self.name = name
         self.version = version
         """Differs for every content of the object."""
+        # Its requests name the version: they fail if the object has been replaced.
+        self._is_pinned = isinstance(files, fs.GcsFileSystem)
         self.source = source
         """For readers of Arrow, which read ranges of it concurrently."""
         self._files = files
@@ -75,7 +82,7 @@ class OpenObject:
 
     def confirm(self) -> None:
         """Raise DataError if the object has been replaced since it was opened."""
-        if not self._is_whole and _version(self._files, self.name)[1] != self.version:
+        if not self._is_whole and not self._is_pinned and _version(self._files, self.name)[1] != self.version:
             raise DataError(f"{self.name.path} changed while it was read.")
 
 
@@ -96,16 +103,41 @@ def open_object(name: ObjectName) -> Iterator[OpenObject]:
         raise DataError(f"{name.path} cannot be read: {text}") from None
 
 
+def object_version(name: ObjectName) -> str:
+    """The version of an object: its ETag, if the store has one. Raises DataError if it is not the planned one."""
+    try:
+        source, version = _version(shared_stores().file_system(name.store), name)
+        source.close()
+    except (OSError, pa.ArrowException) as error:
+        text = shared_stores().redact(name.store, str(error))
+        raise DataError(f"{name.path} cannot be read: {text}") from None
+    return version
+
+
 def _version(files: fs.FileSystem, name: ObjectName) -> tuple[pa.NativeFile, str]:
     """The object as it is now. Opening one asks the store for its metadata."""
+    if isinstance(files, fs.PyFileSystem):
+        return _file_version(files, name)
     source = files.open_input_file(name.key)
     found = {key: value.decode() for key, value in source.metadata().items()}
     if source.size() != name.size_bytes:
         raise DataError(f"{name.path} changed: {name.size_bytes} bytes when planned, {source.size()} now.")
-    modified = found.get("Last-Modified", "")
-    if modified and name.modified_ms and _seconds(modified) != name.modified_ms // 1000:
+    if found.get("Content-Encoding") == "gzip" and "generation" in found:
+        # Google's service gives the decoded content, of another size, and its connector refuses such objects.
+        raise DataError(f"{name.path} is encoded as gzip.")
+    times = [found[key] for key in _TIMES if found.get(key)]
+    if times and name.modified_ms and name.modified_ms // 1000 not in map(_seconds, times):
         raise DataError(f"{name.path} changed since it was planned.")
-    return source, found.get("ETag") or modified
+    return source, found.get("ETag") or found.get("generation") or next(iter(times), "")
+
+
+def _file_version(files: fs.PyFileSystem, name: ObjectName) -> tuple[pa.NativeFile, str]:
+    """The file as it is now, in a file system that tells the size and the time of a file apart from opening it."""
+    (found,) = files.get_file_info([name.path])
+    is_other = name.modified_ms and found.mtime_ns != 1_000_000 * name.modified_ms
+    if found.size != name.size_bytes or is_other:
+        raise DataError(f"{name.path} changed since it was planned.")
+    return files.open_input_file(name.path), str(found.mtime_ns)
 
 
 def _seconds(modified: str) -> int:

@@ -7,31 +7,39 @@ brings those of its time. An id stays the same, and newer credentials replace ol
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as fs
 
 from volley.errors import DataError
-from volley.runtime import Phase, Shared
-from volley.storage.settings import S3Settings
+from volley.process.runtime import Phase, Shared
+from volley.storage.settings import AzureSettings, GcsSettings, S3Settings, StoreSettings
 
 _log = logging.getLogger(__name__)
 _MOST_STORES = 256
 # Providers of temporary credentials replace them minutes before they expire.
 _RENEW_SECONDS = 60.0
+_GCS_RETRIES = timedelta(seconds=30)
+# Of a shared access signature in a URL, where the client has put the parameters of the token into another order.
+_SIGNATURE = re.compile(r"\b(sig(?:=|%3D))[^&\s'\"]+", re.IGNORECASE)
 
-Ask = Callable[[], S3Settings | None]
+Ask = Callable[[], StoreSettings | None]
 """Asks for the settings of a store as they are now; None if there is no answer."""
 
 
 @dataclass
 class _Store:
-    settings: S3Settings
+    """`settings` are None for a store that only this process can read."""
+
+    settings: StoreSettings | None
     files: fs.FileSystem | None = None
     ask: Ask | None = None
     asked: float = 0.0
@@ -40,8 +48,8 @@ class _Store:
 class Stores:
     """Settings of stores, and clients made of them. Those that were not used for longest are dropped. Thread-safe.
 
-    Arrow makes a client only when no request of any other is under way. Busy scans would keep that from ever happening,
-    so nobody gets a client, to open one more object, while one is being made.
+    Arrow creates a client only while no other has a request in flight. Busy scans would starve that, so no thread gets
+    a client to open another object while one is being created.
     """
 
     def __init__(self, most: int = _MOST_STORES, renew_seconds: float = _RENEW_SECONDS) -> None:
@@ -51,12 +59,15 @@ class Stores:
         self._connecting = threading.Lock()
         self._stores: OrderedDict[str, _Store] = OrderedDict()
 
-    def add(self, settings: Iterable[S3Settings], ask: Ask | None = None) -> None:
-        """Settings with older credentials than known ones are ignored. `ask` is for those of this process itself."""
+    def add(self, settings: Iterable[StoreSettings], ask: Ask | None = None) -> None:
+        """Add settings, unless their credentials are older than the known ones.
+
+        `ask` renews those of this process itself.
+        """
         with self._lock:
             for store in settings:
                 found = self._stores.get(store.id)
-                if found is None or store.renewals > found.settings.renewals:
+                if found is None or (found.settings and store.renewals > found.settings.renewals):
                     found = self._stores[store.id] = _Store(store, ask=found.ask if found else None)
                 if ask is not None:
                     found.ask, found.asked = ask, time.monotonic()
@@ -64,13 +75,23 @@ class Stores:
             while len(self._stores) > self._most:
                 self._stores.popitem(last=False)
 
-    def settings(self, ids: Iterable[str]) -> tuple[S3Settings, ...]:
-        """What another process needs to read these stores."""
+    def add_local(self, key: Hashable, files: fs.FileSystem) -> str:
+        """The id of a store that only this process can read, by the given client; the same for the same key."""
+        id = f"local-{hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()}"
         with self._lock:
-            return tuple(self._stores[id].settings for id in ids if id in self._stores)
+            if id not in self._stores:
+                self._stores[id] = _Store(None, files)
+            self._stores.move_to_end(id)
+        return id
 
-    def renewed_settings(self, ids: Iterable[str]) -> tuple[S3Settings, ...]:
-        """The same with credentials of the last minute, if this process can ask for them. May block."""
+    def settings(self, ids: Iterable[str]) -> tuple[StoreSettings, ...]:
+        """The settings that another process needs to read these stores."""
+        with self._lock:
+            held = [self._stores[id].settings for id in ids if id in self._stores]
+        return tuple(settings for settings in held if settings is not None)
+
+    def renewed_settings(self, ids: Iterable[str]) -> tuple[StoreSettings, ...]:
+        """The same with credentials at most a minute old, if this process can renew them. May block."""
         wanted = tuple(ids)
         now = time.monotonic()
         with self._lock:
@@ -80,6 +101,7 @@ class Stores:
                 store.asked = now
         for store in due:
             assert store.ask is not None
+            assert store.settings is not None
             old, found = store.settings, store.ask()
             if found is None:
                 _log.warning("the credentials of an object store could not be asked for again.")
@@ -96,6 +118,7 @@ class Stores:
             self._stores.move_to_end(id)
         with self._connecting:
             if store.files is None:
+                assert store.settings is not None
                 store.files = _connect(store.settings)
             return store.files
 
@@ -106,7 +129,7 @@ class Stores:
     def redact_all(self, text: str) -> str:
         """The text without the secrets of any store."""
         with self._lock:
-            held = [store.settings for store in self._stores.values()]
+            held = [store.settings for store in self._stores.values() if store.settings is not None]
         return _redact(held, text)
 
     def close(self) -> None:
@@ -114,20 +137,54 @@ class Stores:
             self._stores.clear()
 
 
-def _redact(stores: Iterable[S3Settings], text: str) -> str:
-    hidden = {
-        key.value
-        for store in stores
-        for key in (store.access_key, store.secret_key, store.session_token)
-        if key is not None
-    }
+def _redact(stores: Iterable[StoreSettings], text: str) -> str:
+    hidden = {key.value for store in stores for key in store.hidden if key is not None}
     # One may be the beginning of another.
     for value in sorted(hidden, key=len, reverse=True):
         text = text.replace(value, "***")
-    return text
+    return _SIGNATURE.sub(r"\1***", text)
 
 
-def _connect(settings: S3Settings) -> fs.FileSystem:
+def _connect(settings: StoreSettings) -> fs.FileSystem:
+    match settings:
+        case S3Settings():
+            return _connect_s3(settings)
+        case GcsSettings():
+            return _connect_gcs(settings)
+        case AzureSettings():
+            return _connect_azure(settings)
+
+
+def _connect_gcs(settings: GcsSettings) -> fs.FileSystem:
+    token = settings.access_token
+    return fs.GcsFileSystem(
+        anonymous=token is None,
+        access_token=token.value if token else None,
+        credential_token_expiration=datetime.fromtimestamp(settings.expires_seconds, UTC) if token else None,
+        scheme="https" if settings.tls else "http",
+        endpoint_override=settings.endpoint or None,
+        retry_time_limit=_GCS_RETRIES,
+    )
+
+
+def _connect_azure(settings: AzureSettings) -> fs.FileSystem:
+    key, token, secret = (text.value if text else None for text in settings.hidden)
+    # Arrow appends the token to the URL of the account as it is.
+    query = f"?{token}" if token else None
+    given: dict[str, str | None] = {"account_key": key, "sas_token": query, "client_secret": secret}
+    given |= {"tenant_id": settings.tenant_id, "client_id": settings.client_id}
+    if settings.endpoint:
+        given |= {"blob_storage_authority": settings.endpoint, "dfs_storage_authority": settings.endpoint}
+    scheme = "https" if settings.tls else "http"
+    return fs.AzureFileSystem(
+        settings.account,
+        blob_storage_scheme=scheme,
+        dfs_storage_scheme=scheme,
+        **{name: value for name, value in given.items() if value},
+    )
+
+
+def _connect_s3(settings: S3Settings) -> fs.FileSystem:
     keys = (settings.access_key, settings.secret_key, settings.session_token)
     access_key, secret_key, session_token = (key.value if key else None for key in keys)
     return fs.S3FileSystem(

@@ -28,7 +28,7 @@ Settings = Mapping[str, str]
 
 Environment = Callable[[str], str | None]
 Ask = Callable[[], tuple[str | None, str | None, str | None] | None]
-"""Asks the file system for the keys and the token that its providers give now; None if it does not say."""
+"""Asks the file system for its current keys and token; None if it does not reveal them."""
 
 _PROVIDERS = "aws.credentials.provider"
 _USED = frozenset(

@@ -10,15 +10,15 @@ import hashlib
 import secrets
 from dataclasses import dataclass, replace
 
-from volley.fields import Count, Key, Name, Seconds, Text
+from volley.field_types import Count, Key, Name, Seconds, Text
 
-# Ids are not guessable: who knows one may read with its credentials, in any process that holds them.
+# Ids must not be guessable: whoever knows one can read with its credentials, in any process that has them.
 _ID_KEY = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True, repr=False)
 class Hidden:
-    """A text that is not shown."""
+    """A text that its `repr` hides."""
 
     value: str
 
@@ -48,10 +48,68 @@ class S3Settings:
     renewals: Count = 0
     id: Key = "new"
 
+    @property
+    def hidden(self) -> tuple[Hidden | None, ...]:
+        return (self.access_key, self.secret_key, self.session_token)
+
     def with_id(self) -> S3Settings:
         """The same with the id that all equal settings have in this process."""
-        hidden = (self.access_key, self.secret_key, self.session_token)
-        values = (replace(self, id="new"), *(text and text.value for text in hidden))
-        return replace(
-            self, id=hashlib.blake2b(repr(values).encode(), key=_ID_KEY, digest_size=16).hexdigest()
-        )
+        return replace(self, id=_id_of(replace(self, id="new"), self.hidden))
+
+
+@dataclass(frozen=True)
+class AzureSettings:
+    """A storage account of Azure, with one of three kinds of credentials: a key, a signature, or those of a client.
+
+    `endpoint` is an address with a port; empty for that of Azure. `renewals` is as in `S3Settings`.
+    """
+
+    account: Name
+    endpoint: Text
+    tls: bool
+    account_key: Hidden | None = None
+    sas_token: Hidden | None = None
+    tenant_id: Text = ""
+    client_id: Text = ""
+    client_secret: Hidden | None = None
+    renewals: Count = 0
+    id: Key = "new"
+
+    @property
+    def hidden(self) -> tuple[Hidden | None, ...]:
+        return (self.account_key, self.sas_token, self.client_secret)
+
+    def with_id(self) -> AzureSettings:
+        """The same with the id that all equal settings have in this process."""
+        return replace(self, id=_id_of(replace(self, id="new"), self.hidden))
+
+
+@dataclass(frozen=True)
+class GcsSettings:
+    """Google Cloud Storage, with an access token or without. `endpoint` is a host; empty for Google's.
+
+    `expires_seconds` is when the token expires, in seconds since the epoch. `renewals` is as in `S3Settings`.
+    """
+
+    endpoint: Text
+    tls: bool
+    access_token: Hidden | None = None
+    expires_seconds: Count = 0
+    renewals: Count = 0
+    id: Key = "new"
+
+    @property
+    def hidden(self) -> tuple[Hidden | None, ...]:
+        return (self.access_token,)
+
+    def with_id(self) -> GcsSettings:
+        """The same with the id that all equal settings have in this process."""
+        return replace(self, id=_id_of(replace(self, id="new"), self.hidden))
+
+
+StoreSettings = S3Settings | AzureSettings | GcsSettings
+
+
+def _id_of(settings: StoreSettings, hidden: tuple[Hidden | None, ...]) -> str:
+    values = (settings, *(text and text.value for text in hidden))
+    return hashlib.blake2b(repr(values).encode(), key=_ID_KEY, digest_size=16).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that nobody sees before the commit: multipart uploads that are completed later, by another process.
+"""Objects that stay invisible until the commit: multipart uploads that another process completes later.
 
     worker     stage(path, key)        the parts of a file are in the store, the object is not
     driver     complete(upload)        the object appears, whole
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,19 +29,22 @@ from volley.storage.settings import Hidden, S3Settings
 UPLOADED = re.compile(r"part-\d{5}-[0-9a-f-]{36}-\d{5}[.-]c\d{3,}\.[\w.]+$")
 """The names of objects that Volley uploads."""
 
+KEYS_A_REQUEST = 1000
+"""The most objects that S3 deletes with one request."""
+
 _ABANDONED = timedelta(days=1)
 # boto logs the headers of requests at level DEBUG, and a session token is one of them.
 _LOGGERS = ("botocore.auth", "botocore.endpoint", "botocore.parsers", "botocore.hooks")
-# The least that S3 takes for a part which is not the last, and what it takes of parts at most, set the limits.
+# S3 limits the size of a part, except for the last one, and the number of parts.
 _PART_BYTES = 16 * 2**20
 _MOST_PARTS = 10_000
 _SECONDS = 60
-# What S3 deletes with one request.
-_KEYS_A_REQUEST = 1000
+# Of a put on condition: the object is gone, another put of it is under way, or it is another one.
+_NOT_AS_EXPECTED = (404, 409, 412)
 
 
 def can_upload() -> bool:
-    """Whether this process has what uploads need."""
+    """Whether the packages for uploads are installed."""
     return find_spec("boto3") is not None
 
 
@@ -88,6 +92,15 @@ def object_name(job: str, task: int, stream: int, number: int, suffix: str, part
     return name
 
 
+@dataclass(frozen=True)
+class Found:
+    """A small object. Its age is by the store's clock."""
+
+    text: str
+    etag: str
+    age_seconds: float
+
+
 class Uploads:
     """Uploads to one bucket. Used by several threads. All methods raise QueryError."""
 
@@ -95,7 +108,7 @@ class Uploads:
         self._store = store
         self._bucket = bucket
         (settings,) = shared_stores().renewed_settings((store,)) or (None,)
-        if settings is None:
+        if not isinstance(settings, S3Settings):
             raise QueryError("the settings of an object store are not known here any more.")
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_redact_record)
@@ -129,7 +142,7 @@ class Uploads:
         return Upload(key, id, tuple(etags), file.stat().st_size)
 
     def complete(self, upload: Upload) -> None:
-        """Let the object appear. May be called again: if the answer was lost, it is there already."""
+        """Complete the upload, so that the object appears. Idempotent, because an answer may be lost."""
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.etags, 1)]
         with self._errors(upload.key):
             try:
@@ -150,7 +163,7 @@ class Uploads:
                     raise
 
     def abort_job(self, prefix: str, job: str) -> int:
-        """Abort the uploads below `prefix` that a write has not completed; gives their number."""
+        """Abort the uploads below `prefix` that a write has not completed. Returns their number."""
         return self._abort_if(prefix, lambda key, begun: job in key)
 
     def abort_abandoned(self, prefix: str, age: timedelta = _ABANDONED) -> int:
@@ -185,20 +198,55 @@ class Uploads:
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Delete objects, many with each request."""
-        for first in range(0, len(keys), _KEYS_A_REQUEST):
-            some = [{"Key": key} for key in keys[first : first + _KEYS_A_REQUEST]]
+        for first in range(0, len(keys), KEYS_A_REQUEST):
+            some = [{"Key": key} for key in keys[first : first + KEYS_A_REQUEST]]
             with self._errors(some[0]["Key"]):
                 answer = self._client.delete_objects(
                     Bucket=self._bucket, Delete={"Objects": some, "Quiet": True}
                 )
             for error in answer.get("Errors", ()):
-                raise QueryError(
-                    f"s3://{self._bucket}/{error['Key']} could not be deleted: {error.get('Code')}."
-                )
+                raise QueryError(f"{self.url(error['Key'])} could not be deleted: {error.get('Code')}.")
 
-    def delete(self, key: str) -> None:
+    def put_if(self, key: str, text: str, etag: str | None) -> str | None:
+        """Replace the object with this ETag, or create it if None.
+
+        Returns the new ETag; None if another writer was first.
+        """
+        condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
         with self._errors(key):
-            self._client.delete_object(Bucket=self._bucket, Key=key)
+            try:
+                answer = self._client.put_object(
+                    Bucket=self._bucket, Key=key, Body=text.encode(), **condition
+                )
+            except self._client.exceptions.ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] not in _NOT_AS_EXPECTED:
+                    raise
+                return None
+            return str(answer["ETag"])
+
+    def find_text(self, key: str) -> Found | None:
+        """The content of a small object; None if it does not exist."""
+        with self._errors(key):
+            try:
+                found = self._client.get_object(Bucket=self._bucket, Key=key)
+            except self._client.exceptions.NoSuchKey:
+                return None
+            now = parsedate_to_datetime(found["ResponseMetadata"]["HTTPHeaders"]["date"])
+            age = now - found["LastModified"]
+            return Found(found["Body"].read().decode(), found["ETag"], age.total_seconds())
+
+    def delete(self, key: str, etag: str | None = None) -> None:
+        """Delete an object, with an `etag` only the one that has it."""
+        condition = {"IfMatch": etag} if etag else {}
+        with self._errors(key):
+            try:
+                self._client.delete_object(Bucket=self._bucket, Key=key, **condition)
+            except self._client.exceptions.ClientError as error:
+                if not etag or error.response["ResponseMetadata"]["HTTPStatusCode"] not in _NOT_AS_EXPECTED:
+                    raise
+
+    def url(self, key: str) -> str:
+        return f"s3://{self._bucket}/{key}"
 
     def _is_there(self, upload: Upload) -> bool:
         try:
@@ -215,7 +263,7 @@ class Uploads:
             yield
         except (BotoCoreError, ClientError, OSError) as error:
             text = shared_stores().redact(self._store, str(error))
-            raise QueryError(f"s3://{self._bucket}/{key} could not be written: {text}") from None
+            raise QueryError(f"{self.url(key)} could not be written: {text}") from None
 
 
 def _parts(source: Any, size_bytes: int) -> Iterator[bytes]:

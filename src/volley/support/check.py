@@ -32,11 +32,13 @@ from volley.plan.nodes import (
 )
 from volley.plan.order import missing_order
 from volley.plan.python_nodes import (
+    EvalType,
     PythonAggregate,
     PythonCoGroupMap,
     PythonEval,
     PythonGroupMap,
     PythonMap,
+    PythonProgram,
     PythonTable,
     PythonWindow,
 )
@@ -53,14 +55,17 @@ from volley.plan.types import (
     contains_any,
     is_carried,
     is_comparable,
+    is_given_to_functions,
     is_shared,
     is_stored,
+    merge_nullability,
 )
 from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
 from volley.support.generators import check_generate
 from volley.support.operators import JOINS, OPERATORS, PYTHON_OPERATORS
 from volley.support.reasons import Reason, Unsupported
+from volley.support.sort_keys import is_sorted_alike
 from volley.support.windows import check_window
 
 
@@ -100,7 +105,7 @@ class Verdict:
 
 
 def check(plan: Node) -> Verdict:
-    return Verdict(tuple(_judge(plan, 0, False)))
+    return Verdict(tuple(_judge(plan, 0, in_subquery=False)))
 
 
 def reasons_of(node: Node) -> tuple[Unsupported, ...]:
@@ -119,7 +124,7 @@ def _judge(node: Node, depth: int, in_subquery: bool) -> Iterator[NodeVerdict]:
     for expression in traits_of(node).evaluates:
         for part in walk_expression(expression):
             if isinstance(part, ScalarSubquery | InSubquery):
-                yield from _judge(part.plan, depth + 1, True)
+                yield from _judge(part.plan, depth + 1, in_subquery=True)
     for child in node.children:
         yield from _judge(child, depth + 1, in_subquery)
 
@@ -135,26 +140,24 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             if node.unsupported is not None:
                 yield Unsupported(Reason.DATA_SOURCE, node.name, node.unsupported)
             yield from _check_shared(node.output)
-        case CachedRows():
-            yield from _check_shared(node.output)
-        case LocalRows() | Range() | StageInput() | Recursion() | RecursionInput():
+        case LocalRows() | CachedRows() | Range() | StageInput() | Recursion() | RecursionInput():
             yield from _check_types(node.output)
         case PythonEval():
-            yield from _check_shared((*node.program.columns, *node.results))
+            yield from _check_functions(node.program, node.results)
         case PythonMap():
-            yield from _check_shared((*node.program.columns, *node.output))
+            yield from _check_functions(node.program, node.output)
         case PythonCoGroupMap():
-            yield from _check_shared((*node.program.columns, *node.right_columns, *node.output))
+            yield from _check_functions(node.program, (*node.right_columns, *node.output))
             yield from _check_groups(node)
         case PythonGroupMap() | PythonAggregate():
-            yield from _check_shared((*node.program.columns, *node.output))
+            yield from _check_functions(node.program, node.output)
             yield from _check_groups(node)
         case PythonWindow():
-            yield from _check_shared((*node.program.columns, *node.results))
+            yield from _check_functions(node.program, node.results)
             yield from _check_groups(node)
             yield from _check_order_keys("Window", node.order)
         case PythonTable():
-            yield from _check_shared((*node.program.columns, *node.results))
+            yield from _check_functions(node.program, node.results)
             yield from _check_groups(node)
             yield from _check_order_keys("PARTITION BY ... ORDER BY", node.order)
             for key in node.grouping:
@@ -201,24 +204,27 @@ def _check_types(output: tuple[Attribute, ...]) -> Iterator[Unsupported]:
 def _check_shared(
     columns: Iterable[Attribute | StructField], accepts: Callable[[DataType], bool] = is_shared
 ) -> Iterator[Unsupported]:
-    """Columns that others write or read: files, Python."""
+    """Columns that others write or read."""
     for column in columns:
         if not accepts(column.type):
             yield Unsupported(Reason.DATA_TYPE, column.name, str(column.type))
 
 
+_PICKLED = frozenset({EvalType.BATCHED, EvalType.TABLE})
+
+
+def _check_functions(
+    program: PythonProgram, columns: Iterable[Attribute | StructField]
+) -> Iterator[Unsupported]:
+    """What functions get and return. In a pickle of Spark's, the entries of a map are in the order of Java's hashes."""
+    accepts = is_shared if program.eval_type in _PICKLED else is_given_to_functions
+    yield from _check_shared((*program.columns, *columns), accepts)
+
+
 def _check_order_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
-    """A struct is ordered by its fields, one after the other."""
     for key in keys:
-        if not _is_sorted_alike(key.type):
+        if not is_sorted_alike(key.type):
             yield Unsupported(Reason.ARGUMENT_TYPES, operator, f"key of type {key.type}")
-
-
-def _is_sorted_alike(data_type: DataType) -> bool:
-    if not isinstance(data_type, StructType):
-        return not isinstance(data_type, ArrayType) and is_comparable(data_type)
-    names = {field.name for field in data_type.fields}
-    return len(names) == len(data_type.fields) and all(_is_sorted_alike(f.type) for f in data_type.fields)
 
 
 def _check_sort_keys(operator: str, keys: tuple[Expression, ...]) -> Iterator[Unsupported]:
@@ -287,6 +293,10 @@ def _check_join(node: Join) -> Iterator[Unsupported]:
 def _check_union(node: Union) -> Iterator[Unsupported]:
     if len({attribute.id for attribute in node.output}) < len(node.output):
         yield Unsupported(Reason.OPERATOR, "Union", "the first branch has the same column twice")
-    types: list[list[DataType]] = [[a.type for a in branch.output] for branch in (node, *node.inputs)]
-    if any(found != types[0] for found in types):
+    # The union allows NULLs wherever a branch does.
+    if any(
+        merge_nullability(theirs.type, ours.type) != ours.type
+        for branch in node.inputs
+        for theirs, ours in zip(branch.output, node.output, strict=True)
+    ):
         yield Unsupported(Reason.ARGUMENT_TYPES, "Union", "the types of the branches differ")

@@ -35,8 +35,7 @@ def _fits(node: Generate) -> bool:
         case "PosExplode", [MapType(key, value, _)]:
             return made[1:] == [key, value]
         case "Inline", [ArrayType(StructType(fields), _)]:
-            names = {field.name for field in fields}
-            return made == [field.type for field in fields] and len(names) == len(fields)
+            return made == [field.type for field in fields]
         case "Stack", [_, *cells]:
             count = node.arguments[0]
             fits = all(cell in (made[at % len(made)], NULL) for at, cell in enumerate(cells))

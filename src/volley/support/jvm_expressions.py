@@ -37,7 +37,7 @@ from volley.plan.expressions import (
     Expression,
     InSubquery,
     Literal,
-    Scalar,
+    Options,
     ScalarSubquery,
     WindowCall,
     children,
@@ -58,17 +58,17 @@ from volley.support.jvm_aggregates import program_kind
 class Preparation(Protocol):
     """Makes programs, for expressions of the captured plan and what they read."""
 
-    def prepare(self, call: Call, read: Sequence[Expression]) -> int | str:
-        """The number of a program, or why there is none. Equal expressions have one number."""
+    def prepare(self, call: Call, read: Sequence[Expression]) -> Options | str:
+        """The options of a call that name a program, or why there is none. Equal expressions have equal ones."""
 
-    def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> int | str:
+    def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> Options | str:
         """The same for several expressions, whose values are the fields of a struct."""
 
-    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> int | str:
+    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> Options | str:
         """The same for an aggregate function, which computes its values from groups of rows."""
 
-    def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> int | None:
-        """The number of a program that will rarely run; None if there can be none. Equal keys have one number."""
+    def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> Options | None:
+        """The options for a program that will rarely run; None if there can be none. Equal keys have equal ones."""
 
 
 # A program without arguments needs a column for the number of rows.
@@ -127,17 +127,17 @@ class _Delegation:
             for leaf, argument in zip(source.read, source.arguments, strict=True):
                 if found.setdefault((type(leaf), leaf.id), (leaf, argument))[0].type != leaf.type:
                     return node
-        number = self._programs.prepare_together(
+        program = self._programs.prepare_together(
             [source.call for source in sources], [leaf for leaf, _ in found.values()]
         )
-        if isinstance(number, str):
+        if isinstance(program, str):
             return node
         whole = Call(
             JVM_EXPRESSION,
             tuple(argument for _, argument in found.values()) or (_ANY_COLUMN,),
             struct_of(calls),
             None,
-            (("program", number), ("name", ", ".join(source.call.function for source in sources))),
+            (*program, ("name", ", ".join(source.call.function for source in sources))),
         )
         parts: dict[Expression, Expression] = {
             call: Call(JVM_FIELD, (whole,), call.type, options=(("ordinal", place),))
@@ -199,10 +199,10 @@ class _Delegation:
         if old.function != "Cast" or old.arguments[0].type != STRING or old.type in (STRING, BINARY):
             return new
         key = (old.type, old.mode, old.options, getattr(old.arguments[0], "nullable", True))
-        number = self._programs.defer(key, old, old.arguments)
-        if number is None or not isinstance(new, Call):
+        program = self._programs.defer(key, old, old.arguments)
+        if program is None or not isinstance(new, Call):
             return new
-        return replace(new, options=(*new.options, ("program", number)))
+        return replace(new, options=(*new.options, *program))
 
     def _rewrite_subquery(self, part: Expression) -> Expression:
         if not isinstance(part, ScalarSubquery | InSubquery):
@@ -217,10 +217,10 @@ class _Delegation:
         source = self._source(call) if kind is not None else None
         if kind is None or source is None or not source.read:
             return None
-        number = self._programs.prepare_aggregate(call, source.read)
-        if isinstance(number, str):
+        program = self._programs.prepare_aggregate(call, source.read)
+        if isinstance(program, str):
             return None
-        return Call(kind, source.arguments, call.type, None, (("program", number), ("name", call.function)))
+        return Call(kind, source.arguments, call.type, None, (*program, ("name", call.function)))
 
     def _source(self, call: Call) -> _Source | None:
         """What a program for the call would read; None if there is something that is not carried natively."""
@@ -239,10 +239,10 @@ class _Delegation:
 
     def _delegate(self, call: Call) -> Call | None:
         source = self._source(call)
-        number = self._programs.prepare(call, source.read) if source is not None else ""
-        if source is None or isinstance(number, str):
+        program = self._programs.prepare(call, source.read) if source is not None else ""
+        if source is None or isinstance(program, str):
             return None
-        options: tuple[tuple[str, Scalar], ...] = (("program", number), ("name", call.function))
+        options: Options = (*program, ("name", call.function))
         if inside := [part.function for part in walk(call) if isinstance(part, Call) and part is not call]:
             options = (*options, ("inside", ", ".join(inside)))
         made = Call(JVM_EXPRESSION, source.arguments or (_ANY_COLUMN,), call.type, None, options)

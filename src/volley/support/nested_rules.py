@@ -37,8 +37,6 @@ def _struct_field(call: Call) -> Unsupported | None:
     struct = call.arguments[0].type
     if not isinstance(struct, StructType) or not isinstance(call.option("ordinal"), int):
         return refuse(call, "a field without a constant position")
-    if len({field.name for field in struct.fields}) != len(struct.fields):
-        return refuse(call, "a struct with duplicate field names")
     return None
 
 
@@ -52,8 +50,8 @@ def _array_struct_field(call: Call) -> Unsupported | None:
 
 def _named_struct(call: Call) -> Unsupported | None:
     names = [literal_value(name) for name in call.arguments[::2]]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        return refuse(call, "field names that are not distinct constants", Reason.ARGUMENT_VALUE)
+    if not all(isinstance(name, str) for name in names):
+        return refuse(call, "field names that are not constants", Reason.ARGUMENT_VALUE)
     return None
 
 
@@ -147,7 +145,7 @@ NESTED: dict[str, ExpressionRule] = {
     **rules(
         "Structs",
         {
-            "CreateNamedStruct": (_named_struct, "Distinct field names."),
+            "CreateNamedStruct": (_named_struct, "Constant field names."),
             "GetStructField": (_struct_field, ""),
             "GetArrayStructFields": (_array_struct_field, "A field of every struct in an array."),
         },

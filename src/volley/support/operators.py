@@ -43,7 +43,7 @@ OPERATORS: dict[str, Rule] = {
     ),
     "SortAggregateExec": Rule("Runs as a hash aggregate."),
     "ObjectHashAggregateExec": Rule("Runs as a hash aggregate."),
-    "SortExec": Rule("ORDER BY and SORT BY on any orderable type except arrays."),
+    "SortExec": Rule("ORDER BY and SORT BY on any orderable type except arrays with floats."),
     "LocalLimitExec": Rule("A limit per task."),
     "GlobalLimitExec": Rule("LIMIT, with or without OFFSET."),
     "CollectLimitExec": Rule("LIMIT, with or without OFFSET."),
@@ -61,6 +61,10 @@ OPERATORS: dict[str, Rule] = {
     "SortMergeJoinExec": Rule("Runs as a hash join."),
     "BroadcastNestedLoopJoinExec": Rule("See joins."),
     "CartesianProductExec": Rule("Runs as a cross join."),
+    "SortMergeAsOfJoinExec": Rule(
+        "ASOF JOIN, by a window over both sides; with conditions besides keys and times, by a join. Not with keys that "
+        "are floating-point numbers, nor for the next row by several columns."
+    ),
     "GenerateExec": Rule("See generators."),
     "UnionLoopExec": Rule("WITH RECURSIVE, step by step from the driver."),
     "SampleExec": Rule(
@@ -122,9 +126,9 @@ AGGREGATES: dict[str, Rule] = {
         "Where the order of rows is known: below ORDER BY, of rows of the driver, of one small file."
     ),
     "Last": Rule("Where the order of rows is known, as for first."),
-    "BitAndAgg": Rule("Integers; in windows over whole partitions."),
-    "BitOrAgg": Rule("Integers; in windows over whole partitions."),
-    "BitXorAgg": Rule("Integers; in windows over whole partitions."),
+    "BitAndAgg": Rule("Integers."),
+    "BitOrAgg": Rule("Integers."),
+    "BitXorAgg": Rule("Integers."),
     "StddevSamp": Rule("Computed in one step; the rows of a group are exchanged."),
     "StddevPop": Rule("Computed in one step; the rows of a group are exchanged."),
     "VarianceSamp": Rule("Computed in one step; the rows of a group are exchanged."),
@@ -141,7 +145,8 @@ AGGREGATES: dict[str, Rule] = {
     "Percentile": Rule("percentile, percentile_cont and median of numbers, with constant percentages."),
     "PercentileDisc": Rule("Numbers, with constant percentages."),
     "Mode": Rule(
-        "Not of floats. If several values are equally frequent and no order is given, Spark runs the query."
+        "Not of floats. Without an order, Spark runs the query if several values are equally frequent and values of "
+        "their group collide in its hash table."
     ),
     "CollectSet": Rule(
         "Small inputs, or where its order is not shown. Integers, texts, dates, timestamps and booleans."
@@ -189,18 +194,22 @@ WINDOWS: dict[str, Rule] = {
     "NTile": Rule("Constant number of groups."),
     "Lag": Rule("Constant offset, any default; IGNORE NULLS with an offset of 1."),
     "Lead": Rule("Constant offset, any default; IGNORE NULLS with an offset of 1."),
+    "CounterDiff": Rule("As a difference to lag."),
+    "CounterDiffWithStartTime": Rule("As a difference to lag."),
     "NthValue": Rule("Constant position, also with IGNORE NULLS."),
     "First": Rule("With ORDER BY."),
     "Last": Rule("With ORDER BY."),
     "Count": Rule("Any frame."),
-    "Sum": Rule("Any frame; floats only in frames that start at the partition's first row."),
-    "Average": Rule("Any frame; floats only in frames that start at the partition's first row."),
-    "Min": Rule("Any frame."),
-    "Max": Rule("Any frame."),
-    "StddevSamp": Rule("Frames that start at the partition's first row."),
-    "StddevPop": Rule("Frames that start at the partition's first row."),
-    "VarianceSamp": Rule("Frames that start at the partition's first row."),
-    "VariancePop": Rule("Frames that start at the partition's first row."),
+    **dict.fromkeys(("Sum", "Average", "Min", "Max"), Rule("Any frame.")),
+    **dict.fromkeys(("StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"), Rule("Any frame.")),
+    **dict.fromkeys(("Corr", "CovPopulation", "CovSample", "Skewness", "Kurtosis"), Rule("Any frame.")),
+    **dict.fromkeys(
+        ("RegrSlope", "RegrIntercept", "RegrR2", "RegrSXY", "RegrReplacement"), Rule("Any frame.")
+    ),
+    **dict.fromkeys(("BitAndAgg", "BitOrAgg", "BitXorAgg"), Rule("Any frame.")),
+    **dict.fromkeys(("Percentile", "PercentileDisc", "MinBy", "MaxBy", "CollectSet"), Rule("Any frame.")),
+    "Mode": Rule("Any frame, with ORDER BY or of whole partitions."),
+    "CollectList": Rule("Any frame, with ORDER BY."),
 }
 
 

@@ -72,7 +72,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
     Reason.NONDETERMINISTIC: "The result depends on how Spark partitions the rows.",
     Reason.ORDER: "The rows depend on an ORDER BY below, whose order does not reach this operator natively.",
-    Reason.NO_JVM: "Spark's own code could evaluate this, but only where the driver's process is the worker.",
+    Reason.NO_JVM: "Spark's own code could evaluate this, but not all workers have a JVM for it.",
     Reason.CAPTURE: "Part of Spark's plan could not be read exactly.",
     Reason.CACHED_BY_SPARK: "Only Spark can compute a cached frame: its rows are read from there once, and kept.",
     Reason.ACTION: "Spark runs this action.",

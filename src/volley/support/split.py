@@ -4,7 +4,7 @@
 Either the top runs natively, over sub-trees that Spark runs:
 
 Aggregate         native                 a sub-tree is cut off at the lowest node that Spark can run on
-  Join            native                 its own: it corresponds to a single operator of the optimised
+  Join            native                 its own: it corresponds to a single operator of the optimized
     FileScan      native                 query, and all its columns have supported types
     PythonUDF     Spark   <- hand-over
       FileScan    Spark

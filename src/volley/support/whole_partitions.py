@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.expressions import (
     COLLECT_ROWS,
     JVM_AGGREGATE,
@@ -41,11 +41,20 @@ from volley.plan.types import STRING, ArrayType, StructField, StructType
 from volley.support.jvm_aggregates import program_kind
 from volley.support.operators import WINDOWS
 
-_ids = itertools.count(own_ids.PARTITION_ROWS)
+_ids = itertools.count(synthetic_ids.PARTITION_ROWS)
 
 # If it depends on the order of rows after all, as with ties, the run fails and Spark runs the query.
 _NATIVE = frozenset(
-    {"Percentile", "PercentileDisc", "MinBy", "MaxBy", "Mode", "HyperLogLogPlusPlus", "CollectSet"}
+    {
+        "Percentile",
+        "PercentileDisc",
+        "MinBy",
+        "MaxBy",
+        "MaxMinByK",
+        "Mode",
+        "HyperLogLogPlusPlus",
+        "CollectSet",
+    }
     | {"Skewness", "Kurtosis", "Corr", "CovPopulation", "CovSample"}
     | {"RegrSlope", "RegrIntercept", "RegrR2", "RegrSXY", "RegrReplacement"}
     | {"BitAndAgg", "BitOrAgg", "BitXorAgg"}
@@ -100,11 +109,13 @@ def _aggregate(
     listed = Call(COLLECT_ROWS, (row,), kind, options=(("ignoreNulls", False),))
     rows = Attribute(next(_ids), "rows", kind)
     calls = [replace(_function(alias), mode=AggregateMode.COMPLETE, result_id=alias.id) for alias in aliases]
-    calls.append(AggregateCall(listed, AggregateMode.COMPLETE, False, None, rows.id))
+    calls.append(
+        AggregateCall(listed, AggregateMode.COMPLETE, distinct=False, filter=None, result_id=rows.id)
+    )
     buffers = (*map(attribute_of, aliases), rows)
     grouping = tuple(Alias(next(_ids), "key", key) for key in keys)
     aggregate = Aggregate(grouping, tuple(calls), buffers, buffers, child)
-    return Generate("Inline", (rows,), buffers[:-1], False, columns, aggregate)
+    return Generate("Inline", (rows,), buffers[:-1], outer=False, generated=columns, child=aggregate)
 
 
 def _function(alias: Alias) -> AggregateCall:

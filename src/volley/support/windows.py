@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from volley.plan.expressions import AggregateCall, Call, Frame, WindowCall, walk
+from volley.plan.expressions import AggregateCall, Call, WindowCall, walk
 from volley.plan.nodes import Window
 from volley.plan.order import order_of
-from volley.plan.types import DATE, FRACTIONAL, INTEGRAL, StructType
-from volley.support.aggregates import check_function, is_ordered
+from volley.plan.types import DATE, FRACTIONAL, INTEGRAL, ArrayType, DataType, StructType
+from volley.support.aggregates import check_function
 from volley.support.operators import UNSPLITTABLE, WINDOWS, constant_of, is_constant
 from volley.support.reasons import Reason, Unsupported
+from volley.support.sort_keys import is_sorted_alike
 
 
 def check_window(node: Window) -> Iterator[Unsupported]:
@@ -28,13 +29,24 @@ def _check_call(call: WindowCall, node: Window) -> Iterator[Unsupported]:
         yield Unsupported(Reason.WINDOW, function.function)
         return
     for key in (*call.partition_by, *call.order_by):
-        if not is_ordered(key.type):
+        if not is_sorted_alike(key.type) or _holds_nested_elements(key.type):
             yield Unsupported(Reason.ARGUMENT_TYPES, "Window", f"key of type {key.type}")
     yield from _check_frame(call)
     if isinstance(call.function, AggregateCall):
         yield from _check_aggregate(call, call.function, node)
     else:
         yield from _check_constants(function)
+
+
+def _holds_nested_elements(data_type: DataType) -> bool:
+    """Whether an array in it has elements that DataFusion does not compare to find equal rows."""
+    match data_type:
+        case StructType(fields):
+            return any(_holds_nested_elements(field.type) for field in fields)
+        case ArrayType(element, _):
+            return isinstance(element, StructType | ArrayType)
+        case _:
+            return False
 
 
 def _check_frame(call: WindowCall) -> Iterator[Unsupported]:
@@ -52,22 +64,36 @@ def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -
     name = function.function
     if aggregate.distinct or aggregate.filter is not None:
         yield Unsupported(Reason.WINDOW, name, "DISTINCT or FILTER in a window")
-    if name in ("First", "Last"):
+    if name in ("First", "Last", "CollectList"):
         if not call.order_by and not order_of(node.child).requested:
             yield Unsupported(Reason.NONDETERMINISTIC, name, "a window without ORDER BY")
-        return
+        if name != "CollectList":
+            return
     yield from check_function(function)
     if isinstance(function.type, StructType):
         yield Unsupported(Reason.WINDOW, name, str(function.type))
-    if not _starts_at_first_row(call.frame):
-        # DataFusion subtracts values that leave a moving frame; for floats that differs from Spark's sum.
-        adds_floats = name in ("Sum", "Average") and function.arguments[0].type in FRACTIONAL
-        if adds_floats or name in UNSPLITTABLE:
-            yield Unsupported(Reason.WINDOW, name, "floating point in a moving frame")
+    if name == "Mode" and function.option("reverseOpt") is None:
+        yield Unsupported(Reason.NONDETERMINISTIC, name, "among equally frequent values")
 
 
-def _starts_at_first_row(frame: Frame) -> bool:
-    return frame.lower is None
+def slides(call: WindowCall, aggregate: AggregateCall) -> bool:
+    """Whether each frame is aggregated for itself, instead of adding and subtracting the rows that enter and leave."""
+    function = aggregate.function
+    if function.function in ("Sum", "Average"):
+        # Subtracting floats would differ from Spark's sum.
+        return call.frame.lower is not None and function.arguments[0].type in FRACTIONAL
+    if function.function in _GROWING:
+        return call.frame.lower is not None
+    return function.function in _SLIDING
+
+
+# DataFusion's own accumulators compute them as Spark does while rows only enter the frame.
+_GROWING = frozenset({"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}) | {
+    "BitAndAgg",
+    "BitOrAgg",
+    "BitXorAgg",
+}
+_SLIDING = frozenset(WINDOWS) & UNSPLITTABLE - _GROWING
 
 
 def _check_constants(function: Call) -> Iterator[Unsupported]:

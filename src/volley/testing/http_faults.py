@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP proxy on loopback that answers some requests badly: late, not at all, with 503, or with half of the body."""
+"""An HTTP proxy on loopback that answers some requests badly: late, not at all, with an error, or with half of the
+body."""
 
 from __future__ import annotations
 
@@ -17,9 +18,15 @@ class Fault(Enum):
     """What goes wrong with a request."""
 
     RESET = "the connection is closed without an answer"
-    BUSY = "503 Slow Down"
+    BUSY = "503 SlowDown"
+    DENIED = "403 AccessDenied"
+    NO_UPLOAD = "404 NoSuchUpload"
+    LOST = "the request is served, and the connection is closed without an answer"
     TRUNCATED = "the connection is closed in the middle of the body"
     LATE = "the answer comes after `delay_seconds`"
+
+
+_ERRORS = (Fault.BUSY, Fault.DENIED, Fault.NO_UPLOAD)
 
 
 @dataclass(frozen=True)
@@ -85,18 +92,20 @@ class FaultyProxy:
         if fault is Fault.RESET:
             handler.close_connection = True
             return
-        if fault is Fault.BUSY:
-            text = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-            handler.send_response(503)
+        if fault in _ERRORS:
+            status, code = fault.value.split()
+            text = f"<Error><Code>{code}</Code><Message>The request failed.</Message></Error>".encode()
+            handler.send_response(int(status))
             handler.send_header("Content-Length", str(len(text)))
             handler.end_headers()
             handler.wfile.write(b"" if request.method == "HEAD" else text)
             return
         if fault is Fault.LATE:
             time.sleep(self._delay_seconds)
-        self._forward(handler, body, cut=fault is Fault.TRUNCATED)
+        self._forward(handler, body, fault)
 
-    def _forward(self, handler: BaseHTTPRequestHandler, body: bytes, *, cut: bool) -> None:
+    def _forward(self, handler: BaseHTTPRequestHandler, body: bytes, fault: Fault | None) -> None:
+        cut = fault is Fault.TRUNCATED
         connection = http.client.HTTPConnection("127.0.0.1", self._target, timeout=30)
         try:
             connection.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
@@ -105,6 +114,9 @@ class FaultyProxy:
             connection.endheaders(body or None)
             answer = connection.getresponse()
             data = answer.read()
+            if fault is Fault.LOST:
+                handler.close_connection = True
+                return
             handler.send_response_only(answer.status)
             for name, value in answer.getheaders():
                 if name.lower() not in ("transfer-encoding", "connection"):

@@ -1,12 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that drops a server's response, or breaks or stalls all connections, at a moment that a test chooses."""
+"""A TCP proxy that loses, delays, stalls, breaks or repeats what passes, at a moment that a test chooses."""
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+
+# Requests of a query are far smaller; exchanged data is not worth keeping.
+_REPEATABLE_BYTES = 4 << 20
+_REPEAT_SECONDS = 2.0
+
+
+@dataclass
+class _Link:
+    """A connection of a client, and the one to the server that belongs to it."""
+
+    client: socket.socket
+    server: socket.socket
+    is_silent: bool = False
+    sent: list[bytes] = field(default_factory=list)
+    sent_bytes: int = 0
+
+    def end(self) -> None:
+        for connection in (self.client, self.server):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
 
 class LossyProxy:
@@ -20,10 +44,11 @@ class LossyProxy:
         self.lost = 0
         self._flows = threading.Event()
         self._flows.set()
+        self._delay: Callable[[], float] | None = None
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open: list[socket.socket] = []
+        self._open: list[_Link] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -31,8 +56,8 @@ class LossyProxy:
         """Break all connections. New ones are forwarded."""
         with self._lock:
             broken, self._open = self._open, []
-        for connection in broken:
-            _end(connection)
+        for link in broken:
+            link.end()
 
     def lose_next(self) -> None:
         """Drop the server's next data and its connection."""
@@ -45,7 +70,30 @@ class LossyProxy:
         """Forward nothing until `resume`. Connections stay open."""
         self._flows.clear()
 
+    def silence(self) -> None:
+        """Leave all connections open for ever, and drop what is sent on them, as after the loss of a route."""
+        with self._lock:
+            for link in self._open:
+                link.is_silent = True
+
+    def slow(self, most_seconds: float, chance: random.Random | None = None) -> None:
+        """Delay all that passes until `resume`; with `chance` by random times, so that connections overtake others."""
+        self._delay = lambda: chance.uniform(0, most_seconds) if chance else most_seconds
+
+    def repeat(self) -> bool:
+        """Send the server once more all that clients have sent on one open connection. False if there is none."""
+        with self._lock:
+            links = [link for link in self._open if link.sent and link.sent_bytes <= _REPEATABLE_BYTES]
+            chunks = list(links[0].sent) if links else []
+        if not chunks:
+            return False
+        thread = threading.Thread(target=self._send_again, args=(chunks,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return True
+
     def resume(self) -> None:
+        self._delay = None
         self._flows.set()
 
     def close(self) -> None:
@@ -54,9 +102,9 @@ class LossyProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
-            sockets = list(self._open)
-        for connection in sockets:
-            _end(connection)
+            links = list(self._open)
+        for link in links:
+            link.end()
         for thread in list(self._threads):
             thread.join()
 
@@ -71,24 +119,52 @@ class LossyProxy:
             except OSError:
                 client.close()  # the server is down, but may come back
                 continue
+            link = _Link(client, server)
             with self._lock:
-                self._open += [client, server]
-            for source, target, may_lose in ((client, server, False), (server, client, True)):
-                thread = threading.Thread(target=self._forward, args=(source, target, may_lose), daemon=True)
+                self._open.append(link)
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            for is_request in (True, False):
+                thread = threading.Thread(target=self._forward, args=(link, is_request), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _forward(self, source: socket.socket, target: socket.socket, may_lose: bool) -> None:
+    def _forward(self, link: _Link, is_request: bool) -> None:
+        source, target = (link.client, link.server) if is_request else (link.server, link.client)
         with suppress(OSError):
             while data := source.recv(65536):
-                if may_lose and self._loses():
+                if not is_request and self._loses():
                     break
-                if not may_lose and (look := self.on_request) is not None:
-                    look(data)
+                if is_request:
+                    self._record(link, data)
+                    if (look := self.on_request) is not None:
+                        look(data)
                 self._flows.wait()
-                target.sendall(data)
-        _end(source)
-        _end(target)
+                if (delay := self._delay) is not None:
+                    time.sleep(delay())
+                if not link.is_silent:
+                    target.sendall(data)
+        link.end()
+        with self._lock:
+            if link in self._open:
+                self._open.remove(link)
+
+    def _record(self, link: _Link, data: bytes) -> None:
+        link.sent_bytes += len(data)
+        if link.sent_bytes <= _REPEATABLE_BYTES:
+            link.sent.append(data)
+        else:
+            link.sent.clear()
+
+    def _send_again(self, chunks: list[bytes]) -> None:
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._target), _REPEAT_SECONDS) as connection,
+        ):
+            for chunk in chunks:
+                connection.sendall(chunk)
+            deadline = time.monotonic() + _REPEAT_SECONDS
+            while time.monotonic() < deadline and connection.recv(65536):
+                pass
 
     def _loses(self) -> bool:
         with self._lock:
@@ -96,9 +172,3 @@ class LossyProxy:
                 return False
             self.lost += 1
             return True
-
-
-def _end(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 import volley
 from volley.bench.compare import RELATIVE_TOLERANCE, difference
 from volley.bench.order import sort_columns
-from volley.observe.tasks import SparkTasks
+from volley.observe.spark_tasks import SparkTasks
 from volley.testing.session import conf
 
 __all__ = ["SparkTasks", "assert_same_rows", "native_rows", "spark_rows"]

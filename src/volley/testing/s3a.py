@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from volley.testing.hadoop_settings import change_settings
+from volley.testing.java_classes import compile_java
 from volley.testing.s3 import KEYS, Bucket
 
 _SECRETS = {
@@ -27,11 +28,8 @@ class S3a:
 
     def __init__(self, spark: SparkSession, bucket: Bucket) -> None:
         jvm: Any = spark._jvm
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        compiler.cook(files("volley.testing").joinpath("S3AFileSystem.java").read_text())
         settings = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())
-        settings.setClassLoader(compiler.getClassLoader())
+        settings.setClassLoader(compile_java(spark, "S3AFileSystem.java"))
         settings.set("volley.test.filer", f"127.0.0.1:{bucket.filer_port}")
         self._name = f"s3a://{bucket.name}"
         self._files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI(self._name), settings)
@@ -51,11 +49,7 @@ class S3a:
 
     def set(self, settings: Mapping[str, str | None]) -> None:
         """Change settings of the file system; None removes one."""
-        for key, value in settings.items():
-            if value is None:
-                self._settings.unset(key)
-            else:
-                self._settings.set(key, value)
+        change_settings(self._settings, settings)
 
     @contextmanager
     def changed(self, settings: Mapping[str, str | None]) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from volley.ids import QueryId
 from volley.security import Security
+from volley.shuffle.service.replication import Replicator
 from volley.shuffle.service.server import ShuffleServer
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 from volley.shuffle.service.sink import ROOM_SECONDS
@@ -27,11 +28,18 @@ class Served:
         settings = ShuffleServerSettings((directory,), **({"memory_bytes": MEMORY_BYTES} | options))
         self.server_state = ShuffleServerState(f"server {directory.name}", settings)
         self.server = ShuffleServer(f"grpc+tcp://127.0.0.1:{port}")
-        self.server.serve(self.server_state)
+        self.replicator = Replicator(self.server_state, Security())
+        self.server.serve(self.server_state, self.replicator)
+        self._is_closed = False
         self.address = f"127.0.0.1:{self.server.port}"
 
     def close(self) -> None:
+        """Stop it, as if its process had ended. May be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self.server.shutdown()
+        self.replicator.close()
         self.server_state.close()
 
 

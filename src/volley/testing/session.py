@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from volley.settings import explicit_settings
+from volley.session_settings import read_explicit_settings
 
 
 @contextmanager
@@ -35,11 +35,11 @@ def conf(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[Sp
 @contextmanager
 def restore_conf(spark: SparkSession) -> Iterator[SparkSession]:
     """Restore the session's configuration after a block."""
-    before = explicit_settings(spark)
+    before = read_explicit_settings(spark)
     try:
         yield spark
     finally:
-        for key, value in explicit_settings(spark).items():
+        for key, value in read_explicit_settings(spark).items():
             if before.get(key) == value:
                 continue
             # Static options can be set again through a builder, without effect, but cannot be unset.
@@ -48,7 +48,7 @@ def restore_conf(spark: SparkSession) -> Iterator[SparkSession]:
                     spark.conf.unset(key)
                 else:
                     spark.conf.set(key, before[key])
-        for key in before.keys() - explicit_settings(spark).keys():
+        for key in before.keys() - read_explicit_settings(spark).keys():
             spark.conf.set(key, before[key])
 
 

@@ -19,6 +19,7 @@ from volley.rpc.messages import (
 from volley.transport.base import (
     ExplainsAbsence,
     IngestEndpoint,
+    NoRoom,
     ReportsProgress,
     RunningTask,
     Transport,
@@ -30,6 +31,7 @@ __all__ = [
     "ExplainsAbsence",
     "Failure",
     "IngestEndpoint",
+    "NoRoom",
     "Push",
     "Pushed",
     "ReportsProgress",

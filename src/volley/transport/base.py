@@ -38,6 +38,10 @@ from volley.security import Security
 from volley.shuffle.base import SharedStore
 
 
+class NoRoom(Exception):
+    """A worker has no slot for an attempt after all."""
+
+
 class RunningTask(Protocol):
     """A started attempt: its control channel, its rows and its outcome."""
 
@@ -73,7 +77,7 @@ class RunningTask(Protocol):
 
 @runtime_checkable
 class ReportsProgress(Protocol):
-    """A `RunningTask` may also be one of these: attempts in this process are."""
+    """A `RunningTask` may also be one of these. Attempts in other processes tell what they read once a second."""
 
     def progress(self) -> TaskProgress | None:
         """What the attempt has read so far, without waiting; None if that is not known yet."""
@@ -113,13 +117,18 @@ class Transport(Protocol):
         """
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
-        """Reserve a slot for an attempt. False if the worker is full, draining or lost: try another, or try later."""
+        """Reserve a slot for an attempt. False if the worker is full, draining or lost: try another, or try later.
+
+        It may count free slots without asking the worker, if `start` notices that another driver was faster. A slot is
+        free again when `done` of its attempt has returned.
+        """
 
     async def start(self, worker: str, task: TaskSpec) -> RunningTask:
         """Run an attempt in its reserved slot.
 
         Never raises for a worker that is lost or no longer has the reservation. The returned task has then failed with
-        a failure that allows a retry on another worker.
+        a failure that allows a retry on another worker. Raises `NoRoom` if another driver has taken the slot: the
+        attempt has not begun, and may be reserved again.
         """
 
     async def open_ingest(self, query: QueryId) -> IngestEndpoint | None:
@@ -162,5 +171,5 @@ class TransportFactory(Protocol):
         """The way to the workers, for one query. Raises NoWorkers if none answers and ConfigError for bad options.
 
         A query may open several, and drop one unused without `release`. So a transport starts nothing before the first
-        call; connections that are worth keeping belong to the process (`volley.runtime`).
+        call; connections that are worth keeping belong to the process (`volley.process.runtime`).
         """

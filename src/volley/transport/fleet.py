@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from volley.errors import NoWorkers, PeerLost, QueryError
 from volley.ids import AttemptId, QueryId
 from volley.membership import Membership
 from volley.rpc.client import Client
-from volley.rpc.control import Ack, Bye, News, Watch
+from volley.rpc.control import Ack, Bye, News, Progress, Watch
 from volley.rpc.handshake import Hello, Identity, process_name
 from volley.rpc.messages import Failure, SplitRequest, TaskDone, TaskFailure, WorkerInfo
 from volley.security import Security
@@ -46,9 +47,14 @@ _LAST_PROBE_SECONDS = 5.0
 _MISSED_PROBE_SECONDS = 0.5
 _CALL_THREADS = 16
 _SPARE_CLIENTS = 4
+# An attempt is started right after its claim; one that is not was cancelled.
+_CLAIM_SECONDS = 30.0
+_ASK_SECONDS = 5.0
 
-Listener = Callable[[TaskDone | TaskFailure | SplitRequest], None]
-"""Receives the split requests of an attempt and finally its outcome, on the thread of the peer."""
+AttemptNews = TaskDone | TaskFailure | SplitRequest | Progress
+
+Listener = Callable[[AttemptNews], None]
+"""Receives the split requests and the progress of an attempt, and finally its outcome, on the thread of the peer."""
 
 
 WORKER_LOST = "WORKER_LOST"
@@ -72,6 +78,9 @@ class Peer:
         self.retired = False
         """Whether it left the list of workers: it gets no new attempts."""
         self._listeners: dict[AttemptId, Listener] = {}
+        self._starts = False
+        self._claims: dict[AttemptId, float] = {}
+        self._asked_until = 0.0
         self._closed = threading.Event()
         self._wake = threading.Event()
         self.tried = threading.Event()
@@ -108,6 +117,42 @@ class Peer:
         if client is None:
             raise PeerLost(f"worker {self.address} is not connected: {self.problem}")
         return client.call(action, message, expect)
+
+    def claim(self, attempt: AttemptId) -> bool | None:
+        """Claim a slot that no attempt of this driver uses. None if the worker must be asked for a reservation.
+
+        The worker is not told, so another driver may use the slot: `start` finds out, and calls `ask_for_a_while`.
+        """
+        now = time.monotonic()
+        info = self.info
+        with self._lock:
+            if info is None or not self._starts or now < self._asked_until:
+                return None
+            self._claims = {claimed: until for claimed, until in self._claims.items() if until > now}
+            if len(self._claims.keys() | self._listeners.keys()) >= info.slots:
+                return False
+            self._claims[attempt] = now + _CLAIM_SECONDS
+            return True
+
+    def unclaim(self, attempt: AttemptId) -> bool:
+        """End a claim. Returns whether there was one."""
+        with self._lock:
+            return self._claims.pop(attempt, None) is not None
+
+    def end_claims(self, query: QueryId) -> None:
+        with self._lock:
+            for attempt in [attempt for attempt in self._claims if attempt.query == query]:
+                del self._claims[attempt]
+
+    def ask_for_a_while(self) -> None:
+        """Others use this worker too: ask it for reservations from now on, for some seconds."""
+        with self._lock:
+            self._asked_until = time.monotonic() + _ASK_SECONDS
+
+    @property
+    def starts(self) -> bool:
+        """Whether it understands `start`."""
+        return self._starts
 
     def listen(self, attempt: AttemptId, listener: Listener) -> None:
         """Pass the attempt's split requests to `listener`, and finally its outcome or its loss."""
@@ -185,12 +230,15 @@ class Peer:
             self._client = client
             self._draining = False
             self.missed = False
+            self._starts = welcome.starts
             self._info = WorkerInfo(
                 self.address,
                 welcome.cores,
                 welcome.slots,
                 welcome.identity.engine_version,
                 runs_python=welcome.runs_python,
+                jvm=welcome.jvm,
+                no_jvm=welcome.no_jvm,
             )
         self.tried.set()
         self._fleet.announce_return()
@@ -206,6 +254,11 @@ class Peer:
                     asked = self._listeners.get(request.attempt)
                 if asked:
                     _tell(asked, request)
+            for progress in news.progress:
+                with self._lock:
+                    running = self._listeners.get(progress.attempt)
+                if running:
+                    _tell(running, progress)
             for outcome in news.outcomes:
                 last = outcome.number
                 with self._lock:
@@ -219,6 +272,7 @@ class Peer:
             self.missed = self.missed or self._info is not None
             self._client = self._info = None
             self._spare.clear()
+            self._claims.clear()
             self.problem = reason
             listeners, self._listeners = self._listeners, {}
         for attempt, listener in listeners.items():
@@ -228,8 +282,8 @@ class Peer:
         return TaskFailure(attempt, Failure.WORKER, WORKER_LOST, f"worker {self.address} was lost: {reason}")
 
 
-def _tell(listener: Listener, news: TaskDone | TaskFailure | SplitRequest) -> None:
-    """Call a listener. If it fails, the other attempts on this worker must not suffer."""
+def _tell(listener: Listener, news: AttemptNews) -> None:
+    """Call a listener. If it fails, the other attempts on this worker must go on."""
     try:
         listener(news)
     except Exception:

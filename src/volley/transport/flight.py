@@ -16,16 +16,19 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from volley.byte_semaphore import ByteSemaphore
 from volley.errors import NoWorkers, PeerLost, PeerRefused, QueryError
+from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
+from volley.process.runtime import Phase, Shared
+from volley.rpc.batch_validation import validate_batch
 from volley.rpc.codec import encode
-from volley.rpc.control import NOT_RESERVED, RESULT_TICKET, STOPPING, UNKNOWN_DRIVER, Ack, Reserve
+from volley.rpc.control import NOT_RESERVED, RESULT_TICKET, STOPPING, UNKNOWN_DRIVER, Ack, Progress, Reserve
 from volley.rpc.messages import (
     Failure,
     SplitBatch,
@@ -35,13 +38,14 @@ from volley.rpc.messages import (
     TaskSpec,
     WorkerInfo,
 )
-from volley.runtime import Phase, Shared
+from volley.rpc.start import encode_start
 from volley.security import Credentials, Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.factory import driver_reader
 from volley.shuffle.session_options import Options
-from volley.shuffle.shared import QueryLease
-from volley.transport.fleet import WORKER_LOST, Fleet, FleetLease, Peer
+from volley.shuffle.shared_store import QueryLease
+from volley.transport.base import NoRoom
+from volley.transport.fleet import WORKER_LOST, AttemptNews, Fleet, FleetLease, Peer
 from volley.transport.ingest import FlightIngest
 
 RESULT_BUFFER_BYTES = 64 * 2**20
@@ -70,6 +74,8 @@ class FlightTransport:
         self._credentials = credentials or Credentials(self._fleet.security.token)
         self._stall_seconds = stall_seconds
         self._settings = settings
+        self._is_released = False
+        self._started: set[AttemptId] = set()
 
     def workers(self) -> Sequence[WorkerInfo]:
         return [info for peer in self._fleet.peers if (info := peer.info)]
@@ -82,10 +88,13 @@ class FlightTransport:
 
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
+        peer = self._fleet[worker]
+        # Only the worker knows whether it knows an attempt already.
+        is_new = not self._is_released and attempt not in self._started
+        if is_new and (claimed := peer.claim(attempt)) is not None:
+            return claimed
         try:
-            answer: Ack = await self.call(
-                self._fleet[worker], "reserve", Reserve(self._fleet.driver, attempt)
-            )
+            answer: Ack = await self.call(peer, "reserve", Reserve(self._fleet.driver, attempt))
         except QueryError:
             # It is lost or has forgotten this driver. The peer's thread will notice.
             return False
@@ -96,8 +105,12 @@ class FlightTransport:
         if self._data and task.output is not None:
             await self._data.begin(task.attempt.task.stage.query)
         running = FlightTask(self, peer, task, self._result_buffer_bytes)
+        is_claimed = peer.unclaim(task.attempt)
+        self._started.add(task.attempt)
         try:
-            await self.call(peer, "run", task)
+            if not await self._send(peer, task, is_reserved=not is_claimed):
+                peer.ask_for_a_while()
+                raise NoRoom(worker)
         except PeerLost as error:
             running.fail(TaskFailure(task.attempt, Failure.WORKER, WORKER_LOST, error.message))
         except PeerRefused as error:
@@ -110,6 +123,17 @@ class FlightTransport:
             peer.forget(task.attempt)
             raise
         return running
+
+    async def _send(self, peer: Peer, task: TaskSpec, is_reserved: bool) -> bool:
+        """Send a task to its worker. False if that has no free slot."""
+
+        def send() -> Ack:
+            if not peer.starts:
+                return cast(Ack, peer.call("run", task))
+            return cast(Ack, peer.call("start", encode_start(self._fleet.driver, task, is_reserved)))
+
+        answer = await asyncio.get_running_loop().run_in_executor(self._fleet.threads, send)
+        return answer.granted
 
     async def open_ingest(self, query: QueryId) -> FlightIngest:
         """Let anyone who has the token push rows to the workers, until `release` of the query."""
@@ -126,7 +150,10 @@ class FlightTransport:
         return driver_reader(self._fleet.security).read(block)
 
     async def release(self, query: QueryId) -> None:
+        self._is_released = True
         self._fleet.end(query)
+        for peer in self._fleet.peers:
+            peer.end_claims(query)
         there = [peer for peer in self._fleet.peers if peer.up]
         # A worker that misses this frees the query at our next hello, or when our lease expires.
         await asyncio.gather(*(self.call(peer, "release", query) for peer in there), return_exceptions=True)
@@ -155,6 +182,7 @@ class FlightTask:
         self._outcome: asyncio.Future[TaskDone | TaskFailure] = self._loop.create_future()
         self._rows = _Rows(peer, task.attempt, self._loop, result_buffer_bytes, self._on_broken)
         self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
+        self._progress: TaskProgress | None = None
         peer.listen(task.attempt, lambda news: _call_soon(self._loop, self._on_news, news))
 
     @property
@@ -168,6 +196,9 @@ class FlightTask:
     def buffered_bytes(self) -> int:
         """The result's rows that have arrived and were not taken yet."""
         return self._rows.buffered_bytes
+
+    def progress(self) -> TaskProgress | None:
+        return self._progress
 
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
         while (request := await self._requests.get()) is not None:
@@ -210,8 +241,11 @@ class FlightTask:
         message = f"worker {self._peer.address}: {problem}"
         return TaskFailure(self._attempt, Failure.WORKER, WORKER_LOST, message)
 
-    def _on_news(self, news: TaskDone | TaskFailure | SplitRequest) -> None:
+    def _on_news(self, news: AttemptNews) -> None:
         if self._outcome.done():
+            return
+        if isinstance(news, Progress):
+            self._progress = TaskProgress(self._attempt, news.rows, news.size_bytes)
             return
         if isinstance(news, SplitRequest):
             self._requests.put_nowait(news)
@@ -284,7 +318,7 @@ class _Rows:
                 if self._stopped:
                     reader.cancel()
             for chunk in reader:
-                asyncio.run_coroutine_threadsafe(self._put(chunk.data), self._loop).result()
+                asyncio.run_coroutine_threadsafe(self._put(validate_batch(chunk.data)), self._loop).result()
             self._peer.give_back(client)
         except Exception as error:
             problem = f"its stream of rows broke: {str(error).partition(chr(10))[0]}"
@@ -314,7 +348,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *
 _fleets: Shared[tuple[Any, ...], Fleet] = Shared(Phase.CONNECTIONS, close=Fleet.close)
 
 
-def shared_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> FleetLease:
+def lease_fleet(addresses: Sequence[str], security: Security, timeout_seconds: float) -> FleetLease:
     """Lease this process's fleet for these workers, after contacting all of them. Closes other, unused fleets.
 
     The lease keeps the fleet open before a query begins: its caller may still be planning.

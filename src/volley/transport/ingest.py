@@ -72,7 +72,7 @@ class SidecarIngest:
     ) -> Pushed:
         security = self.credentials.read()
         address = own_sidecar_address(self.sidecars)
-        # Otherwise it is met when it runs something, and until then nobody tells it that a query is over.
+        # Register the sidecar now, or it would not be told when the query is over.
         with (
             suppress(QueryError),
             Client(self.control, security, role="driver", timeout_seconds=_CALL_SECONDS) as driver,

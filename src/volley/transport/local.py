@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing
 from volley.events import Distance
+from volley.fetch_counters import current_fetch_counters
 from volley.ids import AttemptId, QueryId
 from volley.lower.memory import OperatorMemory
 from volley.rpc.messages import Failure, TaskFailure, TaskSpec, WorkerInfo
 from volley.shuffle.base import Block, SharedStore, ShuffleSink, ShuffleStore
-from volley.shuffle.shared import QueryLease, WorkerView
-from volley.transfers import current_transfers
+from volley.shuffle.shared_store import QueryLease, WorkerView
 from volley.transport.base import RunningTask
-from volley.transport.failed import FailedTask
+from volley.transport.failed_task import FailedTask
 from volley.worker.slots import RESULT_BUFFER_BYTES, NotReserved, Slots
 
 
@@ -129,10 +129,10 @@ class _StoreView:
         if self._transport.common:
             yield from self._own.read_many(blocks)
             return
-        transfers = current_transfers()
+        counters = current_fetch_counters()
         for block in blocks:
             for batch in self.read(block):
-                transfers.count_data(Distance.LOCAL, batch.nbytes, batch.nbytes)
+                counters.count_data(Distance.LOCAL, batch.nbytes, batch.nbytes)
                 yield batch
 
     def release(self, query: QueryId) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from volley.config import Config
-from volley.foreground import end_with
+from volley.jvm.java import executor_java
 from volley.options import PREFIX
+from volley.process.foreground import end_with
 from volley.security import Security
 from volley.shuffle.factory import ShuffleSettings
 from volley.shuffle.location import started_ticks
-from volley.transport.executor import Executor, SidecarSettings
+from volley.transport.sidecar_launcher import Executor, SidecarSettings
 from volley.worker.daemon import Daemon, DaemonSettings, serve
 from volley.worker.scratch import remove_on_exit
 
@@ -44,6 +45,7 @@ def main(words: dict[str, Any]) -> None:
             insecure=settings.insecure,
             # The executor runs the functions of its application anyway, and only that application has the token.
             python_functions=True,
+            java=executor_java(executor.pid),
         ),
         Security.read("", ca, certificate, key, environment={"VOLLEY_TOKEN": settings.token}),
     )

@@ -31,9 +31,10 @@ from pyspark.errors import PySparkException
 
 from volley.config import Config
 from volley.errors import PeerRefused, QueryError
+from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId, StageId
 from volley.option_values import parse_bytes
-from volley.own_token import token_file_for
+from volley.process.runtime import Phase, Shared
 from volley.rpc.client import Client
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import NOT_RESERVED
@@ -47,18 +48,18 @@ from volley.rpc.messages import (
     TaskSpec,
     WorkerInfo,
 )
-from volley.runtime import Phase, Shared
 from volley.security import Credentials, Security
 from volley.shuffle.base import Block, SharedStore
 from volley.shuffle.factory import driver_reader
-from volley.shuffle.shared import QueryLease
+from volley.shuffle.shared_store import QueryLease
 from volley.transport.base import RunningTask
 from volley.transport.driver_hosts import driver_hosts
-from volley.transport.executor import SidecarSettings
-from volley.transport.failed import FailedTask
+from volley.transport.failed_task import FailedTask
 from volley.transport.ingest import SidecarIngest
+from volley.transport.sidecar_launcher import SidecarSettings
 from volley.transport.spark_control import Channel, Control
 from volley.transport.spark_task import coordinator_attempt, perform
+from volley.user_token import token_file_for
 
 # Attempts that start within this time become one job. A stage starts all its attempts at once.
 _GATHER_SECONDS = 0.005
@@ -125,7 +126,7 @@ class Application:
             try:
                 client.call("release", query)
             except PeerRefused:
-                pass  # it is alive; what it could not free goes with its executor
+                pass  # The sidecar is alive. What it could not free is freed when its executor ends.
             except QueryError:
                 self.remove_holder(holder)
 
@@ -329,7 +330,7 @@ class SparkTransport:
                     for task, (outcome, rows) in zip(tasks, ended.result(), strict=True)
                 ]
             except Exception as unreadable:
-                # Nobody sees an exception of this callback, so every attempt must fail with it.
+                # An exception of this callback would be lost, so every attempt must fail with it.
                 error, kind = unreadable, Failure.INTERNAL
             else:
                 for task, (outcome, rows) in zip(tasks, outcomes, strict=True):
@@ -383,6 +384,10 @@ class SparkTask:
 
     async def give(self, splits: SplitBatch) -> None:
         self._channel.give(splits)
+
+    def progress(self) -> TaskProgress | None:
+        told = self._channel.progress
+        return TaskProgress(self.attempt, told.rows, told.size_bytes) if told is not None else None
 
     def _on_outcome(self, outcome: TaskDone | TaskFailure) -> None:
         # The rows of a result task arrive with the job, together with its outcome.

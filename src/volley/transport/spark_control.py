@@ -3,6 +3,7 @@
 
     sidecar      pull       Pull                    ->   SplitBatch, or Ack(False) if there is none yet
     Spark task   ended      TaskDone, TaskFailure   ->   Ack; earlier than the end of the Spark job
+    sidecar      progress   Progress                ->   Ack; once a second
     Spark task   register   RegisterWorker          ->   Ack; a sidecar is about to hold rows of Spark
 
 As in Spark, executors call the driver and not the other way round: Spark chooses where an attempt runs, and the driver
@@ -24,7 +25,7 @@ from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
 from volley.rpc.addresses import address_of
 from volley.rpc.codec import decode
-from volley.rpc.control import Ack, Pull, RegisterWorker
+from volley.rpc.control import Ack, Progress, Pull, RegisterWorker
 from volley.rpc.messages import SplitBatch, SplitRequest, TaskDone, TaskFailure
 from volley.rpc.server import Server, listen
 from volley.security import Security
@@ -48,6 +49,8 @@ class Channel:
         self._requests: asyncio.Queue[SplitRequest | None] = asyncio.Queue()
         self._open: dict[tuple[AttemptId, int], tuple[int, asyncio.Future[SplitBatch]]] = {}
         self.closed = False
+        self.progress: Progress | None = None
+        """What was last heard of the attempt."""
 
     async def split_requests(self) -> AsyncIterator[SplitRequest]:
         while (request := await self._requests.get()) is not None:
@@ -131,6 +134,9 @@ class Control:
             case "ended", TaskDone() | TaskFailure():
                 channel = self._channel(message.attempt)
                 channel.submit(channel.end(message))
+                return Ack()
+            case "progress", Progress(attempt):
+                self._channel(attempt).progress = message
                 return Ack()
             case "register", RegisterWorker(holder):
                 self._on_sidecar(holder)

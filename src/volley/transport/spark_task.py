@@ -20,13 +20,15 @@ from pyspark import Broadcast, TaskContext
 
 from volley.errors import PeerLost, QueryError
 from volley.ids import AttemptId
+from volley.rpc.batch_validation import validate_batch
 from volley.rpc.client import Client
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import RESULT_TICKET, Ack, Await
 from volley.rpc.handshake import Hello, Identity, process_name
 from volley.rpc.messages import Failure, TaskDone, TaskFailure, TaskSpec
+from volley.rpc.start import encode_start
 from volley.security import Security
-from volley.transport.executor import Executor, SidecarSettings, sidecar_address
+from volley.transport.sidecar_launcher import Executor, SidecarSettings, sidecar_address
 
 ATTEMPTS_OF_SPARK = 100
 """Spark may retry or speculate a task within one of the coordinator's attempts. Each run gets a number below this."""
@@ -89,7 +91,7 @@ class Sidecar:
         ca, certificate, key = settings.files
         self._security = Security.read("", ca, certificate, key, environment={"VOLLEY_TOKEN": settings.token})
         self._client = Client(self.address, self._security, role="sidecar")
-        self._client.greet(Hello(driver, process_name("executor")))
+        self._welcome = self._client.greet(Hello(driver, process_name("executor")))
 
     def perform(self, task: TaskSpec) -> tuple[bytes, bytes]:
         self._start(task)
@@ -108,7 +110,8 @@ class Sidecar:
     def _start(self, task: TaskSpec) -> None:
         # A task that Spark has abandoned may hold its slot for a moment longer.
         deadline = time.monotonic() + _ROOM_SECONDS
-        while not self._call("perform", task, Ack, _CALL_SECONDS).granted:
+        message = encode_start("", task, True) if self._welcome.starts else encode(task)
+        while not self._call("perform", message, Ack, _CALL_SECONDS).granted:
             if time.monotonic() > deadline:
                 raise QueryError(f"the sidecar at {self.address} has no free slot for {task.attempt}.")
             time.sleep(_ROOM_STEP_SECONDS)
@@ -165,8 +168,8 @@ class _Rows:
             with pa.ipc.new_stream(self._sink, reader.schema) as writer:
                 for chunk in reader:
                     self._count += chunk.data.num_rows
-                    writer.write_batch(chunk.data)
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
+                    writer.write_batch(validate_batch(chunk.data))
+        except (flight.FlightError, pa.ArrowException, OSError, QueryError) as error:
             self._problem = error
         finally:
             self._client.close()

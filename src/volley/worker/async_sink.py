@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from volley.loop import Work, run_blocking
+from volley.process.loop import Work, run_blocking
 from volley.shuffle.base import Block, ShuffleSink, ShuffleStore
 
 # Writing this much takes about a hundred times as long as the switch to the thread and back.

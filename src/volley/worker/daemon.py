@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from volley import foreground
 from volley.errors import ConfigError
-from volley.loop import LoopThread
+from volley.jvm.java import NOT_PERMITTED, JavaInstallation, JvmAccess
+from volley.jvm.worker_jvm import JvmSettings, default_jvm_memory, end_jvms, permit_programs
 from volley.lower.memory import OperatorMemory
-from volley.metrics_server import MetricsServer
+from volley.process import foreground
+from volley.process.loop import LoopThread
+from volley.process.metrics_server import MetricsServer
+from volley.registry.registration import RegisteredDaemon, Registration
 from volley.rpc.addresses import address_of, reachable_name
 from volley.rpc.control import Health
 from volley.rpc.handshake import Identity
@@ -38,10 +41,10 @@ from volley.worker.drivers import LEASE_SECONDS, Drivers
 from volley.worker.external_attempts import ExternalAttempts
 from volley.worker.memory_guard import MemoryGuard
 from volley.worker.metrics import WorkerMetrics
-from volley.worker.pulling import Pulls
 from volley.worker.scratch import Scratch
 from volley.worker.server import ServingStore, Worker, WorkerServer
-from volley.worker.slots import RESULT_BUFFER_BYTES, Slots
+from volley.worker.slots import RESULT_BUFFER_BYTES, CodePolicy, Slots
+from volley.worker.split_puller import SplitPuller
 from volley.worker.stores import Stores
 
 # How long the server may take to shut down before the daemon stops anyway.
@@ -87,8 +90,13 @@ class DaemonSettings:
     insecure: bool = False
     python_functions: bool = False
     """Whether it runs the pickled functions of sessions that have the token."""
+    java: JavaInstallation | str | None = None
+    """The Java installation that evaluates expressions of sessions with the token; a text if something is missing for
+    that; None if its owner does not permit it."""
+    jvm_memory_bytes: int = 0
+    """The memory of that JVM, in addition to the worker's; 0: a share of the worker's."""
     metrics_port: int | None = None
-    """Where Prometheus finds metrics; None for nowhere."""
+    """The port of the Prometheus metrics; None: no metrics."""
 
 
 class Daemon:
@@ -111,7 +119,7 @@ class Daemon:
         self._stores = settings.shuffle.open_stores(
             self.address, self.budget.shuffle_bytes, settings.directories, security
         )
-        self._pulls = Pulls(self.address, security)
+        self._pulls = SplitPuller(self.address, security)
         self.scratch = Scratch(settings.directories)
         self._metrics = WorkerMetrics()
         self._guard = MemoryGuard(settings.memory_bytes)
@@ -139,7 +147,7 @@ class Daemon:
             self._stores,
             result_buffer_bytes=min(RESULT_BUFFER_BYTES, self.budget.headroom_bytes // 4),
             memory=memory,
-            runs_python=settings.python_functions,
+            code=CodePolicy(settings.python_functions, self._permit_programs()),
             on_end=self._metrics.observe,
             is_short=lambda: self._guard.is_short,
         )
@@ -154,6 +162,16 @@ class Daemon:
             self.budget,
             self._loop,
         )
+
+    def _permit_programs(self) -> JvmAccess:
+        settings = self._settings
+        if settings.java is None:
+            return NOT_PERMITTED
+        if isinstance(settings.java, str):
+            return JvmAccess(problem=settings.java)
+        memory = settings.jvm_memory_bytes or default_jvm_memory(settings.memory_bytes)
+        permit_programs(JvmSettings(settings.java, memory, settings.cores * settings.slots))
+        return JvmAccess(settings.java.versions)
 
     @property
     def metrics_port(self) -> int | None:
@@ -184,6 +202,7 @@ class Daemon:
         shutdown.start()
         self._loop.close()
         self._pulls.close()
+        end_jvms()
         shutdown.join(_STOP_SECONDS)
         self._stores.close()
         self.scratch.close()
@@ -196,12 +215,18 @@ class Daemon:
         return self._worker.slots.idle and not self._worker.store.held_bytes
 
 
-def serve(daemon: Daemon, announce: Callable[[], None], parent: int | None = None) -> None:
-    """Run a worker in the foreground of this process."""
+def serve(
+    daemon: Daemon,
+    announce: Callable[[], None],
+    parent: int | None = None,
+    registration: Registration | None = None,
+) -> None:
+    """Run a worker in the foreground of this process, until a signal ends it and its registration."""
     raise_file_limit()
     # All temporary files of this process go to the scratch directory, which is removed with it.
     tempfile.tempdir = str(daemon.scratch.directories[0])
-    foreground.serve(daemon, announce, parent)
+    served = RegisteredDaemon(daemon, registration) if registration else daemon
+    foreground.serve(served, announce, parent)
 
 
 def raise_file_limit() -> None:

@@ -15,13 +15,14 @@ from collections import deque
 
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
-from volley.rpc.control import UNKNOWN_DRIVER, News, Outcome
+from volley.rpc.control import UNKNOWN_DRIVER, News, Outcome, Progress
 from volley.rpc.messages import SplitRequest, TaskSpec
 from volley.worker.slots import Attempt, Slots
 
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60.0
+_PROGRESS_SECONDS = 0.5
 
 
 class UnknownDriver(QueryError):
@@ -60,6 +61,13 @@ class Drivers:
         driver.attempts.add(attempt)
         return True
 
+    def start(self, name: str, task: TaskSpec, is_reserved: bool) -> bool:
+        """Start an attempt, in its reserved slot or else in any that is free. False if there is none."""
+        if not is_reserved and not self.reserve(name, task.attempt):
+            return False
+        self.run(task)
+        return True
+
     def adopt(self, name: str, query: QueryId) -> None:
         """Make the driver the owner of rows that others push for this query."""
         self._slots.admit(query)
@@ -84,7 +92,15 @@ class Drivers:
             for attempt in list(driver.attempts):
                 await self._slots.cancel(attempt)
             raise
-        return News(outcomes, self._slots.draining, requests)
+        return News(outcomes, self._slots.draining, requests, self._progress(driver))
+
+    def _progress(self, driver: _Driver) -> tuple[Progress, ...]:
+        """What the driver's attempts have read. Nothing if it was told a moment ago: it asks at every event."""
+        now = time.monotonic()
+        if now < driver.told + _PROGRESS_SECONDS:
+            return ()
+        driver.told = now
+        return tuple(filter(None, map(self._slots.progress, driver.attempts)))
 
     async def release(self, query: QueryId) -> None:
         self._slots.check_key(query)
@@ -131,6 +147,8 @@ class _Driver:
         self.heard = time.monotonic()
         self.queries: set[QueryId] = set()
         self.attempts: set[AttemptId] = set()
+        self.told = self.heard
+        """When it was last told of progress."""
         self._outcomes: deque[Outcome] = deque()
         self._requests: list[SplitRequest] = []
         self._last = 0

@@ -16,7 +16,7 @@ import asyncio
 import os
 import threading
 
-from volley.runtime import Phase, Shared
+from volley.process.runtime import Phase, Shared
 
 THREADS = "TOKIO_WORKER_THREADS"
 """The environment variable that sets the number of threads of DataFusion's runtime, which reads it when it starts."""
@@ -74,5 +74,5 @@ _threads: Shared[None, EngineThreads] = Shared(Phase.ENGINE, close=lambda _: Non
 
 
 def engine_threads() -> EngineThreads:
-    """Those of this process."""
+    """The threads of this process."""
     return _threads.get(None, lambda: EngineThreads(int(os.environ[THREADS])))

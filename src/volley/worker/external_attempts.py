@@ -11,8 +11,8 @@ import time
 
 from volley.ids import AttemptId
 from volley.rpc.messages import TaskDone, TaskFailure, TaskSpec
-from volley.worker.pulling import Pulls
 from volley.worker.slots import Slots
+from volley.worker.split_puller import SplitPuller
 
 POLL_TIMEOUT_SECONDS = 10.0
 
@@ -21,7 +21,7 @@ class ExternalAttempts:
     """Runs attempts in the slots of a worker for callers that poll. Lives on one event loop."""
 
     def __init__(
-        self, slots: Slots, pulls: Pulls, poll_timeout_seconds: float = POLL_TIMEOUT_SECONDS
+        self, slots: Slots, pulls: SplitPuller, poll_timeout_seconds: float = POLL_TIMEOUT_SECONDS
     ) -> None:
         self._slots = slots
         self._pulls = pulls

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 from datafusion import ExecutionPlan, RecordBatchStream, SessionContext
+from datafusion.plan import Metric, MetricsSet
 
 from volley.events import OperatorMetrics
-from volley.loop import Work, run_blocking
+from volley.process.loop import Work, run_blocking
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]
 """Receives a batch of one output stream; waits while the receiver is full."""
@@ -109,9 +111,22 @@ def _start(context: SessionContext, plan: ExecutionPlan) -> list[RecordBatchStre
 
 
 _SCANS = "DataSourceExec"
+_PRUNED = ("row_groups_pruned_statistics", "row_groups_pruned_bloom_filter")
+_MATCHED = re.compile(r"(\d+) total → (\d+) matched.*")
 _SUMMED = ("output_rows", "elapsed_compute", "spilled_bytes", "spilled_rows", "spill_count")
 
 
-def _values(metrics: object) -> tuple[tuple[str, int], ...]:
-    values = ((name, getattr(metrics, name, None)) for name in _SUMMED)
-    return tuple((name, value) for name, value in values if value)
+def _values(metrics: MetricsSet) -> tuple[tuple[str, int], ...]:
+    values = {name: getattr(metrics, name, None) or 0 for name in _SUMMED}
+    values["pruned_row_groups"] = sum(map(_pruned, metrics.metrics()))
+    return tuple((name, value) for name, value in values.items() if value)
+
+
+def _pruned(metric: Metric) -> int:
+    """The row groups that a scan did not read, because of their statistics or because of a join's keys."""
+    if metric.name == "row_groups_pruned_dynamic_filter":
+        return int(metric.value or 0)
+    # It has no value, only a text.
+    if metric.name in _PRUNED and (found := _MATCHED.fullmatch(str(metric))):
+        return int(found[1]) - int(found[2])
+    return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks at the start and the end of every attempt that a worker runs, for those who embed Volley.
+"""Callbacks at the start and the end of every attempt that a worker runs, for programs that embed Volley.
 
 A program adds its own with `add_listener`, which suits embedded sessions. In daemons and in Spark's executors, packages
 declare them as entry points of the group `volley.task_listeners`: each names a factory without arguments.
@@ -106,6 +106,6 @@ def _installed() -> tuple[TaskListener, ...]:
         try:
             found.append(load(LISTENERS, plugin.name)())
         except Exception:
-            # Tasks are worth more than those who listen.
+            # A broken listener must not fail tasks.
             _log.exception("the task listener %s cannot be loaded", plugin)
     return tuple(found)

@@ -2,7 +2,7 @@
 """Keeps the resident memory of a worker within its budget.
 
 DataFusion accounts for the memory of sorts, joins and aggregates. Decoded pages, messages, plans and what the
-allocators keep are counted by nobody, so a worker looks at what the system says it has:
+allocators keep are not counted, so a worker watches its resident memory:
 
     above 75 % of the budget    return freed memory to the system
     above 90 %                  take no new task while one runs: what it frees is needed first
@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from volley.allocator import release_freed, resident_bytes
 from volley.lower.sessions import drop_caches
+from volley.process.allocator import release_freed, resident_bytes
+from volley.rpc.start import drop_decoded_plans
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,11 @@ _RELEASE_SECONDS = 1.0
 _DROP_SECONDS = 10.0
 
 
+def _drop_caches() -> None:
+    drop_decoded_plans()
+    drop_caches()
+
+
 class MemoryGuard:
     """Compares `measure` with `limit_bytes`, in a thread of its own between `start` and `close`."""
 
@@ -37,7 +43,7 @@ class MemoryGuard:
         limit_bytes: int,
         measure: Callable[[], int] = resident_bytes,
         release: Callable[[], None] = release_freed,
-        drop: Callable[[], None] = drop_caches,
+        drop: Callable[[], None] = _drop_caches,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._measure = measure

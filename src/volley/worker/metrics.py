@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from volley.allocator import resident_bytes
 from volley.events import LATENCY_BOUNDS, Distance, FetchMetrics
-from volley.metrics_server import Gauges, gauge
+from volley.process.allocator import resident_bytes
+from volley.process.metrics_server import Gauges, gauge
 from volley.rpc.control import Health
 from volley.rpc.messages import Failure, TaskDone, TaskFailure
 from volley.worker.budget import WorkerBudget
@@ -50,7 +50,7 @@ class WorkerMetrics:
         self._latencies = _Latencies()
         registry.register(self._latencies)
         self._wait = count("fetch_wait_seconds", "Seconds that streams of attempts waited for these bytes.")
-        self._spilled = count("spilled_bytes", "Bytes that went to disk for want of memory.", "what")
+        self._spilled = count("spilled_bytes", "Bytes spilled to disk for lack of memory.", "what")
 
     def observe(self, outcome: TaskDone | TaskFailure) -> None:
         """An attempt has ended."""
@@ -77,7 +77,7 @@ class WorkerMetrics:
         self._spilled.labels("exchanges").inc(metrics.shuffle_spilled_bytes)
 
     def watch(self, health: Callable[[], Health], budget: WorkerBudget) -> None:
-        """Add what is true at the moment of a scrape."""
+        """Add gauges that are read at each scrape."""
         self.registry.register(_State(health, budget))
 
 

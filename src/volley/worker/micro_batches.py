@@ -13,7 +13,6 @@ from functools import partial
 import pyarrow as pa
 
 from volley.events import OperatorMetrics
-from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
 from volley.lower.operators import lower, select_result
 from volley.lower.scope import Streamed, arrow_schema
@@ -21,6 +20,7 @@ from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import Batches, StreamTable
 from volley.plan.nodes import FeedInput, Filter, Node, walk
 from volley.plan.traits import below_row_by_row
+from volley.process.loop import Work, run_blocking
 from volley.worker.fragment import Fragment, Give, ReadSoFar
 from volley.worker.scan import Scans
 

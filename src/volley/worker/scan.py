@@ -24,7 +24,7 @@ from volley.lower.scope import arrow_schema, distinct, read_schema
 from volley.lower.streams import StreamTable
 from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import FeedInput, SourceScan
-from volley.splits.readers import reader_of
+from volley.splits.factory import reader_of
 from volley.splits.source import SplitReader
 from volley.worker.batch_queue import NOTHING, BatchQueue
 from volley.worker.engine_threads import EngineThreads, engine_threads

@@ -20,7 +20,7 @@ import pyarrow.flight as flight
 from volley.batches import slice_batch
 from volley.errors import HandshakeRefused, QueryError
 from volley.ids import AttemptId, QueryId
-from volley.loop import LoopThread
+from volley.process.loop import LoopThread
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import (
     RESULT_TICKET,
@@ -33,16 +33,18 @@ from volley.rpc.control import (
     Push,
     Pushed,
     Reserve,
+    Start,
     Watch,
 )
 from volley.rpc.handshake import Identity, Welcome, read_hello, to_json
 from volley.rpc.messages import SplitBatch, TaskSpec
 from volley.rpc.server import Rows, Server
+from volley.rpc.start import decode_start
 from volley.shuffle.base import ShuffleStore
 from volley.worker.budget import WorkerBudget
 from volley.worker.drivers import Drivers
 from volley.worker.external_attempts import ExternalAttempts
-from volley.worker.receiving import receive
+from volley.worker.ingest import receive
 from volley.worker.slots import Attempt, Slots
 
 # How soon the end of a driver that waits for news is noticed.
@@ -83,6 +85,8 @@ class Worker:
             shuffle_limit_bytes=self.budget.shuffle_bytes,
             memory_bytes=self.budget.total_bytes,
             uptime_seconds=time.monotonic() - self.started,
+            jvm=self.slots.code.jvm.versions or self.slots.code.jvm.problem,
+            version=self.identity.version,
         )
 
 
@@ -143,8 +147,11 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
             worker.cores,
             slots.limit,
             refusal,
-            slots.runs_python,
+            slots.code.python,
             worker.instance,
+            slots.code.jvm.versions,
+            slots.code.jvm.problem,
+            starts=True,
         )
     )
 
@@ -152,10 +159,13 @@ async def _hello(worker: Worker, body: bytes) -> bytes:
 async def _answer(worker: Worker, action: str, body: bytes) -> Any:
     if action == "hello":
         return await _hello(worker, body)
-    message = decode(body)
+    has_plan_beside = action == "start" or (action == "perform" and b"\n" in body)
+    message = decode_start(body) if has_plan_beside else decode(body)
     match action, message:
         case "reserve", Reserve(driver, attempt):
             return Ack(worker.drivers.reserve(driver, attempt))
+        case "start", Start(driver, task, is_reserved):
+            return Ack(worker.drivers.start(driver, task, is_reserved))
         case "run", TaskSpec():
             worker.drivers.run(message)
             return Ack()
@@ -167,6 +177,8 @@ async def _answer(worker: Worker, action: str, body: bytes) -> Any:
         case "cancel", AttemptId():
             await worker.slots.cancel(message)
             return Ack()
+        case "perform", Start(_, task):
+            return Ack(worker.external_attempts.start(task))
         case "perform", TaskSpec():
             return Ack(worker.external_attempts.start(message))
         case "await", Await(attempt, wait_seconds):

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -21,12 +22,15 @@ from volley.ended_queries import EndedQueries
 from volley.errors import DataError, QueryError
 from volley.events import TaskProgress
 from volley.ids import AttemptId, QueryId
-from volley.log_format import about
-from volley.loop import Work, run_blocking
+from volley.jvm.calls import serialized_programs
+from volley.jvm.java import NOT_PERMITTED, JvmAccess, describe_versions
+from volley.jvm.worker_jvm import shared_jvms
 from volley.lower.memory import OperatorMemory
 from volley.plan.nodes import walk
 from volley.plan.python_nodes import PythonNode
-from volley.rpc.control import NOT_RESERVED
+from volley.process.log_format import about
+from volley.process.loop import Work, run_blocking
+from volley.rpc.control import NOT_RESERVED, Progress
 from volley.rpc.messages import Failure, SplitBatch, SplitRequest, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import ShuffleStore
 from volley.splits.datasource import sends_code
@@ -48,11 +52,22 @@ class NotReserved(QueryError):
     code = NOT_RESERVED
 
 
+@dataclass(frozen=True, slots=True)
+class CodePolicy:
+    """The code of users that the owner of a worker lets it run: Python functions, and programs for a JVM."""
+
+    python: bool = True
+    jvm: JvmAccess = NOT_PERMITTED
+
+
+PYTHON_ONLY = CodePolicy()
+
+
 class Slots:
     """Runs up to `limit` attempts at a time, each on `cores` cores. Their operators share `memory`.
 
-    Attempts write to `stores`, which may be one store for all sessions. Without `runs_python`, attempts that call
-    Python functions fail. `on_end` is told how each attempt ended. While memory `is_short`, one attempt runs at a time.
+    Attempts write to `stores`, which may be one store for all sessions. Those with code that the policy does not
+    allow fail. `on_end` is told how each attempt ended. While memory `is_short`, one attempt runs at a time.
     """
 
     def __init__(
@@ -64,12 +79,12 @@ class Slots:
         result_buffer_bytes: int = RESULT_BUFFER_BYTES,
         memory: OperatorMemory | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
-        runs_python: bool = True,
+        code: CodePolicy = PYTHON_ONLY,
         on_end: Callable[[TaskDone | TaskFailure], None] = lambda outcome: None,
         is_short: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
-        self.runs_python = runs_python
+        self.code = code
         self.limit = limit
         self._cores = cores
         self.stores: Stores = stores if isinstance(stores, Stores) else OneStore(stores)
@@ -143,8 +158,8 @@ class Slots:
             self._cores,
             self._memory,
             self._result_buffer_bytes,
+            self.code,
             is_alone=lambda: self.running <= 1,
-            runs_python=self.runs_python,
         )
         self._attempts[task.attempt] = attempt
         _log.debug("attempt %s began", task.attempt, extra=about(_query(task.attempt)))
@@ -160,6 +175,12 @@ class Slots:
         if attempt not in self._attempts:
             raise QueryError(f"{attempt} is not on {self.name}.")
         return self._attempts[attempt]
+
+    def progress(self, attempt: AttemptId) -> Progress | None:
+        """What a running attempt has read so far; None if it is not running."""
+        running = self._attempts.get(attempt)
+        found = running.progress() if running is not None and not running.ended else None
+        return Progress(attempt, found.rows, found.size_bytes) if found is not None else None
 
     async def give(self, splits: SplitBatch) -> None:
         """Answer the split request of an attempt. Ignored if the attempt is not here any more."""
@@ -181,7 +202,10 @@ class Slots:
         self._queries.pop(query, None)
         self._reserved = {attempt: at for attempt, at in self._reserved.items() if _query(attempt) != query}
         mine = [attempt for attempt in self._attempts if _query(attempt) == query]
-        await asyncio.gather(*(self._attempts.pop(attempt).cancel() for attempt in mine))
+        ended = [self._attempts.pop(attempt) for attempt in mine]
+        await asyncio.gather(*(attempt.cancel() for attempt in ended))
+        for asked in {query for attempt in ended for query in attempt.program_queries}:
+            shared_jvms().abandon(asked)
         self.stores.release(query)
 
 
@@ -195,10 +219,12 @@ class Attempt:
         cores: int,
         memory: OperatorMemory | None,
         result_buffer_bytes: int,
+        code: CodePolicy,
         is_alone: Callable[[], bool] = lambda: True,
-        runs_python: bool = True,
     ) -> None:
-        self._runs_python = runs_python
+        self._code = code
+        self.program_queries: frozenset[str] = frozenset()
+        """The query whose programs it calls in the JVM beside this worker."""
         self._spec = task
         self._is_alone = is_alone
         self._running: Running | None = None
@@ -236,7 +262,7 @@ class Attempt:
 
     @property
     def outcome(self) -> TaskDone | TaskFailure:
-        """How it ended. Valid only once it has."""
+        """How it ended. Valid only after its end."""
         if self._task.cancelled():
             return TaskFailure(self.attempt, Failure.CANCELLED, "CANCELLED", "the attempt was cancelled")
         return self._task.result()
@@ -278,15 +304,16 @@ class Attempt:
 
     async def _run(self, stores: Stores, cores: int, memory: OperatorMemory | None) -> TaskDone | TaskFailure:
         try:
-            self._check_python()
+            self._check_code()
             chosen = (self.attempt.query, self.settings)
             if stores.is_open(self.settings):
                 store = stores.of(*chosen)
             else:
                 store = await run_blocking(Work.STORE, stores.of, *chosen)
-            return await run_task(
+            done = await run_task(
                 self._spec, store, cores, self._give, memory, self._split_queues, self._set_running
             )
+            return self._count_programs(done)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the engine is not an Exception
@@ -295,13 +322,33 @@ class Attempt:
     def _set_running(self, running: Running) -> None:
         self._running = running
 
-    def _check_python(self) -> None:
-        # A plan carries pickled functions and sources, which are code: only the owner of a worker lets it run code.
-        if self._runs_python:
-            return
+    def _check_code(self) -> None:
+        # A plan carries pickled functions and sources, and expressions of Java, which are code: only the owner of a
+        # worker lets it run code.
         plan = self._spec.plan
-        if sends_code(plan) or any(isinstance(node, PythonNode) for node in walk(plan)):
+        if not self._code.python and (
+            sends_code(plan) or any(isinstance(node, PythonNode) for node in walk(plan))
+        ):
             raise DataError("this worker does not run Python functions.")
+        programs, jvm = list(serialized_programs(plan)), self._code.jvm
+        if programs and jvm.problem:
+            raise DataError(f"this worker evaluates no expressions in a JVM: {jvm.problem}.")
+        # It may have joined after the query was planned. The sidecar of an executor has the versions of its driver.
+        if jvm.versions and any(program.versions != jvm.versions for program in programs):
+            raise DataError(f"this worker has {describe_versions(jvm.versions)}, unlike the driver.")
+        self.program_queries = frozenset(program.query for program in programs)
+
+    def _count_programs(self, done: TaskDone) -> TaskDone:
+        """Attempts of one query share programs here, so one of them may report what others have used."""
+        if not self.program_queries:
+            return done
+        counts = [shared_jvms().take_counts(query) for query in self.program_queries]
+        metrics = replace(
+            done.metrics,
+            jvm_rows=sum(rows for rows, _ in counts),
+            jvm_seconds=sum(seconds for _, seconds in counts),
+        )
+        return replace(done, metrics=metrics)
 
     async def _give(self, batch: pa.RecordBatch) -> None:
         await self._gate.enter(batch.nbytes)

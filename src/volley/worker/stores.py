@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker asks of its stores."""
+"""What a worker needs from its stores."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from volley.errors import (
     BlockMissing,
     DataError,
     EngineError,
+    JvmLost,
     OperatorMemoryExhausted,
     PythonWorkerLost,
     QueryError,
@@ -31,7 +32,6 @@ from volley.errors import (
 )
 from volley.events import TaskMetrics
 from volley.ids import AttemptId
-from volley.loop import Work, run_blocking
 from volley.lower.engine_errors import Fault, fault_of, plain_message
 from volley.lower.memory import OperatorMemory, can_merge
 from volley.lower.operators import lower, select_result
@@ -39,17 +39,19 @@ from volley.lower.partition import partitioned_plan
 from volley.lower.scope import Inputs, Streamed, arrow_schema
 from volley.lower.sessions import hashing_context, planning_context, running_context
 from volley.lower.streams import StreamTable
-from volley.lower.written import written_plan
+from volley.lower.write import lower_write
 from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFiles, walk
+from volley.process.loop import Work, run_blocking
+from volley.process.tracing import start_span
 from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
 from volley.shuffle.base import Block, ShuffleStore
 from volley.stages.graph import Output, result_schema
 from volley.storage.registry import shared_stores
-from volley.tracing import start_span
 from volley.worker.async_sink import AsyncSink
-from volley.worker.fetched import Fetched, Readable
+from volley.worker.fetch_meter import FetchMeter, Readable
 from volley.worker.fragment import Fragment, Running
 from volley.worker.micro_batches import MicroBatches, find_filtered_scan
+from volley.worker.python.files import HeldFiles, files_of, with_paths
 from volley.worker.python.streams import PythonStreams
 from volley.worker.scan import Scans
 from volley.worker.split_queue import SplitQueues
@@ -100,7 +102,7 @@ async def _run_once(
 ) -> TaskDone:
     started = time.perf_counter()
     errors: list[Exception] = []
-    fetched = Fetched()
+    fetched = FetchMeter()
     shared_stores().add(task.stores)
     with ExitStack() as resources:
         attributes = {"attempt": str(task.attempt), "query": str(task.attempt.query)}
@@ -108,6 +110,7 @@ async def _run_once(
         fetched.traceparent = span.traceparent
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
+        task = await _receive_files(task, split_queues, resources)
         python = PythonStreams(task.attempt, cores, memory, errors)
         inputs = _Inputs(task, store, fetched, cores, errors, scans, python, resources)
         running = await run_blocking(Work.PLAN, _plan, task, inputs, cores, memory, resources, scans, errors)
@@ -129,13 +132,24 @@ async def _run_once(
             raise
         finally:
             running.drop()
-            # An error has a traceback, and its frames have this list: a cycle, in which the open files of a damaged
-            # block would stay until Python's garbage collector runs.
+            # Break the cycle of error, traceback, frames and this list: it would keep the files of a damaged block open
+            # until Python's garbage collector runs.
             errors.clear()
             python.close()
             scans.close()
             await python.wait_closed()
             await scans.wait_closed()
+
+
+async def _receive_files(task: TaskSpec, split_queues: SplitQueues | None, resources: ExitStack) -> TaskSpec:
+    """The task with the files of its Python functions at hand, if they are on the driver's machine."""
+    files = files_of(task.plan)
+    if not files:
+        return task
+    held = HeldFiles(files, split_queues)
+    resources.callback(held.close)
+    await run_blocking(Work.FILES, held.receive, on_cancel=held.stop)
+    return replace(task, plan=with_paths(task.plan))
 
 
 async def _stream(
@@ -216,9 +230,10 @@ def failure_of(attempt: AttemptId, error: BaseException, alone: bool = True) -> 
         kind, code = Failure.WORKER, SpillDiskFull.code
     elif fault is Fault.DATA or isinstance(error, DataError | pa.ArrowException):
         kind = Failure.DATA
-    elif isinstance(error, PythonWorkerLost):
-        # Spark says what it thinks of a function that crashes again.
+    elif isinstance(error, PythonWorkerLost | JvmLost) or fault is Fault.JVM:
+        # Code that crashed twice is replayed on Spark.
         kind = Failure.WORKER if attempt.attempt == 0 else Failure.DATA
+        code = JvmLost.code if fault is Fault.JVM else code
     elif isinstance(error, OSError | MemoryError | SpillDiskFull | ShuffleRefused):
         kind = Failure.WORKER
     else:
@@ -250,7 +265,7 @@ def _plan(
 
     if isinstance(task.plan, WriteFiles):
         rows = select_result(lower(task.plan.child, planning, inputs, resources, cores), task.plan.child)
-        return Fragment(running, written_plan(rows, task.plan), errors)
+        return Fragment(running, lower_write(rows, task.plan), errors)
     if output is None and (node := find_filtered_scan(task.plan)) is not None:
         return MicroBatches(task.plan, node, scans, cores, memory, errors)
     frame = lower(task.plan, planning, inputs, resources, cores)
@@ -268,7 +283,7 @@ class _Inputs:
 
     task: TaskSpec
     store: Readable
-    fetched: Fetched
+    fetched: FetchMeter
     cores: int
     errors: list[Exception]
     scans: Scans

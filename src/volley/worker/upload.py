@@ -12,7 +12,7 @@ from volley.errors import QueryError
 from volley.ids import AttemptId
 from volley.plan.nodes import UploadTarget, WriteFiles
 from volley.storage.uploads import Folder, Upload, Uploads, object_name
-from volley.worker.files import Written
+from volley.worker.file_writer import Written
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +46,7 @@ class Uploader:
         return replace(written, file=made.to_text())
 
     def abort(self) -> None:
-        """Let the store forget what was sent, and what is still being sent.
-
-        The end of the write aborts what cannot be aborted here.
-        """
+        """Abort all uploads, also those in progress. The end of the write aborts what cannot be aborted here."""
         with self._lock:
             self._ended = True
             made, self._made = self._made, []

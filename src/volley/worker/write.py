@@ -17,10 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import AttemptId
-from volley.loop import Work, run_blocking
 from volley.plan.nodes import WriteFiles
+from volley.process.loop import Work, run_blocking
 from volley.stages.graph import result_schema
-from volley.worker.files import FileWriter, Written, manifest
+from volley.worker.file_writer import FileWriter, Written, manifest
 from volley.worker.upload import Uploader
 
 Give = Callable[[int, pa.RecordBatch], Awaitable[None]]

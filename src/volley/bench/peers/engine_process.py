@@ -102,8 +102,11 @@ class EngineProcess:
         return self._run({"program": str(program), "data": str(self._setup.data), "target": str(target)})
 
     def sort_columns(self, sql: str) -> list[int] | None:
-        """The columns that a query sorts by; None if it does not sort, or the engine cannot tell."""
-        columns: list[int] | None = self._ask({"order": sql}).get("order")
+        """The columns that a query sorts by; None if it does not sort. Raises QueryNotRun like `run`."""
+        answer = self._ask({"order": sql})
+        if "error" in answer:
+            raise QueryNotRun(_shorten(answer["error"]))
+        columns: list[int] | None = answer["order"]
         return columns
 
     def _run(self, request: dict[str, str]) -> Run:
@@ -123,6 +126,7 @@ class EngineProcess:
             capture_seconds=answer.get("capture_seconds"),
             execution_seconds=answer.get("execution_seconds"),
             cost=Cost(**cost) if cost else None,
+            operators=tuple(map(tuple, answer.get("operators") or ())),
             cpu_seconds=self._tree.cpu_seconds() - before,
             peak_bytes=self._tree.peak_bytes(),
         )

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from volley.bench.compare import difference
 from volley.bench.engines import Run
+from volley.bench.peers.approximate_rows import approximate_difference
 from volley.bench.peers.engine_process import EngineProcess, EngineSetup, QueryNotRun
 from volley.bench.peers.environments import EngineUnavailable
-from volley.bench.peers.loose_rows import loose_difference
 from volley.bench.run import Progress, Result, Results
 
 
@@ -157,7 +157,11 @@ def _run_task(
                 timed.setdefault(engine.name, []).append(run)
             else:
                 rows[engine.name] = run.table
-    compared = _compare(rows, engines, task)
+    try:
+        compared = _compare(rows, engines, task)
+    except (QueryNotRun, EngineUnavailable) as error:
+        results.failures.append(Failure("spark", task.query, str(error)))
+        return
     for name, of_engine in timed.items():
         if name in failed:
             continue
@@ -176,16 +180,21 @@ def _run_task(
 
 
 def _compare(rows: dict[str, pa.Table], engines: list[EngineProcess], task: Task) -> dict[str, str | None]:
-    """How the rows of each engine differ from Spark's or, without it, from Volley's or the first engine's."""
+    """How the rows of each engine differ from Spark's or, without it, from Volley's or the first engine's.
+
+    Raises QueryNotRun if Spark cannot say how the query sorts, and EngineUnavailable if it has ended.
+    """
     oracle = next((name for name in ("spark", "volley", *rows) if name in rows), None)
     if oracle is None:
         return {}
     found = {
-        name: loose_difference(rows[oracle], table)
+        name: approximate_difference(rows[oracle], table)
         for name, table in rows.items()
         if name not in (oracle, "volley")
     }
     if oracle == "spark" and "volley" in rows:
-        order = next(engine for engine in engines if engine.name == "spark").sort_columns(task.sql)
+        spark = next((engine for engine in engines if engine.name == "spark"), None)
+        # A program writes its rows in no order.
+        order = spark.sort_columns(task.sql) if spark is not None and task.sql else None
         found["volley"] = difference(rows["spark"], rows["volley"], order)
     return found

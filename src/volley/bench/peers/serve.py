@@ -6,7 +6,8 @@
       {"open": {"data", "tables", "cores", "settings"}}      ->  {"versions"}
       {"run": SQL, "rows": FILE}                             ->  {"seconds", ...}, the rows as Arrow in FILE
       {"order": SQL}                                         ->  {"order"}: the columns it sorts by, on Spark only
-      {"program": PYTHON FILE, "target": DIR, "rows": FILE}  ->  the same, for a PySpark program
+      {"program": PYTHON FILE, "data": DIR, "target": DIR, "rows": FILE}
+                                                             ->  the same as run, for a PySpark program
     a failure       {"error": message}; the process goes on
 
 All engines return Arrow, so that none pays for a conversion that another avoids. Seconds are measured here, from the
@@ -96,9 +97,6 @@ class Sail:
         rows = self.spark.sql(sql).toArrow()
         return rows, {"seconds": time.perf_counter() - started}
 
-    def describe_last(self) -> dict[str, Any]:
-        return {}
-
 
 class OnSpark:
     """Spark, or Volley on Spark. The seconds of planning are a part of them."""
@@ -115,14 +113,17 @@ class OnSpark:
 
     def run(self, sql: str) -> tuple[Any, dict[str, Any]]:
         ran = self._engine.run(sql)
-        fields = ("native", "spark_tasks", "planning_seconds", "capture_seconds", "execution_seconds")
+        fields = (
+            "native",
+            "reasons",
+            "spark_tasks",
+            "planning_seconds",
+            "capture_seconds",
+            "execution_seconds",
+        )
         answer = {name: getattr(ran, name) for name in fields}
         cost = ran.cost.to_dict() if ran.cost else None
-        return ran.table, answer | {"seconds": ran.seconds, "reasons": ran.reasons, "cost": cost}
-
-    def describe_last(self) -> dict[str, Any]:
-        """Who ran the last action of a program."""
-        return {}
+        return ran.table, answer | {"seconds": ran.seconds, "operators": ran.operators, "cost": cost}
 
     def order(self, sql: str) -> list[int] | None:
         """The columns that a query sorts by."""
@@ -137,10 +138,6 @@ class OnVolley(OnSpark):
 
     def _make(self, engines: Any) -> Any:
         return engines.Volley(self.spark)
-
-    def describe_last(self) -> dict[str, Any]:
-        report = importlib.import_module("volley").last_query(self.spark)
-        return {"native": report.native, "reasons": [str(reason) for reason in report.reasons]}
 
 
 class DataFusion:
@@ -184,7 +181,7 @@ def run_program(engine: Any, request: dict[str, Any]) -> tuple[Any, dict[str, An
     program = runpy.run_path(request["program"])
     frame = program["run"](engine.spark, request["data"], request["target"])
     rows = frame.toArrow()
-    return rows, {"seconds": time.perf_counter() - started} | engine.describe_last()
+    return rows, {"seconds": time.perf_counter() - started}
 
 
 def save_rows(rows: Any, file: str) -> None:

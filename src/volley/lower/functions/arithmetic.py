@@ -16,7 +16,15 @@ from datafusion import functions as f
 
 from volley.lower.functions import decimals
 from volley.lower.registry import in_ansi_mode, translates
-from volley.lower.semantics import constant, decimal_of_float, fail_on_zero, kernel, null_on_zero
+from volley.lower.semantics import (
+    constant,
+    decimal_of_float,
+    fail_on_zero,
+    kernel,
+    narrow,
+    null_on_zero,
+    saturate,
+)
 from volley.plan.expressions import Call, EvalMode, Literal
 from volley.plan.types import DOUBLE, FRACTIONAL, INTEGRAL, LONG, DecimalType, to_arrow
 
@@ -50,11 +58,12 @@ def _integral(call: Call, left: Expr, right: Expr) -> Expr:
     compute = _OPERATORS[call.function]
     if call.type == LONG:
         if call.mode is EvalMode.TRY:
-            return compute(left.cast(_LONG_DIGITS), right.cast(_LONG_DIGITS)).try_cast(arrow_type)
+            digits = compute(left.cast(_LONG_DIGITS), right.cast(_LONG_DIGITS))
+            return narrow(digits, arrow_type, null_on_failure=True)
         name = f"checked_{call.function}_{arrow_type}"
         return kernel(name, _CHECKED[call.function], arrow_type, arrow_type, arrow_type)(left, right)
     wide = compute(left.cast(pa.int64()), right.cast(pa.int64()))
-    return wide.try_cast(arrow_type) if call.mode is EvalMode.TRY else wide.cast(arrow_type)
+    return narrow(wide, arrow_type, null_on_failure=call.mode is EvalMode.TRY)
 
 
 @translates("Divide", fails=in_ansi_mode)
@@ -153,16 +162,17 @@ def sqrt(call: Call, arguments: list[Expr]) -> Expr:
     )
 
 
-def _rounds_to_long(call: Call) -> bool:
-    return call.arguments[0].type in FRACTIONAL
+def _fails_beyond_long(call: Call) -> bool:
+    # Releases before 4.3 do not have the option, and never fail.
+    return call.arguments[0].type in FRACTIONAL and bool(call.option("failOnError"))
 
 
-@translates("Floor", fails=_rounds_to_long)
+@translates("Floor", fails=_fails_beyond_long)
 def floor(call: Call, arguments: list[Expr]) -> Expr:
     return _whole(call, arguments[0], f.floor)
 
 
-@translates("Ceil", fails=_rounds_to_long)
+@translates("Ceil", fails=_fails_beyond_long)
 def ceil(call: Call, arguments: list[Expr]) -> Expr:
     return _whole(call, arguments[0], f.ceil)
 
@@ -173,8 +183,9 @@ def _whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:
         return value
     if isinstance(source, DecimalType):
         return decimals.whole(call, value, function)
-    # Values beyond 64 bits and NaN fail in the cast; Java would saturate.
-    return function(value).cast(to_arrow(call.type))
+    if _fails_beyond_long(call):
+        return function(value).cast(to_arrow(call.type))
+    return saturate(function(value), to_arrow(source), 64)
 
 
 def _rounds_double(call: Call) -> bool:
@@ -184,7 +195,7 @@ def _rounds_double(call: Call) -> bool:
 @translates("Round", fails=_rounds_double)
 def round_(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
-        return arguments[0].cast(to_arrow(call.type))
+        return narrow(arguments[0], to_arrow(call.type))
     # Integers do not change at a scale of 0 or more.
     return _round_double(call, arguments[0]) if call.type == DOUBLE else arguments[0]
 

@@ -8,8 +8,8 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 from datafusion import Expr
-from datafusion import functions as f
 
+from volley.jvm.calls import ProgramCall
 from volley.lower.functions import parsing
 from volley.lower.functions.jvm import run_program
 from volley.lower.registry import translates
@@ -21,6 +21,8 @@ from volley.lower.semantics import (
     decimal_of_float,
     floor_divide,
     kernel,
+    narrow,
+    saturate,
 )
 from volley.plan.expressions import Call, EvalMode
 from volley.plan.types import (
@@ -71,6 +73,10 @@ def _is_total(source: DataType, target: DataType) -> bool:
     return source not in (STRING, DATE) or target == BINARY
 
 
+def _rounds(source: DecimalType, target: DataType) -> bool:
+    return isinstance(target, DecimalType) and target.scale < source.scale
+
+
 @translates("CheckOverflowInTableInsert")
 def _insert_cast(call: Call, arguments: list[Expr]) -> Expr:
     # It only rephrases the error of the cast below, and Spark raises all errors itself.
@@ -86,8 +92,8 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
     if source == NULL:
         return value.cast(arrow_type)
     if source == STRING and target != BINARY:
-        program = call.option("program")
-        if isinstance(program, int):
+        program = ProgramCall.of(call)
+        if program is not None:
             return parsing.parse_plain(value, target, run_program(program, call, arguments))
         return parsing.parse(value, target, call.mode)
     if target == BOOLEAN:
@@ -105,10 +111,12 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
         return value.cast(arrow_type) if _is_total(source, target) else _wrap(value, source, target)
     if source in _TEMPORAL:
         return _from_time(value, source, target)
-    return _convert(call.mode, value, arrow_type)
+    return _convert(call.mode, value, arrow_type, exact=_is_total(source, target))
 
 
-def _convert(mode: EvalMode | None, value: Expr, arrow_type: pa.DataType) -> Expr:
+def _convert(mode: EvalMode | None, value: Expr, arrow_type: pa.DataType, *, exact: bool = False) -> Expr:
+    if not exact:
+        return narrow(value, arrow_type, null_on_failure=mode is not EvalMode.ANSI)
     return value.cast(arrow_type) if mode is EvalMode.ANSI else value.try_cast(arrow_type)
 
 
@@ -127,10 +135,11 @@ def _from_decimal(call: Call, value: Expr, source: DecimalType, target: DataType
         # Arrow would round twice; the text of a decimal is parsed with a single rounding, as in Java.
         return value.cast(pa.string()).cast(arrow_type)
     if target not in INTEGRAL:
-        return _convert(call.mode, value, arrow_type)
+        exact = _is_total(source, target) and not _rounds(source, target)
+        return _convert(call.mode, value, arrow_type, exact=exact)
     if call.mode is EvalMode.LEGACY:
         # Beyond 64 bits Java keeps the low bits; that fails here, and Spark runs the query.
-        whole = value.cast(pa.int64())
+        whole = narrow(value, pa.int64())
         return whole if target == LONG else _wrap(whole, LONG, target)
     if target != LONG and source.precision > 18 and source.scale > 0:
         # Spark goes through double here: 5.99999999999999999999 becomes 6.
@@ -145,14 +154,7 @@ def _whole_number(mode: EvalMode | None, value: Expr, source: DataType, target: 
         # Spark casts 2^63 to the largest long, Arrow does not: this fails, even in TRY mode, and Spark runs the query.
         return value.cast(to_arrow(target)) if target == LONG else _convert(mode, value, to_arrow(target))
     java = LONG if target == LONG else INTEGER
-    arrow_type, floats = to_arrow(java), to_arrow(source)
-    limit = 2.0 ** (8 * _WIDTH[java] - 1)
-    saturated = (
-        f.when(f.isnan(value), constant(0, arrow_type))
-        .when(value >= constant(limit, floats), constant(int(limit) - 1, arrow_type))
-        .when(value < constant(-limit, floats), constant(-int(limit), arrow_type))
-        .otherwise(value.cast(arrow_type))
-    )
+    saturated = saturate(value, to_arrow(source), 8 * _WIDTH[java])
     return saturated if java == target else _wrap(saturated, java, target)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from volley.plan.expressions import Call, Expression, Literal
+from volley.plan.types import to_arrow
 
 
 def is_constant(expression: Expression) -> bool:
@@ -26,7 +27,7 @@ def constant_value(expression: Expression) -> Any:
         case Call("CreateArray", parts):
             return [constant_value(part) for part in parts]
         case Call("CreateNamedStruct", parts):
-            values = [constant_value(part) for part in parts]
-            return dict(zip(values[::2], values[1::2], strict=True))
+            names = [field.name for field in to_arrow(expression.type)]
+            return dict(zip(names, map(constant_value, parts[1::2]), strict=True))
         case _:
             raise TypeError(f"{type(expression).__name__} is not a constant")

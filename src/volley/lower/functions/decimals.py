@@ -19,7 +19,7 @@ from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import always, translates
-from volley.lower.semantics import at_scale, check_precision, constant, decimal_type, null_on_zero
+from volley.lower.semantics import at_scale, check_precision, constant, decimal_type, narrow, null_on_zero
 from volley.plan.expressions import Call, EvalMode
 from volley.plan.types import DecimalType, to_arrow
 
@@ -69,8 +69,7 @@ def _compute(function: str, left: Expr, right: Expr) -> Expr:
 
 def _fit(expr: Expr, call: Call) -> Expr:
     """Round half up to the call's type; too many digits fail under ANSI and are NULL otherwise."""
-    arrow_type = to_arrow(call.type)
-    return expr.cast(arrow_type) if call.mode is EvalMode.ANSI else expr.try_cast(arrow_type)
+    return narrow(expr, to_arrow(call.type), null_on_failure=call.mode is not EvalMode.ANSI)
 
 
 def divide(call: Call, arguments: list[Expr]) -> Expr:
@@ -91,14 +90,14 @@ def _quotient(call: Call, arguments: list[Expr], scale: int) -> Expr:
     numerator_scale = max(scale - _ARROW_QUOTIENT_DIGITS, left.scale)
     digits = left.precision - left.scale + numerator_scale + _ARROW_QUOTIENT_DIGITS + right.scale
     if digits <= _MAX_DIGITS:
-        narrow = pa.decimal128(left.precision - left.scale + numerator_scale, numerator_scale)
-        return numerator.cast(narrow) / divisor
+        enough = pa.decimal128(left.precision - left.scale + numerator_scale, numerator_scale)
+        return numerator.cast(enough) / divisor
     wide = numerator.cast(pa.decimal256(_WIDE_DIGITS, numerator_scale))
     return wide / divisor.cast(pa.decimal256(_MAX_DIGITS, right.scale))
 
 
 def integral_divide(call: Call, arguments: list[Expr]) -> Expr:
-    return _quotient(call, arguments, 0).cast(to_arrow(call.type))
+    return narrow(_quotient(call, arguments, 0), to_arrow(call.type))
 
 
 def remainder(call: Call, arguments: list[Expr]) -> Expr:
@@ -112,7 +111,7 @@ def _with_exact_sign(expr: Expr, data_type: DecimalType) -> Expr:
     """Fail on values that Spark does not negate exactly: Scala rounds them to 34 digits."""
     if data_type.precision <= _SIGN_DIGITS:
         return expr
-    return expr.cast(pa.decimal128(_SIGN_DIGITS, data_type.scale)).cast(to_arrow(data_type))
+    return narrow(expr, pa.decimal128(_SIGN_DIGITS, data_type.scale)).cast(to_arrow(data_type))
 
 
 def negate(data_type: DecimalType, value: Expr) -> Expr:
@@ -135,10 +134,7 @@ def whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:
 
 @translates("CheckOverflow", fails=always)
 def check_overflow(call: Call, arguments: list[Expr]) -> Expr:
-    arrow_type = to_arrow(call.type)
-    return (
-        arguments[0].try_cast(arrow_type) if call.option("nullOnOverflow") else arguments[0].cast(arrow_type)
-    )
+    return narrow(arguments[0], to_arrow(call.type), null_on_failure=bool(call.option("nullOnOverflow")))
 
 
 @translates("MakeDecimal", fails=always)
@@ -147,7 +143,7 @@ def make_decimal(call: Call, arguments: list[Expr]) -> Expr:
     result = decimal_type(call.type)
     last_digit = constant(Decimal(1).scaleb(-result.scale), pa.decimal128(max(result.scale, 1), result.scale))
     value = arguments[0].cast(pa.decimal128(19, 0)) * last_digit
-    return value.try_cast(to_arrow(result)) if call.option("nullOnOverflow") else value.cast(to_arrow(result))
+    return narrow(value, to_arrow(result), null_on_failure=bool(call.option("nullOnOverflow")))
 
 
 @translates("UnscaledValue")

@@ -8,6 +8,8 @@ from functools import cache, lru_cache
 import pyarrow as pa
 from datafusion import Expr, ScalarUDF, udf
 
+from volley.jvm.calls import ProgramCall
+from volley.jvm.connection import EvaluationError
 from volley.lower.registry import always, translates
 from volley.lower.semantics import ExactnessError, Kernel, kernel
 from volley.plan.expressions import JVM_EXPRESSION, JVM_FIELD, Call
@@ -17,9 +19,9 @@ from volley.plan.types import to_arrow
 # Only Spark's code knows whether it may raise.
 @translates(JVM_EXPRESSION, fails=always)
 def jvm_expression(call: Call, arguments: list[Expr]) -> Expr:
-    number = call.option("program")
-    assert isinstance(number, int)
-    return run_program(number, call, arguments)
+    program = ProgramCall.of(call)
+    assert program is not None
+    return run_program(program, call, arguments)
 
 
 @translates(JVM_FIELD)
@@ -40,23 +42,21 @@ def _field(ordinal: int) -> Kernel:
     return run
 
 
-def run_program(number: int, call: Call, arguments: list[Expr]) -> Expr:
+def run_program(program: ProgramCall, call: Call, arguments: list[Expr]) -> Expr:
     """The result of a program that computes `call` from its arguments."""
     types = tuple(to_arrow(argument.type) for argument in call.arguments)
-    return _function(number, to_arrow(call.type), types)(*arguments)
+    return _function(program, types)(*arguments)
 
 
 # One object per program, so that DataFusion recognizes equal calls.
 @lru_cache(maxsize=1024)
-def _function(number: int, result: pa.DataType, arguments: tuple[pa.DataType, ...]) -> ScalarUDF:
-    # Only a driver has a JVM. Workers may not even have PySpark.
-    from volley.jvm.connections import EvaluationError
-    from volley.jvm.programs import evaluate
+def _function(program: ProgramCall, arguments: tuple[pa.DataType, ...]) -> ScalarUDF:
+    evaluate = program.evaluator()
 
     def run(*columns: pa.Array) -> pa.Array:
         try:
-            return evaluate(number, columns)
+            return evaluate(columns)
         except EvaluationError as error:
             raise ExactnessError(str(error)) from error
 
-    return udf(run, list(arguments), result, "immutable", f"volley_jvm_{number}")
+    return udf(run, list(arguments), to_arrow(program.result), "immutable", f"volley_jvm_{program.name}")

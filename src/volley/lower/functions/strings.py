@@ -73,6 +73,8 @@ def concat_ws(call: Call, arguments: list[Expr]) -> Expr:
     separator = call.arguments[0]
     assert isinstance(separator, Literal)
     assert isinstance(separator.value, str)
+    if len(arguments) == 1:
+        return constant("", pa.string())
     return f.concat_ws(separator.value, *arguments[1:])
 
 

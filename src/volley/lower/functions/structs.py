@@ -12,17 +12,16 @@ from datafusion import functions as f
 from volley.lower.functions.constants import constant_value, is_constant
 from volley.lower.registry import translates
 from volley.lower.semantics import Kernel, constant, kernel, typed_null
-from volley.plan.expressions import Call, Literal
-from volley.plan.types import StructType, to_arrow
+from volley.plan.expressions import Call
+from volley.plan.types import to_arrow
 
 
 @translates("CreateNamedStruct")
 def create_named_struct(call: Call, arguments: list[Expr]) -> Expr:
     if is_constant(call):
         return constant(constant_value(call), to_arrow(call.type))
-    names = [str(name.value) for name in call.arguments[::2] if isinstance(name, Literal)]
-    made = f.named_struct(list(zip(names, arguments[1::2], strict=True)))
     wanted = to_arrow(call.type)
+    made = f.named_struct([(field.name, value) for field, value in zip(wanted, arguments[1::2], strict=True)])
     nullable = pa.struct([field.with_nullable(True) for field in wanted])
     if wanted == nullable:
         return made.cast(wanted)
@@ -40,12 +39,10 @@ def _retype(wanted: pa.StructType) -> Kernel:
 
 @translates("GetStructField")
 def get_struct_field(call: Call, arguments: list[Expr]) -> Expr:
-    struct = call.arguments[0].type
     ordinal = call.option("ordinal")
-    assert isinstance(struct, StructType)
     assert isinstance(ordinal, int)
     # DataFusion returns the stored field value below a NULL struct.
-    value = f.get_field(arguments[0], struct.fields[ordinal].name)
+    value = f.get_field(arguments[0], to_arrow(call.arguments[0].type).field(ordinal).name)
     return f.when(arguments[0].is_null(), typed_null(to_arrow(call.type))).otherwise(value)
 
 

@@ -189,7 +189,7 @@ class _Pages:
 class _Guard:
     """Refuses what is not meant for this server, and adds the headers that keep other sites out.
 
-    A page of another site may send a browser here under a name of its own (DNS rebinding), so the name must be known.
+    Another site may resolve its own name to this host (DNS rebinding), so only known host names are accepted.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None) -> None:

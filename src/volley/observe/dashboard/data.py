@@ -8,12 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from volley.cluster import ask_health
+from volley.observe.operator_metrics import with_figures
 from volley.observe.stage_data import Stage, stages_of
-from volley.rpc.service import ServiceHealth
+from volley.rpc.shuffle_messages import ServiceHealth
 from volley.security import Security
 from volley.support.reasons import MEANINGS
 
-# A page that draws more bars than this is slow, and nobody could tell them apart.
+# More bars would be slow to draw and impossible to tell apart.
 MAX_TASKS = 5_000
 _HEALTH_SECONDS = 3.0
 _FIGURES = (
@@ -34,6 +35,7 @@ def query_page(record: dict[str, Any]) -> dict[str, Any]:
     stages = stages_of(record["events"])
     shown = {key: value for key, value in record.items() if key != "events"}
     return shown | {
+        "plan": with_figures(record["plan"], stages),
         "stages": [_stage(stage, record["started"]) for stage in stages],
         "exchanges": _exchanges(stages),
         "times": _times(record, stages),

@@ -14,8 +14,8 @@ from typing import Any
 
 from volley.errors import ConfigError
 from volley.frame_cache.store import KeptFrame
+from volley.process.runtime import Phase, Shared
 from volley.rpc.addresses import address_of
-from volley.runtime import Phase, Shared
 from volley.security import Security, is_loopback
 
 _START_SECONDS = 30.0

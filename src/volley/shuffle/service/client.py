@@ -26,7 +26,7 @@ from volley.errors import (
 from volley.rpc.client import Client
 from volley.rpc.codec import encode
 from volley.rpc.control import Ack
-from volley.rpc.service import LEASE_EXPIRED, QUERY_OVER
+from volley.rpc.shuffle_messages import LEASE_EXPIRED, QUERY_OVER
 from volley.security import Security
 from volley.shuffle.config import RetryPolicy
 

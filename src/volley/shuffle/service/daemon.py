@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lifecycle of `volley shuffle-service`: recover, listen, serve, drain, stop.
 
-SIGTERM drains it: it takes no new attempts, and serves its data until the queries end or the drain times out. However
-it ends, committed data stays in its directories, and the next server that starts there serves it again.
+SIGTERM drains it: it takes no new attempts, and serves its data until the queries end, other servers have it, or the
+drain times out. However it ends, committed data stays in its directories, and the next server that starts there serves
+it again.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import threading
 import time
 from dataclasses import dataclass
 
-from volley.metrics_server import MetricsServer
+from volley.process.metrics_server import MetricsServer
 from volley.rpc.addresses import address_of, reachable_name
 from volley.rpc.server import listen
 from volley.security import Security
 from volley.shuffle.service.metrics import service_registry
+from volley.shuffle.service.replication import Replicator
 from volley.shuffle.service.server import ShuffleServer
 from volley.shuffle.service.server_state import ShuffleServerSettings, ShuffleServerState
 
@@ -61,7 +63,8 @@ class ServiceDaemon:
             if settings.metrics_port is None
             else MetricsServer(settings.host, settings.metrics_port, service_registry(self.server_state))
         )
-        self._server.serve(self.server_state)
+        self._replicator = Replicator(self.server_state, security)
+        self._server.serve(self.server_state, self._replicator)
 
     @property
     def metrics_port(self) -> int | None:
@@ -70,7 +73,8 @@ class ServiceDaemon:
     def drain(self, hurry: threading.Event) -> None:
         self.server_state.drain()
         deadline = time.monotonic() + self._settings.drain_seconds
-        while time.monotonic() < deadline and not self.server_state.empty:
+        # Drivers see that it leaves when they renew their leases, and others take what it has.
+        while time.monotonic() < deadline and not self._replicator.has_moved_all():
             if hurry.wait(_DRAIN_STEP_SECONDS):
                 return
 
@@ -82,6 +86,7 @@ class ServiceDaemon:
         shutdown.start()
         shutdown.join(_STOP_SECONDS)
         self._leases.join()
+        self._replicator.close()
         self.server_state.close()
 
     def _expire(self) -> None:

@@ -14,19 +14,21 @@ and has discarded it.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from volley.ended_queries import EndedQueries
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId, StageId, TaskId
-from volley.rpc.service import (
+from volley.rpc.shuffle_messages import (
     ATTEMPT_CLOSED,
     COMMIT_LOST,
     LEASE_EXPIRED,
     STALE_EPOCH,
     UNKNOWN_QUERY,
     CommittedBlock,
+    StageKept,
 )
 from volley.shuffle.service.storage import Stored
 
@@ -66,6 +68,8 @@ class Query:
     epochs: dict[int, int] = field(default_factory=dict)
     attempts: dict[AttemptId, Attempt] = field(default_factory=dict)
     closed: set[AttemptId] = field(default_factory=set)
+    kept: StageKept | None = None
+    """Set if it is a stage that is kept in a checkpoint. It has no driver."""
 
 
 class Ledger:
@@ -88,6 +92,10 @@ class Ledger:
         self.queries[query] = Query(query, application)
         return True
 
+    def undo_begin(self, query: QueryId) -> None:
+        """Forget a query that has just begun."""
+        del self.queries[query]
+
     def end(self, query: QueryId, code: str) -> Query | None:
         """End a query. Returns what must be freed. Late callers are refused with `code`."""
         self._over.add(query, code)
@@ -97,7 +105,7 @@ class Ledger:
         yield from self._over
 
     def query(self, query: QueryId) -> Query:
-        """A query that has begun. Who does not have its key is told that there is no such query."""
+        """A query that has begun. Callers without its key are told that there is no such query."""
         known = self.queries.get(query)
         if known is not None and query.has_key_of(known.id):
             return known
@@ -109,6 +117,22 @@ class Ledger:
         code = self._over[query]
         why = "its driver did not renew its lease" if code == LEASE_EXPIRED else "it was released"
         return Refusal(code, f"query {query} is over: {why}.")
+
+    def keep(self, attempt: Attempt, kept: QueryId, chunks: dict[tuple[int, int], Stored]) -> Attempt:
+        """Add a committed attempt to a kept query: the same output, with its own `chunks`."""
+        task = attempt.id.task
+        id = replace(attempt.id, task=replace(task, stage=replace(task.stage, query=kept)))
+        same = Attempt(id, attempt.begun, chunks, 0, attempt.blocks, attempt.committed_at)
+        self.queries[kept].attempts[id] = same
+        return same
+
+    def checkpoint(self, checkpoint: str) -> list[Query]:
+        """The kept stages of a checkpoint, the newest last."""
+        return [
+            query
+            for query in self.queries.values()
+            if query.kept is not None and hmac.compare_digest(query.kept.checkpoint, checkpoint)
+        ]
 
     # -------------------------------------------------------------------------------------------- attempts
 
@@ -136,6 +160,12 @@ class Ledger:
         self._fence(query, id.task.stage)
         attempt = query.attempts.get(id)
         return attempt if attempt is not None and attempt.blocks is not None else None
+
+    def replica(self, id: AttemptId) -> Attempt:
+        """A committed attempt that gets another block. Begins here if the server has none of it."""
+        if (attempt := self.committed(id)) is not None:
+            return attempt
+        return self.open(id)
 
     def check_commit(self, attempt: Attempt) -> None:
         """Refuse the attempt if another one has won. It stays open until `commit`."""

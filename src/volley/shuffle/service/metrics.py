@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from volley.metrics_server import Gauges, counter, gauge
+from volley.process.metrics_server import Gauges, counter, gauge
 from volley.shuffle.service.server_state import ShuffleServerState
 
 # By the name of the count.

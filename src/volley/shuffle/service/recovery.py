@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from volley.ids import AttemptId, QueryId
-from volley.rpc.service import (
+from volley.rpc.shuffle_messages import (
     AttemptCommitted,
     ChunkPlace,
     CommittedBlock,
     PlacedBlock,
     QueryBegan,
     QueryEnded,
+    StageKept,
 )
-from volley.shuffle.service.arrivals import index_of
 from volley.shuffle.service.ledger import Attempt, Ledger, Query
+from volley.shuffle.service.push_validation import index_of
 from volley.shuffle.service.storage import Storage
 
 
@@ -42,6 +43,8 @@ def records_of(ledger: Ledger) -> Iterator[Any]:
         for attempt in sorted(known.attempts.values(), key=lambda attempt: attempt.committed_at):
             if attempt.blocks is not None:
                 yield record_of(attempt, attempt.blocks.values())
+        if known.kept is not None:
+            yield known.kept
 
 
 def recover(records: Iterable[Any], ledger: Ledger, storage: Storage) -> None:
@@ -56,6 +59,8 @@ def recover(records: Iterable[Any], ledger: Ledger, storage: Storage) -> None:
                     _forget(query, known, storage)
             case AttemptCommitted(id, blocks) if id.query in ledger.queries:
                 _recover_attempt(id, blocks, ledger, storage)
+            case StageKept(kept) if kept in ledger.queries:
+                ledger.queries[kept].kept = record
     storage.remove_unknown()
 
 
@@ -70,11 +75,16 @@ def _recover_attempt(id: AttemptId, blocks: Sequence[PlacedBlock], ledger: Ledge
     if any(len(placed.places) != len(indexes[placed.block.partition].chunks) for placed in blocks):
         # It was only in memory. Readers are told that it is missing.
         return
-    attempt = ledger.open(id)
+    # A replica that came later is a second record, with what was there before.
+    attempt = ledger.replica(id)
     for placed in blocks:
         partition = placed.block.partition
+        if partition in (attempt.blocks or {}):
+            continue
         for number, chunk in enumerate(indexes[partition].chunks):
             attempt.chunks[partition, number] = storage.restore(
                 id.task.stage, partition, placed.places[number], chunk.size_bytes, chunk.checksum
             )
-    ledger.commit(attempt, {placed.block.partition: placed.block for placed in blocks})
+    ledger.commit(
+        attempt, (attempt.blocks or {}) | {placed.block.partition: placed.block for placed in blocks}
+    )

@@ -13,9 +13,22 @@ from volley.ids import AttemptId, QueryId
 from volley.rpc.codec import decode, encode
 from volley.rpc.control import Ack, AskHealth, Drain, Refused
 from volley.rpc.server import Rows, Server
-from volley.rpc.service import CommitAttempt, Granted, KeepAlive, PushChunks, ReserveBytes
+from volley.rpc.shuffle_messages import (
+    AskCheckpoints,
+    CommitAttempt,
+    DropCheckpoint,
+    FindStage,
+    Granted,
+    KeepAlive,
+    KeepStage,
+    PullBlock,
+    PushChunks,
+    Replicate,
+    ReserveBytes,
+)
 from volley.shuffle.base import BlockRequest
 from volley.shuffle.frames import SCHEMA
+from volley.shuffle.service.replication import Replicator
 from volley.shuffle.service.server_state import ShuffleServerState
 
 _LENGTH = struct.Struct("<I")
@@ -32,11 +45,14 @@ class ShuffleServer(Server):
 
     role = "shuffle server"
 
-    def serve(self, server_state: ShuffleServerState) -> None:
+    def serve(self, server_state: ShuffleServerState, replicator: Replicator) -> None:
         self._server_state = server_state
+        self._replicator = replicator
         self.open()
 
     def answer(self, action: str, body: pa.Buffer) -> Any:
+        if action in ("replicate", "pull"):
+            return _replicate(self._replicator, action, body)
         return _answer(self._server_state, action, body)
 
     def stream(self, ticket: bytes) -> Rows:
@@ -61,11 +77,30 @@ def _answer(server_state: ShuffleServerState, action: str, body: pa.Buffer) -> A
             server_state.abort(message)
         case "release", QueryId():
             server_state.release(message)
+        case "keep-stage", KeepStage():
+            server_state.keep_stage(message)
+        case "find-stage", FindStage():
+            return server_state.find_stage(message)
+        case "checkpoints", AskCheckpoints():
+            return server_state.checkpoints()
+        case "drop-checkpoint", DropCheckpoint(checkpoint):
+            server_state.drop_checkpoint(checkpoint)
         case "drain", Drain():
             server_state.drain()
         case "health", AskHealth():
             return server_state.health()
         case _:
+            raise QueryError(f"a shuffle server has no action {action!r} with {type(message).__name__}.")
+    return Ack()
+
+
+def _replicate(replicator: Replicator, action: str, body: pa.Buffer) -> Ack:
+    match action, decode(body.to_pybytes()):
+        case "replicate", Replicate() as message:
+            replicator.replicate(message)
+        case "pull", PullBlock() as message:
+            replicator.pull(message)
+        case _, message:
             raise QueryError(f"a shuffle server has no action {action!r} with {type(message).__name__}.")
     return Ack()
 

@@ -23,8 +23,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.ids import AttemptId, QueryId
-from volley.log_format import about
-from volley.rpc.service import (
+from volley.process.log_format import about
+from volley.rpc.shuffle_messages import (
     DAMAGED_ON_WAY,
     DRAINING,
     FULL,
@@ -33,8 +33,12 @@ from volley.rpc.service import (
     QUERY_OVER,
     QUOTA,
     UNKNOWN_QUERY,
+    CheckpointList,
     CommitAttempt,
+    FindStage,
+    FoundStage,
     KeepAlive,
+    KeepStage,
     Kept,
     PushChunks,
     QueryBegan,
@@ -44,12 +48,14 @@ from volley.rpc.service import (
 from volley.shuffle.base import Block, BlockRequest
 from volley.shuffle.chunks import checksum_of
 from volley.shuffle.frames import Header, Kind, frame, split_chunk
-from volley.shuffle.service.arrivals import check_complete, split_payload
+from volley.shuffle.service.checkpoints import ServerCheckpoints
 from volley.shuffle.service.counts import Counts
 from volley.shuffle.service.directories import lock_directory
 from volley.shuffle.service.journal import Journal
 from volley.shuffle.service.ledger import Attempt, Ledger, Query, Refusal
+from volley.shuffle.service.push_validation import check_complete, split_payload
 from volley.shuffle.service.recovery import record_of, records_of, recover
+from volley.shuffle.service.replicas import Replicas
 from volley.shuffle.service.storage import NoRoom, Storage, Stored
 
 _log = logging.getLogger(__name__)
@@ -94,7 +100,12 @@ class ShuffleServerState:
             _log.error("the journal has %d damaged records; their contents are lost", self._journal.damaged)
         for query in self._ledger.queries.values():
             self._used[query.application] += sum(a.held_bytes for a in query.attempts.values())
-            self._deadlines[query.id] = time.monotonic() + settings.lease_seconds
+            left = query.kept.until - time.time() if query.kept is not None else settings.lease_seconds
+            self._deadlines[query.id] = time.monotonic() + left
+        self.kept = ServerCheckpoints(self._ledger, self._storage, self._journal, self._used, self._deadlines)
+        self.replicas = Replicas(
+            self._lock, self._ledger, self._storage, self._journal, self._used, settings.quota_bytes
+        )
         self._journal.replace(records_of(self._ledger))
 
     # --------------------------------------------------------------------------------------------- queries
@@ -107,14 +118,23 @@ class ShuffleServerState:
                 if not _NAME.fullmatch(query.value):
                     raise Refusal(UNKNOWN_QUERY, f"{query.value!r} is not a valid query id.")
                 try:
-                    if self._ledger.begin(query, message.application):
-                        self._journal.append(QueryBegan(query, message.application))
+                    self._begin(query, message.application)
                 except Refusal as refusal:
                     if refusal.code == LEASE_EXPIRED:
                         expired.append(query)
                 else:
                     self._deadlines[query] = time.monotonic() + self._settings.lease_seconds
-        return Kept(self._settings.lease_seconds, tuple(expired))
+        return Kept(self._settings.lease_seconds, tuple(expired), self._draining)
+
+    def _begin(self, query: QueryId, application: str) -> None:
+        if not self._ledger.begin(query, application):
+            return
+        try:
+            self._journal.append(QueryBegan(query, application))
+        except OSError as error:
+            # Without this record a restart would drop what the query commits. Its driver asks again.
+            self._ledger.undo_begin(query)
+            raise Refusal(FULL, f"{self.name} cannot write its journal: {error}.") from error
 
     def release(self, query: QueryId) -> None:
         with self._lock:
@@ -127,7 +147,12 @@ class ShuffleServerState:
         by = time.monotonic() if now is None else now
         with self._lock:
             late = [query for query, deadline in self._deadlines.items() if deadline < by]
+            kept = {query for query in late if self._ledger.queries[query].kept is not None}
         for query in late:
+            if query in kept:
+                _log.info("%s was kept in a checkpoint; its time is up", query, extra=about(query))
+                self._end(query, QUERY_OVER)
+                continue
             _log.warning(
                 "query %s: its driver did not renew its lease; its data is removed", query, extra=about(query)
             )
@@ -137,7 +162,8 @@ class ShuffleServerState:
     def extend_leases(self, seconds: float) -> None:
         """Extend all leases after this process was paused: it could not receive renewals meanwhile."""
         with self._lock:
-            self._deadlines = {query: deadline + seconds for query, deadline in self._deadlines.items()}
+            for query in self._deadlines:
+                self._deadlines[query] += seconds
 
     def _end(self, query: QueryId, code: str) -> None:
         with self._lock:
@@ -272,6 +298,29 @@ class ShuffleServerState:
         self._storage.drop(attempt.chunks.values())
         attempt.chunks = {}
 
+    # ----------------------------------------------------------------------------------------- checkpoints
+
+    def keep_stage(self, stage: KeepStage) -> None:
+        """Keep outputs of a running query beyond its end."""
+        if not _NAME.fullmatch(stage.kept.value):
+            raise Refusal(UNKNOWN_QUERY, f"{stage.kept.value!r} is not a valid query id.")
+        with self._lock:
+            if self._draining:
+                raise Refusal(DRAINING, f"{self.name} keeps nothing new.")
+            self.kept.keep(stage, self._settings.quota_bytes)
+
+    def find_stage(self, wanted: FindStage) -> FoundStage:
+        with self._lock:
+            return self.kept.find(wanted)
+
+    def checkpoints(self) -> CheckpointList:
+        with self._lock:
+            return CheckpointList(self.kept.list())
+
+    def drop_checkpoint(self, checkpoint: str) -> None:
+        with self._lock:
+            self.kept.drop(checkpoint, self._end)
+
     # --------------------------------------------------------------------------------------------- reading
 
     def frames(self, request: BlockRequest) -> Iterator[tuple[pa.RecordBatch, bytes]]:
@@ -314,7 +363,7 @@ class ShuffleServerState:
     @property
     def empty(self) -> bool:
         with self._lock:
-            return not self._ledger.queries
+            return all(query.kept is not None for query in self._ledger.queries.values())
 
     def health(self) -> ServiceHealth:
         with self._lock:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from volley.errors import BlockMissing, LeaseExpired, QueryError, ShuffleRefused
 from volley.ids import AttemptId
-from volley.rpc.service import (
+from volley.rpc.shuffle_messages import (
     DAMAGED_ON_WAY,
     ELSEWHERE,
     FULL,
@@ -294,7 +294,7 @@ class ServiceSink(ChunkedSink):
 
     def _commit_on(self, address: str, packed: list[bytes]) -> None:
         blocks = tuple(
-            CommittedBlock(number, packed[number])
+            CommittedBlock(number, packed[number], tuple(partition.holders))
             for number, partition in enumerate(self._partitions)
             if address in partition.holders
         )

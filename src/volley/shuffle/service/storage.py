@@ -17,13 +17,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from volley.ids import QueryId, StageId
-from volley.rpc.service import ChunkPlace
+from volley.rpc.shuffle_messages import ChunkPlace
 from volley.shuffle.disk import free_bytes, is_full, write_at
 from volley.shuffle.service.directories import sync_directory
 
@@ -71,7 +71,7 @@ class Storage:
         watermark: float = 0.8,
         in_memory_commits: bool = False,
     ) -> None:
-        self._directories = tuple(directories)
+        self.directories = tuple(directories)
         self.memory_limit_bytes = memory_limit_bytes
         self._watermark_bytes = int(memory_limit_bytes * watermark)
         self._in_memory_commits = in_memory_commits
@@ -158,6 +158,29 @@ class Storage:
             for directory in {path.parent.parent for path in paths}:
                 sync_directory(directory)
 
+    def link(self, stored: Stored, query: QueryId) -> Stored:
+        """A chunk of another query with the same bytes: a second name of its file. Stays when the first one goes."""
+        with self._lock:
+            if stored.place is None:
+                if stored.data is None:
+                    raise FileNotFoundError(errno.ENOENT, "the chunk is gone")
+                self._write(stored)
+            place = stored.place
+            assert place is not None, "it was written"
+            path = Path(place.file)
+            folder = path.parent.parent / query.value
+            folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                os.link(path, folder / path.name)
+            stage, partition = stored.log
+            return self.restore(
+                replace(stage, query=query),
+                partition,
+                ChunkPlace(str(folder / path.name), place.start),
+                stored.size_bytes,
+                stored.checksum,
+            )
+
     def drop(self, chunks: Iterable[Stored]) -> None:
         """Drop chunks. A file is removed with its last chunk."""
         with self._lock:
@@ -193,7 +216,7 @@ class Storage:
     def remove_unknown(self) -> None:
         """Remove the files of unknown queries, after all known chunks were restored."""
         with self._lock:
-            for directory in self._directories:
+            for directory in self.directories:
                 for path in directory.iterdir():
                     if path.is_dir() and QueryId(path.name) not in self._queries:
                         shutil.rmtree(path, ignore_errors=True)
@@ -211,7 +234,7 @@ class Storage:
             if log is None:
                 directory = self._emptiest(tried)
                 if directory is None:
-                    raise NoRoom(", ".join(map(str, self._directories))) from cause
+                    raise NoRoom(", ".join(map(str, self.directories))) from cause
                 tried.add(directory)
                 log = self._new_log(mine, stored.log, directory)
             try:
@@ -238,7 +261,7 @@ class Storage:
         return _Log(folder / f"s{stage.stage}e{stage.epoch}p{partition}.log")
 
     def _emptiest(self, tried: set[Path]) -> Path | None:
-        return max((path for path in self._directories if path not in tried), key=free_bytes, default=None)
+        return max((path for path in self.directories if path not in tried), key=free_bytes, default=None)
 
     def _forget_memory(self, stored: Stored) -> None:
         if self._in_memory.pop(stored, self) is None:

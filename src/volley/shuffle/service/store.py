@@ -10,25 +10,42 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NoReturn
 
 import pyarrow as pa
 
-from volley.errors import BlockMissing, ConfigError, ShuffleRefused
+from volley.errors import BlockMissing, ConfigError, QueryError, ShuffleRefused
 from volley.ids import AttemptId, QueryId
-from volley.log_format import about
+from volley.process.log_format import about
 from volley.rpc.control import AskHealth
-from volley.rpc.service import UNAVAILABLE, KeepAlive, Kept, ServiceHealth
+from volley.rpc.shuffle_messages import (
+    UNAVAILABLE,
+    AskCheckpoints,
+    CheckpointInfo,
+    CheckpointList,
+    DropCheckpoint,
+    FindStage,
+    FoundStage,
+    KeepAlive,
+    KeepStage,
+    Kept,
+    Replicate,
+    ServiceHealth,
+)
 from volley.security import Security
 from volley.shuffle.active_queries import ActiveQueries
 from volley.shuffle.base import Block
 from volley.shuffle.budget import MemoryBudget
+from volley.shuffle.checkpoint_ids import public_id
 from volley.shuffle.config import ShuffleConfig
 from volley.shuffle.fetch import Fetch
 from volley.shuffle.service.client import ServiceClient
 from volley.shuffle.service.location import Replica, ServiceLocation
+from volley.shuffle.service.placement import rank_servers
 from volley.shuffle.service.sink import ROOM_SECONDS, ServiceSink
 
 _log = logging.getLogger(__name__)
@@ -36,6 +53,9 @@ _log = logging.getLogger(__name__)
 # Concurrent pushes, over all attempts of this process.
 _PUSHES = 16
 _FIRST_LEASE_SECONDS = 15.0
+# A server that did not answer so many renewals in a row is lost, and its blocks need another replica.
+_SILENT_RENEWALS = 2
+_REPLICATE_SECONDS = 5.0
 
 
 class ServiceStore:
@@ -66,6 +86,7 @@ class ServiceStore:
         self._active: ActiveQueries[ServiceSink, Replica] = ActiveQueries()
         self._lock = threading.Lock()
         self._mine: set[QueryId] = set()
+        self._silent: Counter[str] = Counter()
         self._lease_seconds = _FIRST_LEASE_SECONDS
         self._renewal: _Renewal | None = None
 
@@ -77,14 +98,18 @@ class ServiceStore:
         if not self.renew_leases():
             with self._lock:
                 self._mine.discard(query)
-            raise ShuffleRefused(
-                UNAVAILABLE,
-                f"none of the shuffle servers answers: {', '.join(self._client.addresses)}.",
-                hint="Look at them with `volley status`.",
-            )
+            raise self._none_answers()
         with self._lock:
             if self._renewal is None:
                 self._renewal = _Renewal(self)
+
+    def _none_answers(self) -> ShuffleRefused:
+        addresses = ", ".join(self._client.addresses)
+        return ShuffleRefused(
+            UNAVAILABLE,
+            f"none of the shuffle servers answers: {addresses}.",
+            hint="Look at them with `volley status`.",
+        )
 
     def leave(self, query: QueryId) -> None:
         for sink in self._active.end(query):
@@ -94,11 +119,7 @@ class ServiceStore:
         self.leave(query)
         with self._lock:
             self._mine.discard(query)
-            renewal = None
-            if not self._mine:
-                renewal, self._renewal = self._renewal, None
-        if renewal is not None:
-            renewal.stop()
+        self._stop_renewal()
         # A server that does not get this call removes the query when its lease expires.
         self._client.call_all("release", query)
 
@@ -108,7 +129,18 @@ class ServiceStore:
             self.release(query)
         for query in self._active.queries - mine:
             self.leave(query)
+        # The last lease may have expired instead of being released.
+        self._stop_renewal()
         self._pool.shutdown(cancel_futures=True)
+
+    def _stop_renewal(self) -> None:
+        """Stop renewing unless there still are leases."""
+        with self._lock:
+            if self._mine:
+                return
+            renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            renewal.stop()
 
     @property
     def held_bytes(self) -> int:
@@ -126,9 +158,11 @@ class ServiceStore:
         """Renew the leases of this driver on every server. Returns whether any server answered."""
         with self._lock:
             message = KeepAlive(self._application, tuple(self._mine))
-        kept: list[Kept] = list(self._client.call_all("keep", message, Kept).values())
+        answers: dict[str, Kept] = self._client.call_all("keep", message, Kept)
+        kept = list(answers.values())
         if kept:
             self._lease_seconds = min(answer.lease_seconds for answer in kept)
+        self._restore_replicas(answers)
         # If all servers agree, this driver was silent. A single server may have been paused itself.
         for query in set.intersection(*(set(answer.expired) for answer in kept)) if kept else ():
             _log.warning(
@@ -137,6 +171,72 @@ class ServiceStore:
             with self._lock:
                 self._mine.discard(query)
         return bool(kept)
+
+    def _restore_replicas(self, answers: Mapping[str, Kept]) -> None:
+        """Tell the servers that answer which ones do not, or are about to leave."""
+        with self._lock:
+            for address in self._client.addresses:
+                self._silent[address] = 0 if address in answers else self._silent[address] + 1
+            gone = tuple(address for address, times in self._silent.items() if times >= _SILENT_RENEWALS)
+            queries = tuple(self._mine)
+        leaving = tuple(address for address, answer in answers.items() if answer.draining)
+        if not queries or not (gone or leaving):
+            return
+        takers = tuple(address for address in answers if address not in leaving)
+        for address in answers:
+            message = Replicate(address, queries, gone, leaving, takers, self._config.replicas)
+            # The next renewal asks again.
+            with suppress(QueryError):
+                self._client.call(address, "replicate", message, tries=1, timeout_seconds=_REPLICATE_SECONDS)
+
+    # ----------------------------------------------------------------------------------------------- checkpoints
+
+    def keep_stage(self, stage: KeepStage, locations: Collection[str]) -> None:
+        # A server that has none of its blocks keeps the record, so that any of them can be asked.
+        answers = self._client.call_all("keep-stage", stage)
+        holders = {address for location in locations for address in ServiceLocation.parse(location).addresses}
+        missing = sorted(holders - answers.keys())
+        if missing or not answers:
+            # What others have kept is of no use. One that does not get this call removes it when its time is up.
+            self._client.call_all("release", stage.kept)
+            addresses = ", ".join(missing or self._client.addresses)
+            raise ShuffleRefused(UNAVAILABLE, f"{stage.kept} is not kept by {addresses}.")
+
+    def find_stage(self, wanted: FindStage) -> bytes | None:
+        answers: Iterable[FoundStage] = self._client.call_all("find-stage", wanted, FoundStage).values()
+        # A server that was away has missed later ones.
+        newest = max(answers, key=lambda found: (bool(found.record), found.kept_at), default=FoundStage())
+        return newest.record or None
+
+    def checkpoints(self) -> tuple[CheckpointInfo, ...]:
+        answers: dict[str, CheckpointList] = self._client.call_all(
+            "checkpoints", AskCheckpoints(), CheckpointList
+        )
+        if not answers:
+            raise self._none_answers()
+        merged: dict[str, CheckpointInfo] = {}
+        for info in (info for answer in answers.values() for info in answer.checkpoints):
+            known = merged.get(info.id, CheckpointInfo(info.id, 0, 0, 0.0))
+            # Every server has the records of all stages, and its replicas of their blocks.
+            merged[info.id] = CheckpointInfo(
+                info.id,
+                max(known.stages, info.stages),
+                known.size_bytes + info.size_bytes,
+                max(known.seconds_left, info.seconds_left),
+            )
+        return tuple(merged.values())
+
+    def drop_checkpoint(self, checkpoint: str) -> bool:
+        known = {info.id for info in self.checkpoints()}
+        answers = self._client.call_all("drop-checkpoint", DropCheckpoint(checkpoint))
+        silent = [address for address in self._client.addresses if address not in answers]
+        if silent:
+            raise ShuffleRefused(
+                UNAVAILABLE,
+                f"these shuffle servers do not answer, and may keep stages of the checkpoint: {', '.join(silent)}.",
+                hint="Remove it again when they do.",
+            )
+        return public_id(checkpoint) in known
 
     # --------------------------------------------------------------------------------------------------- writing
 
@@ -181,8 +281,11 @@ class ServiceStore:
         except ValueError as error:
             raise BlockMissing(f"{block}: {error}.", attempt=block.attempt) from error
         live = self._client.live()
-        # Servers that recently failed are asked last.
-        return [Replica(address) for address in sorted(location.addresses, key=lambda a: a not in live)]
+        # Servers that recently failed are asked last; others may have got a replica since.
+        named = sorted(location.addresses, key=lambda a: a not in live)
+        others = [address for address in live if address not in named]
+        ranked = rank_servers(others, block.attempt.task.stage, block.partition)
+        return [Replica(address) for address in (*named, *ranked)]
 
 
 def _refuse_unplaced(block: Block) -> NoReturn:

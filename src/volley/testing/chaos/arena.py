@@ -15,73 +15,100 @@ from types import TracebackType
 
 from volley.cluster import LocalCluster, Member
 from volley.shuffle.factory import close_stores
-from volley.testing.chaos.faults import Fault, Kind, damage_one, limit_files, spill_files, unlimit_files
-from volley.testing.chaos.resources import Held, held
+from volley.testing.chaos import agent, objects
+from volley.testing.chaos.faults import (
+    OF_FILES,
+    OF_NETWORK,
+    OF_PROCESSES,
+    OF_S3,
+    TROUBLES,
+    Fault,
+    Kind,
+    damage_one,
+    limit_files,
+    spill_files,
+    unlimit_files,
+)
+from volley.testing.chaos.objects import FolderObjects, Objects, S3Objects
+from volley.testing.chaos.resources import Held, held, sidecars
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.proxy import LossyProxy
 from volley.transport.flight import close_fleets
 
-TRANSPORTS = ("local", "flight")
-STORES = ("memory", "service", "object")
-POINTS = ("hello", "reserve", "run", "watch", "release")
-"""Messages from the driver to a worker, as they stand in its calls."""
+TRANSPORTS = ("local", "flight", "spark")
+STORES = ("memory", "service", "file", "s3")
+
+_TO_WORKERS = ("hello", "start", "watch", "release", "feed")
+_TO_SERVERS = ("keep", "reserve", "push", "commit", "release")
 
 _WORKERS = 3
 _SERVERS = 3
 _LEASE_SECONDS = 20
 # Far less than one query exchanges.
 _FULL_AT_BYTES = 64 * 2**10
-_OF_NETWORK = (Kind.CUT, Kind.STALL, Kind.LOSE)
+_SLOW_SECONDS = 0.02
+_REORDER_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class _Victim:
-    """A process; `worker` and `server` are its number among those of the cluster. The driver itself is neither."""
+    """A process. `server` is its number among the shuffle servers, if it is one."""
 
     pid: int
-    worker: int | None = None
     server: int | None = None
 
 
 class Arena:
-    """Runs workers and shuffle servers for the duration of a block. The driver reaches workers through proxies."""
+    """Runs workers and shuffle servers for the duration of a block. Drivers and workers reach workers and servers
+    through proxies."""
 
     def __init__(self, transport: str, store: str, directory: Path) -> None:
         self.transport = transport
         self.store = store
-        self._objects = directory / "objects"
+        self._directory = directory
         self._spill = directory / "spill"
-        for path in (self._objects, self._spill):
-            path.mkdir(parents=True, exist_ok=True)
-        settings = {"spark.volley.shuffle.spillThreshold": "0"}
-        if store == "object":
-            settings |= {"spark.volley.shuffle.store": f"file://{self._objects}"}
+        self._spill.mkdir(parents=True, exist_ok=True)
+        self._objects: Objects | None = None
         self._cluster = LocalCluster(
-            _WORKERS if transport == "flight" else 0,
+            0,
             cores=1,
             memory="512m",
-            settings=settings,
+            settings={"spark.volley.shuffle.spillThreshold": "0"},
             services=_SERVERS if store == "service" else 0,
             arguments=("--dir", str(self._spill)),
             # A server that was down when a query ended learns of it when the lease ends.
             service_arguments=("--lease-seconds", str(_LEASE_SECONDS)),
         )
         self._proxies: list[LossyProxy] = []
+        self._to_workers: list[LossyProxy] = []
         self._limited: set[int] = set()
+        self._troubled: set[int] = set()
+        self._restarts: list[threading.Thread] = []
+        self._lock = threading.RLock()
 
     def __enter__(self) -> Arena:
-        self._cluster.start()
-        self._proxies = [LossyProxy(_port(address)) for address in self._cluster.addresses]
+        agent.install()
+        with agent.inject_into_children(self._directory / "agent"):
+            try:
+                self._start()
+            except BaseException:
+                self.close()
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         close_fleets()
         close_stores()
         for proxy in self._proxies:
             proxy.close()
         self._cluster.close()
+        if self._objects is not None:
+            self._objects.close()
 
     @property
     def settings(self) -> dict[str, str]:
@@ -96,76 +123,103 @@ class Arena:
         }
         chosen = self._cluster.settings
         if self.transport == "flight":
-            return chosen | own | {"spark.volley.workers": ",".join(proxy.address for proxy in self._proxies)}
-        del chosen["spark.volley.transport"], chosen["spark.volley.workers"]
-        # So little that embedded workers spill what they exchange.
-        small = {"spark.volley.memory": "256m", "spark.volley.shuffle.memoryFraction": "0.001"}
-        return chosen | own | small | {"spark.volley.local.workers": str(_WORKERS)}
+            return chosen | own | {"spark.volley.workers": ",".join(p.address for p in self._to_workers)}
+        del chosen["spark.volley.workers"]
+        # So little that what is exchanged is spilled.
+        own |= {"spark.volley.memory": "256m", "spark.volley.shuffle.memoryFraction": "0.001"}
+        if self.transport == "spark":
+            return chosen | own | {"spark.volley.transport": "spark"}
+        del chosen["spark.volley.transport"]
+        return chosen | own | {"spark.volley.local.workers": str(_WORKERS)}
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The names of messages that pass a proxy here."""
+        found: tuple[str, ...] = _TO_WORKERS if self.transport == "flight" else ()
+        if self.store == "service":
+            found += tuple(point for point in _TO_SERVERS if point not in found)
+        return found + (objects.POINTS if self.store == "s3" else ())
 
     def kinds(self) -> tuple[Kind, ...]:
         """The faults that can happen here."""
-        remote = self.transport == "flight"
-        files = (Kind.FLIP, Kind.TRUNCATE, Kind.FULL)
-        processes = (Kind.STOP, Kind.KILL) if remote or self.store == "service" else ()
-        return (_OF_NETWORK if remote else ()) + processes + files
+        has_links = self.transport == "flight" or self.store == "service"
+        processes = OF_PROCESSES if has_links else ()
+        if self.transport == "spark":
+            # Spark starts the sidecar again when it runs the next task.
+            processes = tuple(dict.fromkeys((*processes, Kind.STOP, Kind.KILL)))
+        return (
+            *(OF_NETWORK if has_links else ()),
+            *processes,
+            *OF_FILES,
+            *TROUBLES,
+            *(OF_S3 if self.store == "s3" else ()),
+        )
 
     def watch(self, on_message: Callable[[str], None] | None) -> None:
-        """Call `on_message` with the name of each message to a worker that is one of `POINTS`."""
+        """Call `on_message` with the name of each message that is one of `points`."""
 
-        def look(data: bytes) -> None:
-            for point in POINTS:
-                if on_message is not None and point.encode() in data:
-                    on_message(point)
+        def look_for(points: tuple[str, ...]) -> Callable[[bytes], None]:
+            def look(data: bytes) -> None:
+                for point in points:
+                    if on_message is not None and point.encode() in data:
+                        on_message(point)
+
+            return look
 
         for proxy in self._proxies:
-            proxy.on_request = look if on_message is not None else None
+            points = _TO_WORKERS if proxy in self._to_workers else _TO_SERVERS
+            proxy.on_request = look_for(points) if on_message is not None else None
+        if self._objects is not None:
+            self._objects.watch(on_message)
 
     def strike(self, fault: Fault, chance: random.Random) -> bool:
         """Let it happen now. False if there was nothing to strike."""
-        if fault.kind in _OF_NETWORK:
-            return self._strike_network(fault)
+        if fault.kind in OF_NETWORK:
+            return self._strike_network(fault, chance)
+        if fault.kind in OF_S3:
+            return self._objects is not None and self._objects.strike(fault.kind)
         victim = self._victim(fault)
+        if victim is None:
+            return False
         match fault.kind:
-            case Kind.KILL | Kind.STOP:
-                if victim.pid == os.getpid():
-                    return False
-                number = signal.SIGKILL if fault.kind is Kind.KILL else signal.SIGSTOP
+            case Kind.KILL | Kind.STOP | Kind.RESTART:
+                return self._strike_process(fault.kind, victim)
+            case Kind.FULL:
                 with suppress(ProcessLookupError):
-                    os.kill(victim.pid, number)
+                    limit_files(victim.pid, _FULL_AT_BYTES)
+                    self._limited.add(victim.pid)
                     return True
                 return False
-            case Kind.FULL:
-                limit_files(victim.pid, _FULL_AT_BYTES)
-                self._limited.add(victim.pid)
-                return True
+            case kind if kind in TROUBLES:
+                self._troubled.add(victim.pid)
+                return agent.send(victim.pid, TROUBLES[kind])
             case _:
                 return damage_one(self._files(victim), fault.kind, chance)
 
     def resume(self) -> None:
-        """End the faults that last: stalls, stops and full disks."""
+        """End the faults that last: stalls, stops, full disks, clocks, memory."""
         for proxy in self._proxies:
             proxy.resume()
-        for member in (*self._cluster.members, *self._cluster.servers):
-            if member.alive:
-                member.process.send_signal(signal.SIGCONT)
+        if self._objects is not None:
+            self._objects.resume()
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                if pid != os.getpid():
+                    os.kill(pid, signal.SIGCONT)
         for pid in self._limited:
             unlimit_files(pid)
         self._limited.clear()
+        for pid in self._troubled:
+            agent.send(pid, agent.Trouble.NONE)
+        self._troubled.clear()
 
     def heal(self) -> None:
         """Resume, and start what was killed again, at the same addresses."""
         self.resume()
-        dead = [member for member in self._cluster.members if not member.alive]
-        for member in dead:
-            number = self._cluster.members.index(member)
-            self._cluster.members.remove(member)
-            member.log.close()
-            (new,) = self._cluster.add(port=_port(member.address))
-            self._cluster.members.remove(new)
-            self._cluster.members.insert(number, new)
-        gone = [number for number, server in enumerate(self._cluster.servers) if not server.alive]
-        if gone:
-            self._cluster.restart_servers(*gone)
+        for thread in self._restarts:
+            thread.join()
+        self._restarts.clear()
+        self._restart_dead()
 
     def leaks(self) -> list[str]:
         """What queries that are over have left behind."""
@@ -182,17 +236,47 @@ class Arena:
                 found.append(f"server {server.address} does not answer")
             elif state.queries:
                 found.append(f"server {server.address} knows {state.queries} queries")
-        found += [f"object {path}" for path in self._objects.rglob("*") if path.is_file()]
-        found += [f"{pid} has {file} open" for pid in self._pids() for file in _shuffle_files(held(pid))]
+        if self._objects is not None:
+            found += self._objects.leftovers()
+        for pid in self._pids():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += [f"{pid} has {file} open" for file in _shuffle_files(held(pid))]
         return found
 
     def spilled(self) -> list[Path]:
         """What is left in the spill directory once the arena is closed."""
         return list(self._spill.rglob("*"))
 
+    def daemons(self) -> list[int]:
+        """The processes that the arena has started."""
+        return [member.pid for member in (*self._cluster.members, *self._cluster.servers)]
+
+    @property
+    def directories(self) -> list[Path]:
+        """Where daemons keep files."""
+        return [self._spill, self._cluster.directory]
+
     # -------------------------------------------------------------------------------------------------- helpers
 
-    def _strike_network(self, fault: Fault) -> bool:
+    def _start(self) -> None:
+        self._cluster.start()
+        if self.store in ("file", "s3"):
+            self._objects = (
+                FolderObjects(self._directory / "objects") if self.store == "file" else S3Objects()
+            )
+            self._cluster.set_options({"spark.volley.shuffle.store": self._objects.uri})
+        if self._cluster.servers:
+            to_servers = [LossyProxy(_port(server.address)) for server in self._cluster.servers]
+            self._proxies += to_servers
+            self._cluster.set_options(
+                {"spark.volley.shuffle.service": ",".join(proxy.address for proxy in to_servers)}
+            )
+        if self.transport == "flight":
+            self._cluster.add(_WORKERS)
+            self._to_workers = [LossyProxy(_port(address)) for address in self._cluster.addresses]
+            self._proxies += self._to_workers
+
+    def _strike_network(self, fault: Fault, chance: random.Random) -> bool:
         if not self._proxies:
             return False
         proxy = self._proxies[fault.victim % len(self._proxies)]
@@ -201,24 +285,57 @@ class Arena:
                 proxy.cut()
             case Kind.STALL:
                 proxy.stall()
+            case Kind.SILENCE:
+                proxy.silence()
+            case Kind.SLOW:
+                proxy.slow(_SLOW_SECONDS)
+            case Kind.REORDER:
+                proxy.slow(_REORDER_SECONDS, random.Random(chance.random()))
+            case Kind.REPEAT:
+                return proxy.repeat()
             case _:
                 proxy.lose_next()
         return True
 
-    def _victims(self) -> list[_Victim]:
-        members, running = self._cluster.members, self._cluster.servers
-        workers = [_Victim(member.pid, worker=n) for n, member in enumerate(members) if member.alive]
-        servers = [_Victim(member.pid, server=n) for n, member in enumerate(running) if member.alive]
-        return workers + servers or [_Victim(os.getpid())]
+    def _strike_process(self, kind: Kind, victim: _Victim) -> bool:
+        if victim.pid == os.getpid():
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(victim.pid, signal.SIGSTOP if kind is Kind.STOP else signal.SIGKILL)
+            if kind is Kind.RESTART:
+                thread = threading.Thread(target=self._restart_dead, daemon=True)
+                self._restarts.append(thread)
+                thread.start()
+            return True
+        return False
 
-    def _victim(self, fault: Fault) -> _Victim:
-        victims = self._victims()
-        if self.transport == "local" and fault.kind in (Kind.FLIP, Kind.TRUNCATE, Kind.FULL):
+    def _restart_dead(self) -> None:
+        with self._lock, agent.inject_into_children(self._directory / "agent"):
+            members, servers = self._cluster.members, self._cluster.servers
+            for number, member in enumerate(list(members)):
+                if not member.alive:
+                    members.remove(member)
+                    member.log.close()
+                    (new,) = self._cluster.add(port=_port(member.address))
+                    members.remove(new)
+                    members.insert(number, new)
+            gone = [number for number, server in enumerate(servers) if not server.alive]
+            if gone:
+                self._cluster.restart_servers(*gone)
+
+    def _victim(self, fault: Fault) -> _Victim | None:
+        members, running = self._cluster.members, self._cluster.servers
+        victims = [_Victim(member.pid) for member in members if member.alive]
+        if self.transport == "spark" and fault.kind is not Kind.RESTART:
+            victims += [_Victim(pid) for pid in sidecars()]
+        victims += [_Victim(member.pid, server=n) for n, member in enumerate(running) if member.alive]
+        if self.transport == "local" and fault.kind not in OF_PROCESSES:
             victims.append(_Victim(os.getpid()))
-        return victims[fault.victim % len(victims)]
+        return victims[fault.victim % len(victims)] if victims else None
 
     def _files(self, victim: _Victim) -> Iterator[Path]:
-        yield from (path for path in self._objects.rglob("*") if path.is_file())
+        if self._objects is not None:
+            yield from self._objects.paths()
         if victim.server is not None:
             yield from _named_files(self._cluster.servers[victim.server])
         yield from spill_files(victim.pid)
@@ -226,7 +343,7 @@ class Arena:
     def _pids(self) -> list[int]:
         """The processes that keep exchanged data. With transport local the driver is one of them."""
         own = [os.getpid()] if self.transport == "local" else []
-        return [member.pid for member in (*self._cluster.members, *self._cluster.servers)] + own
+        return self.daemons() + own + (sidecars() if self.transport == "spark" else [])
 
 
 def _named_files(server: Member) -> Iterator[Path]:

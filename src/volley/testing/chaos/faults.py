@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from volley.testing.chaos.agent import Trouble
 from volley.testing.chaos.resources import is_unnamed
 
 
@@ -20,22 +21,49 @@ class Kind(StrEnum):
 
     CUT = "cut connections"
     STALL = "stalled connections"
+    SILENCE = "half-open connections"
+    SLOW = "slow link"
+    REORDER = "reordered messages"
     LOSE = "lost reply"
+    REPEAT = "duplicate delivery"
     STOP = "SIGSTOP"
     KILL = "kill -9"
+    RESTART = "kill -9, restart at the same address"
+    KILL_DRIVER = "kill -9 of a driver"
     FLIP = "flipped byte"
     TRUNCATE = "truncated file"
     FULL = "disk full"
+    EIO = "EIO"
+    AHEAD = "clock jumps ahead"
+    BEHIND = "clock jumps back"
+    MEMORY = "memory pressure"
+    S3_BUSY = "S3: 503"
+    S3_RESET = "S3: reset"
+    S3_LATE = "S3: slow"
+    S3_TRUNCATED = "S3: truncated answer"
 
     @property
     def damages_files(self) -> bool:
         return self in (Kind.FLIP, Kind.TRUNCATE)
 
 
+OF_NETWORK = (Kind.CUT, Kind.STALL, Kind.SILENCE, Kind.SLOW, Kind.REORDER, Kind.LOSE, Kind.REPEAT)
+OF_FILES = (Kind.FLIP, Kind.TRUNCATE, Kind.FULL)
+OF_PROCESSES = (Kind.STOP, Kind.KILL, Kind.RESTART)
+OF_S3 = (Kind.S3_BUSY, Kind.S3_RESET, Kind.S3_LATE, Kind.S3_TRUNCATED)
+TROUBLES = {
+    Kind.EIO: Trouble.EIO,
+    Kind.AHEAD: Trouble.AHEAD,
+    Kind.BEHIND: Trouble.BEHIND,
+    Kind.MEMORY: Trouble.MEMORY,
+}
+"""Faults inside a process."""
+
+
 @dataclass(frozen=True)
 class Moment:
-    """When a fault strikes: as the `count`-th message `point` is on its way to a worker, or, without a `point`, after
-    `share` of the time that the work usually takes."""
+    """When a fault strikes: as the `count`-th message `point` is on its way to a worker, server or store, or, without a
+    `point`, after `share` of the time that the work usually takes."""
 
     point: str = ""
     count: int = 1

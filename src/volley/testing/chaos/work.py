@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -19,23 +18,18 @@ from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.bench.order import sort_columns
 from volley.bench.queries import query_text
+from volley.testing.chaos.jobs import Job
+from volley.testing.chaos.programs import PROGRAMS, cached_rows, new_number
 from volley.testing.fuzz.choices import Choices
 from volley.testing.fuzz.programs import draw_program
 from volley.testing.fuzz.tables import draw_tables, register
 from volley.testing.session import conf
 
+WRITES = ("append", "overwrite", "dynamic", "table")
 SPARK_ONLY = {"spark.volley.enabled": "false"}
 _SCALE = 0.01
 _ROWS = 20_000
 _RARE_PERCENT = 0
-
-
-@dataclass(frozen=True)
-class Job:
-    """`act` does the work natively. `check` says what is wrong with its answer, or with what a failed one left."""
-
-    act: Callable[[], pa.Table | None]
-    check: Callable[[pa.Table | None, bool], str | None]
 
 
 class Work:
@@ -63,9 +57,12 @@ class Work:
             return self._jobs[name]
 
     def _query(self, name: str) -> Job | None:
+        make: Callable[[SparkSession], DataFrame]
         if name.startswith("random-"):
             program = draw_program(Choices(name), self._tables, _RARE_PERCENT)
             make, ordered = program.frame, program.ordered
+        elif name in PROGRAMS:
+            make, ordered = PROGRAMS[name], False
         else:
             text = query_text(name)
             make, ordered = (lambda spark: spark.sql(text)), True
@@ -83,41 +80,63 @@ class Work:
         def check(actual: pa.Table | None, failed: bool) -> str | None:
             return None if failed else difference(expected, actual, columns, RELATIVE_TOLERANCE)
 
-        return Job(frame.toArrow, check)
+        return Job(self._read_cached if name == "cached" else frame.toArrow, check)
+
+    def _read_cached(self) -> pa.Table:
+        """The rows that a second query finds in the cache, which the first one filled."""
+        frame = cached_rows(self._spark, new_number()).cache()
+        try:
+            frame.count()
+            return frame.toArrow()
+        finally:
+            frame.unpersist()
 
     def _write(self, mode: str) -> Job:
         """A table of two partitions, to which rows of the second one and of a third are written."""
         path = self._directory / f"table-{next(self._numbers)}"
-        with conf(self._spark, SPARK_ONLY):
-            self._rows(0, 2).write.partitionBy("p").parquet(str(path))
-        before = {0: 1, 1: 1}
+        before = {} if mode == "table" else {0: 1, 1: 1}
+        if before:
+            with conf(self._spark, SPARK_ONLY):
+                self._rows(0, 2).write.partitionBy("p").parquet(str(path))
         after = {
             "append": {0: 1, 1: 2, 2: 1},
             "overwrite": {1: 1, 2: 1},
             "dynamic": {0: 1, 1: 1, 2: 1},
+            "table": {1: 1, 2: 1},
         }[mode]
+        name = path.name.replace("-", "_")
 
         def act() -> None:
-            writer = (
-                self._rows(1, 3).write.partitionBy("p").mode("append" if mode == "append" else "overwrite")
-            )
+            writer = self._rows(1, 3).write.partitionBy("p")
+            if mode == "table":
+                writer.saveAsTable(name, path=str(path))
+                return
+            writer = writer.mode("append" if mode == "append" else "overwrite")
             if mode == "dynamic":
                 writer = writer.option("partitionOverwriteMode", "dynamic")
             writer.parquet(str(path))
 
         def check(_: pa.Table | None, failed: bool) -> str | None:
             with conf(self._spark, SPARK_ONLY):
-                rows = self._spark.read.parquet(str(path)).groupBy("p").count().collect()
-            found = {row["p"]: row["count"] / _ROWS for row in rows}
+                found = self._parts(path)
+                if mode == "table":
+                    self._spark.sql(f"drop table if exists {name}")
             allowed = [before, after] if failed else [after]
             hidden = [entry.name for entry in self._directory.glob(f".volley-{path.name}*")]
             hidden += [entry.name for entry in path.glob(".volley*")]
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
             if found not in allowed:
                 return f"{mode} left {found} parts instead of {after}"
             return f"{mode} left {hidden}" if hidden else None
 
         return Job(act, check)
+
+    def _parts(self, path: Path) -> dict[int, float]:
+        """How many times the rows of each partition are there."""
+        if not any(path.rglob("*.parquet")):
+            return {}
+        rows = self._spark.read.parquet(str(path)).groupBy("p").count().collect()
+        return {row["p"]: row["count"] / _ROWS for row in rows}
 
     def _rows(self, start: int, end: int) -> DataFrame:
         return self._spark.range(start * _ROWS, end * _ROWS).selectExpr(

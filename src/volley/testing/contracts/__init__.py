@@ -10,6 +10,7 @@ class TestMemoryStore(ShuffleStoreContract):
 from __future__ import annotations
 
 from volley.testing.contracts.attempts import NUMBER, attempt_id, batch_of, in_a_query, numbers, query_id
+from volley.testing.contracts.checkpoint_store import CheckpointStoreContract
 from volley.testing.contracts.shared_store import SharedStoreContract
 from volley.testing.contracts.shuffle_store import ShuffleStoreContract, read_values, write_block
 from volley.testing.contracts.split_source import (
@@ -29,6 +30,7 @@ from volley.testing.contracts.transport import (
 
 __all__ = [
     "NUMBER",
+    "CheckpointStoreContract",
     "SharedStoreContract",
     "ShuffleStoreContract",
     "SplitReaderContract",

@@ -47,7 +47,7 @@ from volley.splits.files import FileSource
 from volley.stages.graph import Output
 from volley.testing.contracts.attempts import NUMBER, attempt_id, batch_of, in_a_query, numbers, query_id
 from volley.testing.limits import DISTRIBUTED
-from volley.transport.base import IngestEndpoint, RunningTask, Transport
+from volley.transport.base import IngestEndpoint, ReportsProgress, RunningTask, Transport
 
 Value = TypeVar("Value")
 
@@ -157,7 +157,9 @@ class TransportContract:
             for task in tasks[:-1]:
                 assert await transport.reserve(worker.name, task.attempt)
             assert not await transport.reserve(worker.name, tasks[-1].attempt)
-            await _rows(await transport.start(worker.name, tasks[0]))
+            running = await transport.start(worker.name, tasks[0])
+            await _rows(running)
+            await running.done()
             assert await transport.reserve(worker.name, tasks[-1].attempt)
 
         self.run(make_transport, story)
@@ -279,6 +281,30 @@ class TransportContract:
 
         with number_files(4, 10) as scan:
             splits = [split.payload for split in FileSource(scan, 4, DISTRIBUTED).splits()]
+            self.run(make_transport, lambda transport: story(transport, splits, scan))
+
+    def test_a_task_that_tells_its_progress_does_so_while_it_runs(
+        self, make_transport: Callable[[int], Transport]
+    ) -> None:
+        async def story(transport: Transport, splits: list[bytes], scan: FileScan) -> None:
+            fed = FeedInput(0, replace(scan, files=()))
+            kept = Filter(Call("GreaterThan", (NUMBER, Literal(5, LONG)), BOOLEAN), fed)
+            running = await start_task(transport, result_task(kept))
+            if isinstance(running, ReportsProgress):
+                rows = asyncio.ensure_future(_rows(running))
+                want = await anext(running.split_requests())
+                # The second split never comes, so the task runs until it is cancelled.
+                await running.give(SplitBatch(want.attempt, 0, 0, (splits[0],), 1, False))
+                while (progress := running.progress()) is None or not progress.rows:
+                    await asyncio.sleep(0.01)
+                assert (progress.attempt, progress.rows) == (running.attempt, 10)
+                await running.cancel()
+                await rows
+            else:
+                await running.cancel()
+
+        with number_files(2, 10) as scan:
+            splits = [split.payload for split in FileSource(scan, 2, DISTRIBUTED).splits()]
             self.run(make_transport, lambda transport: story(transport, splits, scan))
 
     def test_a_task_that_waits_for_splits_can_be_cancelled(

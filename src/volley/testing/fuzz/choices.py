@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from volley.testing import shrinking
+
 T = TypeVar("T")
 
 
@@ -57,19 +59,7 @@ class Choices:
 
 def shrink(made: Sequence[int], fails: Callable[[list[int]], bool], tries: int) -> list[int]:
     """Shorter and smaller choices with which the case still fails, after at most so many tries."""
-    best = list(made)
-    left = tries
-    while left > 0:
-        for candidate in _simpler(best):
-            left -= 1
-            if fails(candidate):
-                best = candidate
-                break
-            if left <= 0:
-                break
-        else:
-            return best
-    return best
+    return shrinking.shrink(list(made), _simpler, fails, tries)
 
 
 def _simpler(made: list[int]) -> Iterator[list[int]]:

@@ -16,6 +16,8 @@ from volley.testing.fuzz.tables import Column, literals
 ORDERABLE = ("int", "str", "dec", "float", "bool", "date", "ts", "ntz", "bin", "span")
 NESTED_KEYS = ("arr", "struct")
 """Kinds that groups and joins compare, but few queries sort by."""
+SORTABLE = (*ORDERABLE, "struct")
+"""Kinds that have a native order."""
 NUMBERS = ("int", "dec", "float")
 TYPE_OF = {
     "bool": "boolean", "int": "int", "dec": "decimal", "float": "double", "str": "string", "bin": "binary",
@@ -39,6 +41,8 @@ COMMON: dict[str, tuple[str, ...]] = {
         "({str} not in ('a', 'b'))", "({int} between {int} and {int})", "({date} in (date'2020-01-01', {date}))",
         "startswith({str}, {str})", "endswith({str}, 'a')", "contains({str}, {str})", "({str} like 'a%')",
         "({str} like '%\\\\_%')", "({str} like '_')", "isnan({float})", "({str} rlike '^[a-z]+$')",
+        "(cast({dec} as decimal(12,1)) = 1.5)", "(try_cast({dec} as int) in (0, 1, 7))", "(round({dec}) <= 1)",
+        "(try_cast({int} as tinyint) <> 5)", "({int} + 1 > 5)", "({dec} / 3 < 1)", "(cast({int} as decimal(38,0)) = 1)",
     ),
     "int": (
         "size({map})", "element_at({map}, 'a')", "{map}['b']", "extract(hour from {span})",
@@ -186,7 +190,8 @@ RARE: dict[str, tuple[str, ...]] = {
         "sort_array({arr})", "array_distinct({arr})", "transform({arr}, x -> x)",
         "filter({arr}, x -> x is not null)",
         "array_union({arr}, {arr})", "sequence(1, 3)", "array_repeat({int}, 2)", "array_compact({arr})",
-        "flatten(array({arr}, {arr}))", "array_except({arr}, {arr})",
+        "flatten(array({arr}, {arr}))", "array_except({arr}, {arr})", "flatten(array({arr}, null))",
+        "array(array(1), null, array({int}))[{int}]", "if({bool}, array(array(2), null)[1], {arr})",
     ),
     "struct": ("if({bool}, {struct}, {struct})",),
 }  # fmt: skip

@@ -67,6 +67,9 @@ def compare(spark: SparkSession, program: Program) -> Outcome:
     meaning = {key: value for key, value in program.settings.items() if key in MEANING}
     try:
         expected = _run(spark, program, meaning | _OFF | PLAIN)
+        # Some hints are resolved only where Spark plans adaptively.
+        with conf(spark, program.settings | _OFF):
+            program.frame(spark)
     except AnalysisException:
         return Outcome(None)
     with conf(spark, program.settings | _ON):
@@ -131,6 +134,9 @@ def _finding(expected: _Run, actual: _Run, order: list[int] | None, report: Any)
         return Finding("error", f"Spark: {expected.error}; Volley: {actual.table.num_rows} rows")
     if problem := difference(expected.table, actual.table, order):
         return Finding("rows", problem)
+    failure = next((reason for reason in report.reasons if reason.reason is Reason.FAILED), None)
+    if failure is not None:
+        return Finding("crash", str(failure))
     if replay is None or _is_planned(str(replay)):
         return None
     return Finding("replay", str(replay))

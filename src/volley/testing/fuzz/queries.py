@@ -350,14 +350,14 @@ class Queries(Clauses):
     def _hint(self, depth: int) -> Relation:
         child = self.relation(depth)
         keys = child.of("int", "str", "date")
-        hints = ["coalesce(1)", "repartition(3)"]
         if keys and self._choices.percent(20):
             clause = self._choices.pick(["sort by", "distribute by", "cluster by"])
             return self._pass(child, f"{child.text} {clause} {self._choices.pick(keys).name}")
-        if keys:
-            key = self._choices.pick(keys).name
-            hints += [f"repartition(3, {key})", f"repartition_by_range(2, {key})", f"rebalance({key})"]
         items, columns = self._kept(child, 6, 1)
+        hints = ["coalesce(1)", "repartition(3)"]
+        if kept := [c for c in columns if c in keys]:
+            key = self._choices.pick(kept).name
+            hints += [f"repartition(3, {key})", f"repartition_by_range(2, {key})", f"rebalance({key})"]
         return self._select(f"/*+ {self._choices.pick(hints)} */ " + ", ".join(items), child.text, columns)
 
     def _constants(self, depth: int) -> Relation:

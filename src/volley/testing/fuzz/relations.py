@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from volley.testing.fuzz.aggregates import draw_call
 from volley.testing.fuzz.choices import Choices
-from volley.testing.fuzz.grammar import NESTED_KEYS, NUMBERS, ORDERABLE, Expressions
+from volley.testing.fuzz.grammar import NESTED_KEYS, NUMBERS, ORDERABLE, SORTABLE, Expressions
 from volley.testing.fuzz.tables import Column, Table
 
 JOINS = ("join", "left join", "right join", "full join", "left semi join", "left anti join", "cross join")
@@ -77,7 +77,7 @@ class Builder(ABC):
 
     def _order(self, columns: Sequence[Column], *, total: bool) -> str:
         """Sort keys; `total`: all columns, so that equal rows are the same row. Empty if that cannot be."""
-        usable = [c for c in columns if c.kind in ORDERABLE]
+        usable = [c for c in columns if c.kind in SORTABLE]
         if (total and len(usable) < len(columns)) or not usable:
             return ""
         chosen = self._choices.some(usable, len(usable) if total else 1, len(usable) if total else 2)

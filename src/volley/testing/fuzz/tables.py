@@ -202,7 +202,8 @@ def literals(type: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         precision, scale = (int(n) for n in type[8:-1].split(","))
         top = "9" * (precision - scale) + ("." + "9" * scale if scale else "")
         if precision == scale:
-            return ("0", "0.1", "0.25", "-0.5"), (f"0{top}", f"-0{top}")
+            # Not 0: with an integer among them, VALUES would round the limit of DECIMAL(38,38) to 1.
+            return ("0.0", "0.1", "0.25", "-0.5"), (f"0{top}", f"-0{top}")
         return ("0", "1", "1.5" if scale else "15", "-2", "12.34" if scale > 1 else "12"), (top, f"-{top}")
     if type.startswith(("char", "varchar")):
         return _VALUES["string"][0], ("'a '", "'日本'", "'A'")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on their way to a Python worker and back: cut as Spark cuts them, with the types that the functions see."""
+"""Converts rows for a Python worker and back: cut into batches like Spark's, with the types that functions see."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ import pyarrow as pa
 from volley.batches import conform, make_batch
 from volley.errors import DataError
 from volley.plan.python_nodes import PythonProgram
-from volley.plan.types import ArrayType, DataType, SimpleType, StructField, StructType, to_arrow
+from volley.plan.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    OpaqueType,
+    SimpleType,
+    StructField,
+    StructType,
+    to_arrow,
+    to_result,
+)
 
 _TIME_ZONE = "spark.sql.session.timeZone"
 _LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
@@ -41,8 +51,15 @@ def _worker_type(data_type: DataType, zone: str, large: bool) -> pa.DataType:
             return pa.struct([_worker_field(field, zone, large) for field in fields])
         case ArrayType(element, contains_null):
             return pa.list_(pa.field("element", _worker_type(element, zone, large), contains_null))
+        case MapType(key, value, contains_null):
+            item = pa.field("value", _worker_type(value, zone, large), contains_null)
+            return pa.map_(_worker_type(key, zone, large), item)
+        case OpaqueType("variant"):
+            # PySpark tells a variant from a struct by this mark.
+            value, metadata = to_arrow(data_type)
+            return pa.struct([value, metadata.with_metadata({"variant": "true"})])
         case _:
-            return to_arrow(data_type)
+            return to_result(data_type)
 
 
 def cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
@@ -73,7 +90,7 @@ def arguments_of(
 
 
 def check_size(batch: pa.RecordBatch, program: PythonProgram) -> pa.RecordBatch:
-    """The batch. Raises DataError for one that Spark might cut: by its own estimate, which is not made here."""
+    """The batch itself. Raises DataError if Spark, by its own size estimate, might cut it."""
     if program.batch_bytes and batch.nbytes > program.batch_bytes // 2:
         raise DataError(f"a batch of {batch.nbytes} bytes for a Python function may be too large for Spark.")
     return batch
@@ -85,10 +102,11 @@ class Alignment:
     One thread adds rows, another one results.
     """
 
-    def __init__(self, kept: Sequence[int], schema: pa.Schema) -> None:
-        """The columns `kept` of the rows come first, then the results; together they have `schema`."""
+    def __init__(self, kept: Sequence[int], schema: pa.Schema, types: Sequence[DataType]) -> None:
+        """The columns `kept` of the rows come first, then the results of `types`; together they have `schema`."""
         self._kept = kept
         self._schema = schema
+        self._types = types
         self._rows: deque[pa.RecordBatch] = deque()
 
     def add(self, rows: Iterable[pa.RecordBatch]) -> None:
@@ -96,7 +114,7 @@ class Alignment:
 
     def match(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The next rows, each with its results. Nothing is copied."""
-        arrays = results_of(results.columns, self._schema, len(self._kept))
+        arrays = results_of(results.columns, self._types)
         start = 0
         while start < results.num_rows:
             if not self._rows:
@@ -117,18 +135,17 @@ class Alignment:
             raise DataError("a Python function returned fewer rows than it was given.")
 
 
-def results_of(columns: Sequence[pa.Array], schema: pa.Schema, first: int = 0) -> list[pa.Array]:
-    """The results as the plan's types, which are those of `schema` from position `first`.
+def results_of(columns: Sequence[pa.Array], types: Sequence[DataType]) -> list[pa.Array]:
+    """The results, which should have these types, as the plan has them.
 
-    Raises DataError if a function returned another type: Spark says how it judges that.
+    Raises DataError if a function returned another type: Spark decides what that means.
     """
-    fields = list(schema)[first:]
-    if len(columns) != len(fields):
-        raise DataError(f"a Python worker returned {len(columns)} columns instead of {len(fields)}.")
-    for array, field in zip(columns, fields, strict=True):
-        if not _same_values(array.type, field.type):
-            raise DataError(f"a Python function returned {array.type} instead of {field.type}.")
-    return [conform(array, field.type) for array, field in zip(columns, fields, strict=True)]
+    if len(columns) != len(types):
+        raise DataError(f"a Python worker returned {len(columns)} columns instead of {len(types)}.")
+    for array, data_type in zip(columns, types, strict=True):
+        if not _same_values(array.type, to_result(data_type)):
+            raise DataError(f"a Python function returned {array.type} instead of {data_type}.")
+    return [conform(array, to_arrow(data_type)) for array, data_type in zip(columns, types, strict=True)]
 
 
 def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -142,6 +159,10 @@ def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
         )
     if pa.types.is_list(found) and pa.types.is_list(wanted):
         return _same_values(found.value_type, wanted.value_type)
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return _same_values(found.key_type, wanted.key_type) and _same_values(
+            found.item_type, wanted.item_type
+        )
     if pa.types.is_string(wanted):
         return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
     if pa.types.is_binary(wanted):
@@ -154,7 +175,7 @@ _LONGEST_SECONDS = 0.1
 
 
 class Gathered:
-    """Passes on small batches together: a function of groups returns one batch for each."""
+    """Combines small batches: a function of groups returns one batch for each group."""
 
     def __init__(self, pass_on: Callable[[pa.RecordBatch], None]) -> None:
         self._pass_on = pass_on

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each kind of Python operator sends to a worker, and how it makes rows of the answers."""
+"""For each kind of Python operator: what it sends to a worker, and how results become rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from volley.batches import empty_batch, make_batch
 from volley.errors import DataError
 from volley.lower.scope import arrow_schema, distinct
-from volley.plan import own_ids
+from volley.plan import synthetic_ids
 from volley.plan.expressions import Alias, Attribute, Expression, SortKey
 from volley.plan.nodes import (
     Node,
@@ -58,8 +58,8 @@ class Conversion(Protocol):
     def receive(self, results: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the operator that these results, a batch or a pickle, complete."""
 
-    def finish(self) -> None:
-        """All results have come. Raises DataError if some are missing."""
+    def finish(self) -> Iterable[pa.RecordBatch]:
+        """The remaining rows, after the last result. Raises DataError if results are missing."""
 
 
 @dataclass(frozen=True)
@@ -87,30 +87,32 @@ def convert(node: PythonNode) -> Converted:
     match node:
         case PythonEval(program, _, _, child):
             kept = list(range(len(distinct(child.output))))
+            types = _types(node.results)
             if program.eval_type is EvalType.BATCHED:
-                types = [attribute.type for attribute in node.results]
                 conversion = partial(_PickledEval, program, columns, kept, schema, types)
                 return Converted(plan.node, program, schema, conversion)
-            return Converted(plan.node, program, schema, partial(_Eval, program, columns, kept, schema))
+            conversion = partial(_Eval, program, columns, kept, schema, types)
+            return Converted(plan.node, program, schema, conversion)
         case PythonMap(program, _, _, single, _):
-            conversion = partial(_Map, program, columns, schema)
+            conversion = partial(_Map, program, columns, schema, _types(node.output))
             return Converted(plan.node, program, schema, conversion, single=single, needs_rows=False)
         case PythonGroupMap(program, grouping, _, _, _):
             keys = plan.places(grouping)
-            conversion = partial(_GroupMap, program, columns, schema)
+            conversion = partial(_GroupMap, program, columns, schema, _types(node.output))
             return Converted(plan.sorted(grouping), program, schema, conversion, tuple(keys))
         case PythonCoGroupMap(program, right_columns, grouping, side, left, _, _, _):
             keys = plan.places(grouping)
-            below = plan.sorted(grouping, (SortKey(side, True, True),))
+            below = plan.sorted(grouping, (SortKey(side, ascending=True, nulls_first=True),))
             places, middle = columns[0], 1 + len(left)
             sides = (columns[1:middle], columns[middle:])
-            conversion = partial(_CoGroupMap, program, right_columns, places, sides, schema)
+            types = _types(node.output)
+            conversion = partial(_CoGroupMap, program, right_columns, places, sides, schema, types)
             return Converted(below, program, schema, conversion, tuple(keys))
         case PythonAggregate(program, grouping, _, _, _):
             keys = plan.places(grouping)
-            conversion = partial(_Aggregate, program, columns, keys, schema)
+            conversion = partial(_Aggregate, program, columns, keys, schema, _types(node.results))
             below = plan.sorted(grouping)
-            # What an aggregate of no rows at all is, Spark has to say.
+            # Spark defines the result of an aggregate over no rows.
             return Converted(below, program, schema, conversion, tuple(keys), not keys, bool(keys))
         case PythonWindow(program, grouping, order, row_frames, _, _, kept_columns, _):
             keys = plan.places(grouping)
@@ -118,12 +120,13 @@ def convert(node: PythonNode) -> Converted:
             below = plan.sorted(grouping, order)
             width = len(below.output)
             bounds = range(width, width + 2 * len(row_frames))
-            conversion = partial(_Window, program, row_frames, [*bounds, *columns], kept, schema)
+            types = _types(node.results)
+            conversion = partial(_Window, program, row_frames, [*bounds, *columns], kept, schema, types)
             return Converted(below, program, schema, conversion, tuple(keys))
         case PythonTable(program, grouping, order, _, required, results, single, _):
             keys = plan.places(grouping)
             kept = plan.places(distinct(required))
-            returns = [attribute.type for attribute in results]
+            returns = _types(results)
             kind = PickledTableRows if program.eval_type is EvalType.TABLE else TableRows
             conversion = partial(kind, program, columns, kept, schema, returns, grouped=bool(keys))
             below = plan.sorted(grouping, order)
@@ -148,15 +151,17 @@ class _Inputs:
         return [self._place(expression) for expression in expressions]
 
     def sorted(self, grouping: Sequence[Expression], order: Sequence[SortKey] = ()) -> Node:
-        """The plan with rows of the same group behind each other, in `order`."""
-        keys = (*(SortKey(_value(key), True, True) for key in grouping), *order)
-        return Project(tuple(self._columns), Sort(keys, False, self._child)) if keys else self.node
+        """The plan with the rows of each group adjacent, in `order`."""
+        keys = (*(SortKey(_value(key), ascending=True, nulls_first=True) for key in grouping), *order)
+        return (
+            Project(tuple(self._columns), Sort(keys, whole=False, child=self._child)) if keys else self.node
+        )
 
     def _place(self, expression: Expression) -> int:
         value = _value(expression)
         if isinstance(value, Attribute):
             return self._places[value.id]
-        self._columns.append(Alias(own_ids.PYTHON_ARGUMENT + len(self._columns), "argument", value))
+        self._columns.append(Alias(synthetic_ids.PYTHON_ARGUMENT + len(self._columns), "argument", value))
         return len(self._columns) - 1
 
 
@@ -164,24 +169,27 @@ def _value(expression: Expression) -> Expression:
     return expression.child if isinstance(expression, Alias) else expression
 
 
+def _types(results: Sequence[Attribute]) -> list[DataType]:
+    return [attribute.type for attribute in results]
+
+
 def _nothing(group: Group) -> None:
     pass
 
 
-def _unwrap(results: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows in a column of structs."""
-    (wrapped,) = results.columns
-    yield make_batch(results_of(wrapped.flatten(), schema), schema, results.num_rows)
-
-
 class _Eval:
-    """Functions of rows: the results stand beside the rows that they were computed from."""
+    """Functions of rows: each result is a column beside its row."""
 
     def __init__(
-        self, program: PythonProgram, columns: Sequence[int], kept: Sequence[int], schema: pa.Schema
+        self,
+        program: PythonProgram,
+        columns: Sequence[int],
+        kept: Sequence[int],
+        schema: pa.Schema,
+        types: Sequence[DataType],
     ) -> None:
         self._sender = Sender(program, columns)
-        self._alignment = Alignment(kept, schema)
+        self._alignment = Alignment(kept, schema, types)
 
     def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
         out.stream(self._sender.schema, self._sender.batches(items, self._alignment.add))
@@ -189,12 +197,13 @@ class _Eval:
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self._alignment.match(results)
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[()]:
         self._alignment.finish()
+        return ()
 
 
-# A function cannot tell how many rows come together.
-_PICKLED_ROWS = 500
+# Functions cannot observe the size of a batch.
+_PICKLED_ROWS = 2000
 
 
 class _PickledEval:
@@ -210,10 +219,9 @@ class _PickledEval:
     ) -> None:
         self._columns = columns
         self._schema = pa.schema([pa.field(field.name, to_arrow(field.type)) for field in program.columns])
-        as_bytes = program.setting("spark.sql.execution.pyspark.binaryAsBytes") != "false"
-        self._pickler = RowPickler(program.columns, binary_as_bytes=as_bytes)
+        self._pickler = RowPickler.of(program)
         self._types = types
-        self._alignment = Alignment(kept, schema)
+        self._alignment = Alignment(kept, schema, types)
 
     def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
         for group in cut(items, _PICKLED_ROWS):
@@ -224,25 +232,32 @@ class _PickledEval:
     def receive(self, results: bytes) -> Iterator[pa.RecordBatch]:
         return self._alignment.match(read_results(results, self._types))
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[()]:
         self._alignment.finish()
+        return ()
 
 
 class _Map:
-    """A function of all batches: what it yields are the rows."""
+    """A function from all batches of a stream to other batches."""
 
-    def __init__(self, program: PythonProgram, columns: Sequence[int], schema: pa.Schema) -> None:
+    def __init__(
+        self, program: PythonProgram, columns: Sequence[int], schema: pa.Schema, types: Sequence[DataType]
+    ) -> None:
         self._sender = Sender(program, columns)
         self._schema = schema
+        self._types = types
 
     def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
         out.stream(self._sender.schema, self._sender.batches(items))
 
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        return _unwrap(results, self._schema)
+        """The rows are in a column of structs."""
+        (wrapped,) = results.columns
+        yield make_batch(results_of(wrapped.flatten(), self._types), self._schema, results.num_rows)
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[()]:
         """It may yield as many rows as it likes."""
+        return ()
 
 
 class _GroupMap(_Map):
@@ -262,8 +277,9 @@ class _CoGroupMap(_Map):
         side: int,
         columns: tuple[Sequence[int], Sequence[int]],
         schema: pa.Schema,
+        types: Sequence[DataType],
     ) -> None:
-        super().__init__(program, columns[0], schema)
+        super().__init__(program, columns[0], schema, types)
         self._side = side
         self._right = Sender(replace(program, columns=right_columns), columns[1])
 
@@ -286,13 +302,18 @@ class _CoGroupMap(_Map):
 
 
 class _Aggregate:
-    """Functions from a whole group to one value each, which stand beside the group's keys."""
+    """Aggregate functions: one value each per group, beside the group's keys."""
 
     def __init__(
-        self, program: PythonProgram, columns: Sequence[int], keys: Sequence[int], schema: pa.Schema
+        self,
+        program: PythonProgram,
+        columns: Sequence[int],
+        keys: Sequence[int],
+        schema: pa.Schema,
+        types: Sequence[DataType],
     ) -> None:
         self._sender = Sender(program, columns)
-        self._alignment = Alignment(keys, schema)
+        self._alignment = Alignment(keys, schema, types)
         self._groups = 0
 
     def send(self, items: Iterable[Group], out: Outgoing) -> None:
@@ -303,8 +324,9 @@ class _Aggregate:
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self._alignment.match(results)
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[()]:
         self._alignment.finish()
+        return ()
 
     def _note(self, group: Group) -> None:
         self._groups += 1
@@ -321,10 +343,11 @@ class _Window:
         columns: Sequence[int],
         kept: Sequence[int],
         schema: pa.Schema,
+        types: Sequence[DataType],
     ) -> None:
         self._sender = Sender(program, columns)
         self._frames = frames
-        self._alignment = Alignment(kept, schema)
+        self._alignment = Alignment(kept, schema, types)
 
     def send(self, items: Iterable[Group], out: Outgoing) -> None:
         groups = (add_bounds(group, self._frames) for group in items) if self._frames else items
@@ -333,5 +356,6 @@ class _Window:
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self._alignment.match(results)
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[()]:
         self._alignment.finish()
+        return ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of rows: cut out of a sorted stream, and dealt whole to the streams of an operator."""
+"""Cuts a sorted stream into groups of rows, and deals whole groups to the streams of an operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from volley.plan.python_nodes import RowFrame
-from volley.runs import run_ends
+from volley.run_ends import find_run_ends
 from volley.worker.split_queue import Stopped
 
 Group = list[pa.RecordBatch]
@@ -25,7 +25,7 @@ def cut_groups(batches: Iterable[pa.RecordBatch], keys: Sequence[int]) -> Iterat
         if not batch.num_rows:
             continue
         start = 0
-        for end in run_ends(map(batch.column, keys), batch.num_rows):
+        for end in find_run_ends(map(batch.column, keys), batch.num_rows):
             rows = batch.slice(start, end - start)
             if group and start == 0 and not _same_group(group[-1], rows, keys):
                 yield group

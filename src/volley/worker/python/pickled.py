@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of functions that PySpark sends as pickles and not as Arrow (`useArrow=False`).
+"""Pickled rows, for functions that do not use Arrow (`useArrow=False`).
 
 The worker gets what Spark's JVM would send: tuples, or Rows that PySpark's own converter makes of internal values
-(days, microseconds). What it returns are pickles of plain values, from a process that runs the user's code: nothing is
-unpickled but the few classes that such values have.
+(days, microseconds). It returns pickles of plain values. They come from a process that runs the user's code, so only
+the few classes of such values are unpickled.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import json
 import pickle
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
 
 from volley.errors import DataError
+from volley.plan.python_nodes import PythonProgram
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
@@ -41,15 +43,18 @@ from volley.plan.types import (
     contains_any,
     to_arrow,
 )
+from volley.spark_versions.registry import current
 from volley.worker.python.protocol import spark_json
 
 # PySpark converts these in Python.
 _CONVERTED: frozenset[DataType] = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
-# Of these Arrow gives the values that the JVM pickles.
+# For these, Arrow's Python values equal those that the JVM pickles.
 _SAME_VALUES: frozenset[DataType] = frozenset(
     {BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, STRING, NULL}
 )
+_NUMBERS: frozenset[DataType] = frozenset({BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE})
 _PROTOCOL = 4
+_BINARY_AS_BYTES = "spark.sql.execution.pyspark.binaryAsBytes"
 
 
 # ------------------------------------------------------------------------------------------ to the worker
@@ -63,6 +68,12 @@ class RowPickler:
         self._binary = bytes if binary_as_bytes else bytearray
         is_converted = any(contains_any(field.type, _CONVERTED) for field in fields)
         self._row = _Converter(StructType(self._fields)) if is_converted else None
+        self._is_plain = all(field.type in _SAME_VALUES for field in fields)
+
+    @classmethod
+    def of(cls, program: PythonProgram) -> RowPickler:
+        as_bytes = current().has_binary_option and program.setting(_BINARY_AS_BYTES) != "false"
+        return cls(program.columns, binary_as_bytes=as_bytes)
 
     def pickle(self, batch: pa.RecordBatch) -> bytes:
         """The rows of a batch, whose columns are the fields, as one pickled list."""
@@ -73,7 +84,12 @@ class RowPickler:
         rows: list[Any] = list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
         if self._row is not None:
             rows = [_Row(self._row, row) for row in rows]
-        return pickle.dumps(rows, _PROTOCOL)
+        out = io.BytesIO()
+        pickler = pickle.Pickler(out, _PROTOCOL)
+        # Without a memo of objects that were pickled before: plain values are not worth one.
+        pickler.fast = self._is_plain
+        pickler.dump(rows)
+        return out.getvalue()
 
     def _values(self, array: pa.Array, data_type: DataType) -> list[Any]:
         """Values as the JVM pickles them: dates and timestamps are numbers, structs are Rows."""
@@ -100,6 +116,9 @@ class RowPickler:
                         zip(*inside, strict=True), array.is_valid().to_pylist(), strict=True
                     )
                 ]
+            case _ if data_type in _NUMBERS and not array.null_count:
+                # Many times faster than values one by one.
+                found = array.to_numpy(zero_copy_only=False).tolist()
             case _ if data_type in _SAME_VALUES or isinstance(data_type, DecimalType):
                 found = array.to_pylist()
             case _:
@@ -160,7 +179,7 @@ class _PlainValues(pickle.Unpickler):
 def read_results(block: bytes, types: Sequence[DataType]) -> pa.RecordBatch:
     """The results of some rows: one value for each row, or a tuple of them if there are several functions.
 
-    Raises DataError for a value that is not plainly one of its type: Spark says what it makes of it.
+    Raises DataError for a value that is not plainly of its type: Spark decides how to convert it.
     """
     rows = _load(block)
     columns = [rows] if len(types) == 1 else [[row[place] for row in rows] for place in range(len(types))]
@@ -168,14 +187,12 @@ def read_results(block: bytes, types: Sequence[DataType]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=[str(place) for place in range(len(types))])
 
 
-def read_rows(block: bytes, row: StructType) -> list[pa.StructArray]:
-    """The rows that a table function returned, one array for each call. Raises DataError, as `read_results`."""
-    found = []
-    for rows in _load(block):
-        if type(rows) is not tuple:
-            raise DataError("a Python worker returned no tuple of rows.")
-        found.append(to_array(list(rows), row))
-    return found
+def read_rows(block: bytes, row: StructType) -> tuple[list[int], pa.StructArray]:
+    """The rows that a table function returned: how many of each call, and all of them. DataError, as `read_results`."""
+    calls = _load(block)
+    if not {*map(type, calls)} <= {tuple}:
+        raise DataError("a Python worker returned no tuple of rows.")
+    return [len(rows) for rows in calls], to_array([item for rows in calls for item in rows], row)
 
 
 def _load(block: bytes) -> list[Any]:
@@ -189,6 +206,7 @@ def _load(block: bytes) -> list[Any]:
 
 
 _INTEGERS: dict[DataType, int] = {BYTE: 8, SHORT: 16, INTEGER: 32, LONG: 64, DATE: 32}
+_OF_BITS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _MICROSECONDS = frozenset({TIMESTAMP, TIMESTAMP_NTZ})
 _CLASSES: dict[DataType, tuple[type, ...]] = {
     BOOLEAN: (bool,),
@@ -208,12 +226,12 @@ def to_array(values: list[Any], data_type: DataType) -> pa.Array:
         case SimpleType():
             return _simple_array(values, data_type, wanted)
         case DecimalType(precision, scale):
-            _require(
-                values, data_type, lambda value: type(value) is Decimal and _fits(value, precision, scale)
-            )
+            _require_classes(values, data_type, Decimal)
+            if not all(value is None or _fits(value, precision, scale) for value in values):
+                raise _refusal(data_type)
             return _arrow_array(values, data_type, wanted)
         case ArrayType(element, contains_null):
-            _require(values, data_type, lambda value: type(value) is list)
+            _require_classes(values, data_type, list)
             lengths = [0 if value is None else len(value) for value in values]
             inside = to_array([item for value in values for item in value or ()], element)
             if inside.null_count and not contains_null:
@@ -225,7 +243,9 @@ def to_array(values: list[Any], data_type: DataType) -> pa.Array:
             return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), inside, type=wanted, mask=mask)
         case StructType(fields):
             count = len(fields)
-            _require(values, data_type, lambda value: type(value) is tuple and len(value) == count)
+            _require_classes(values, data_type, tuple)
+            if any(value is not None and len(value) != count for value in values):
+                raise _refusal(data_type)
             nothing = (None,) * count
             columns = zip(*(nothing if value is None else value for value in values), strict=True)
             children = [
@@ -243,16 +263,17 @@ def to_array(values: list[Any], data_type: DataType) -> pa.Array:
 
 def _simple_array(values: list[Any], data_type: SimpleType, wanted: pa.DataType) -> pa.Array:
     if data_type == NULL:
-        _require(values, data_type, lambda value: False)
+        _require_classes(values, data_type)
         return pa.nulls(len(values))
     if bits := _INTEGERS.get(data_type) or (64 if data_type in _MICROSECONDS else 0):
-        most = 1 << (bits - 1)
-        _require(values, data_type, lambda value: type(value) is int and -most <= value < most)
-        numbers = pa.array(values, pa.int32() if bits == 32 else pa.int64() if bits == 64 else wanted)
-        return numbers.cast(wanted)
+        _require_classes(values, data_type, int)
+        try:
+            return pa.array(values, _OF_BITS[bits]).cast(wanted)
+        except (pa.ArrowException, OverflowError) as error:
+            raise _refusal(data_type) from error
     if (classes := _CLASSES.get(data_type)) is None:
         raise _refusal(data_type)
-    _require(values, data_type, lambda value: type(value) in classes)
+    _require_classes(values, data_type, *classes)
     if data_type == FLOAT:
         return pa.array(values, pa.float64()).cast(wanted)
     return _arrow_array(values, data_type, wanted)
@@ -273,10 +294,10 @@ def _fits(value: Decimal, precision: int, scale: int) -> bool:
     return not value or len(digits) + exponent <= precision - scale
 
 
-def _require(values: list[Any], data_type: DataType, holds: Callable[[Any], bool]) -> None:
-    for value in values:
-        if value is not None and not holds(value):
-            raise _refusal(data_type)
+def _require_classes(values: list[Any], data_type: DataType, *classes: type) -> None:
+    """Exactly these classes, or None: a bool is no int here."""
+    if not {*map(type, values)} <= {NoneType, *classes}:
+        raise _refusal(data_type)
 
 
 def _refusal(data_type: DataType) -> DataError:

@@ -2,6 +2,7 @@
 """Processes that run PySpark's worker: forked by PySpark's daemon, and kept for the next stream of rows.
 
     this process --starts--> pyspark.daemon --forks--> pyspark.worker      one socket to each worker
+                                                                           (a port on loopback with Spark 4.0)
                     stdin: pids to kill; its end ends the daemon and its workers
 
 A daemon serves all workers with the same environment. It ends with this process, however this process ends. Streams
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 import struct
@@ -21,39 +23,53 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from volley.errors import PythonWorkerLost
-from volley.machine import available_cores
 from volley.plan.python_nodes import PythonProcess
-from volley.runtime import Phase, Shared
+from volley.process.machine import available_cores
+from volley.process.runtime import Phase, Shared
+from volley.spark_versions.registry import current
 
-# As long as Spark keeps its own.
+# The same as Spark's.
 _IDLE_SECONDS = 60.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _BUFFER_BYTES = 2**20
 _LONGEST_PARENT = 40
+_ACCEPTED = struct.pack(">i", 2) + b"ok"
 
 Environment = tuple[str, str, bool, tuple[tuple[str, str], ...]]
 
 
 class PythonWorker:
-    """A process that waits for a task. `broadcasts` are the ids of the variables that it knows."""
+    """An idle process. `broadcasts` are the ids of the variables that it has loaded."""
 
     def __init__(self, daemon: _Daemon) -> None:
         self._daemon = daemon
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        family = socket.AF_UNIX if isinstance(daemon.address, str) else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
-            self._socket.connect(daemon.path)
+            self._socket.connect(daemon.address)
             self.input = cast("BinaryIO", self._socket.makefile("rb", _BUFFER_BYTES))
             (self.pid,) = struct.unpack(">i", self.input.read(4))
+            if family == socket.AF_INET:
+                self._authenticate(daemon.secret)
         except (OSError, struct.error) as error:
             self._socket.close()
             raise PythonWorkerLost(f"a Python worker could not be started: {error}.") from error
         self.broadcasts: dict[int, str] = {}
         self.idle_since = 0.0
+
+    def _authenticate(self, secret: str) -> None:
+        """Authenticate: anyone on this machine can connect to a port."""
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.sendall(struct.pack(">i", len(secret)) + secret.encode())
+        if self.input.read(6) != _ACCEPTED:
+            raise OSError("it does not accept the secret of its daemon")
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
         try:
@@ -62,7 +78,7 @@ class PythonWorker:
             raise PythonWorkerLost("Python worker exited unexpectedly (crashed).") from error
 
     def kill(self) -> None:
-        """End the process, whatever it does. One that only lost its socket would complain about that."""
+        """Kill the process. If only its socket were closed, it would print an error."""
         self._daemon.kill(self.pid)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -91,7 +107,7 @@ class PythonWorkers:
         return PythonWorker(daemon)
 
     def give_back(self, process: PythonProcess, worker: PythonWorker) -> None:
-        """Keep a worker that has done all it was asked."""
+        """Keep a worker that has finished its task for the next one."""
         with self._lock:
             kept = sum(map(len, self._idle.values()))
             if process.reused and kept < available_cores():
@@ -120,7 +136,7 @@ class PythonWorkers:
             self._reaper.start()
 
     def _reap(self) -> None:
-        """End workers that nobody has needed for a while."""
+        """End workers that have been idle for a while."""
         with self._lock:
             self._reaper = None
             expired = list(self._take_expired(time.monotonic() - _IDLE_SECONDS))
@@ -144,16 +160,18 @@ class _Daemon:
 
     def __init__(self, environment: Environment) -> None:
         _, executable, _, variables = environment
+        self._executable = executable
         self._directory = tempfile.mkdtemp(prefix="volley-python-", dir=_socket_parent())
+        self.secret = secrets.token_hex(32)
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [executable, "-m", "pyspark.daemon", "pyspark.worker"],
+            [executable, "-c", _program(), "pyspark.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=_variables(dict(variables), self._directory),
+            env=_variables(dict(variables), self._directory, self.secret),
         )
         try:
-            self.path = self._read_path()
+            self.address = self._read_address()
         except Exception:
             self.close()
             raise
@@ -181,16 +199,19 @@ class _Daemon:
             self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _read_path(self) -> str:
+    def _read_address(self) -> str | tuple[str, int]:
+        """The path of the socket on which the daemon listens, or where its port is."""
         assert self._process.stdout is not None
         stuck = threading.Timer(_START_SECONDS, self._process.kill)
         stuck.start()
         try:
             header = self._process.stdout.read(4)
             if len(header) < 4:
-                raise PythonWorkerLost(f"{self._process.args!r} ended before it was ready.")
-            (length,) = struct.unpack(">i", header)
-            return self._process.stdout.read(length).decode()
+                raise PythonWorkerLost(f"PySpark's daemon in {self._executable} ended before it was ready.")
+            (number,) = struct.unpack(">i", header)
+            if not current().python_daemon_has_path:
+                return "127.0.0.1", number
+            return self._process.stdout.read(number).decode()
         finally:
             stuck.cancel()
 
@@ -201,6 +222,11 @@ class _Daemon:
             with contextlib.suppress(Exception):
                 sys.stderr.write(data.decode(errors="replace"))
                 sys.stderr.flush()
+
+
+@cache
+def _program() -> str:
+    return (files("volley.worker.python") / "daemon_program.py").read_text("utf-8")
 
 
 def _socket_parent() -> str | None:
@@ -218,7 +244,7 @@ def _environment(process: PythonProcess) -> Environment:
     return process.application, process.executable, process.reused, tuple(sorted(variables.items()))
 
 
-def _variables(own: dict[str, str], directory: str) -> dict[str, str]:
+def _variables(own: dict[str, str], directory: str, secret: str) -> dict[str, str]:
     inherited = dict(os.environ)
     path = [*_pyspark_paths(), own.get("PYTHONPATH", ""), inherited.get("PYTHONPATH", "")]
     return (
@@ -228,6 +254,9 @@ def _variables(own: dict[str, str], directory: str) -> dict[str, str]:
             "PYTHONPATH": os.pathsep.join(part for part in path if part),
             "PYTHON_UNIX_DOMAIN_ENABLED": "true",
             "PYTHON_WORKER_FACTORY_SOCK_DIR": directory,
+            # For daemons that listen on a port.
+            "PYTHON_WORKER_FACTORY_SECRET": secret,
+            "SPARK_PREFER_IPV6": "false",
         }
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One stream of rows through one Python worker: a thread sends batches, another one reads what comes back.
+"""Runs one stream of rows through one Python worker: one thread sends batches, another reads results.
 
 The worker answers when it likes: it buffers its results, and an iterator may read far ahead. So neither thread may wait
 for the other. What is buffered is bounded by the socket and by the queues at both ends.
@@ -34,7 +34,7 @@ _END_OF_ARROW_STREAM = struct.pack("<II", 0xFFFFFFFF, 0)
 
 
 class Outgoing:
-    """What a sender may do: write streams of batches, blocks of bytes, or single integers between them.
+    """What a sender writes: Arrow streams, blocks of bytes, and integers between them.
 
     Small writes are gathered: a worker that was woken for each of them would cost more than the functions.
     """
@@ -42,13 +42,17 @@ class Outgoing:
     def __init__(self, worker: PythonWorker) -> None:
         self._worker = worker
         self._gathered = bytearray()
+        self._schema: tuple[pa.Schema, bytes] | None = None
 
     def integer(self, value: int) -> None:
         self._write(struct.pack(">i", value))
 
     def stream(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Write an Arrow IPC stream."""
-        self._write(memoryview(schema.serialize()))
+        # Every group is a stream of its own.
+        if self._schema is None or self._schema[0] is not schema:
+            self._schema = schema, schema.serialize().to_pybytes()
+        self._write(self._schema[1])
         for batch in batches:
             self._write(memoryview(batch.serialize()))
         self._write(_END_OF_ARROW_STREAM)
@@ -151,7 +155,7 @@ class ProgramRun:
             out.flush()
         except BaseException as error:
             self._error = error
-            # The reader waits for an answer that will not come.
+            # Wake the reader, which waits for an answer that will not come.
             worker.kill()
 
     def _broadcast_changes(self, worker: PythonWorker) -> list[tuple[int, str | None]]:

@@ -5,22 +5,32 @@
     from the worker   ARROW_STREAM, rows        then TIMING, metrics, ...        then END_OF_STREAM
                       or EXCEPTION, traceback at any of these places
 
-`pyspark.worker_message` reads the message. Before Spark 4.3 it has neither INIT nor a length. Integers are big-endian.
+`pyspark.worker_message` reads the message. Before Spark 4.3 it has neither INIT nor a length. Before 4.2 a worker reads
+it value by value, and which values there are depends on the kind of function. Integers are big-endian.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any, BinaryIO
 
 from volley.errors import DataError, PythonWorkerLost
 from volley.plan.python_nodes import EvalType, PythonCall, PythonProgram, PythonTableFunction
-from volley.plan.types import ArrayType, DataType, DecimalType, SimpleType, StructField, StructType
+from volley.plan.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    OpaqueType,
+    SimpleType,
+    StructField,
+    StructType,
+)
 from volley.spark_versions.registry import current
+from volley.worker.python.writer import Writer
 
 END_OF_DATA = -1
 EXCEPTION = -2
@@ -29,13 +39,32 @@ END_OF_STREAM = -4
 ARROW_STREAM = -6
 INIT = -8
 
-# Boot, start, finish and processing times, then the bytes that the worker has spilled to memory and to disk.
-_TIMING_BYTES = 6 * 8
+# After its timings a worker reports the bytes that it spilled from memory and to disk.
+_SPILLED_COUNTS = 2
+_LONG_BYTES = 8
+_TABLE_ARGUMENTS = "table_arg_offsets"
+
+# Before Spark 4.2, the arguments of these have no names.
+_WITHOUT_NAMES = frozenset(
+    {
+        EvalType.GROUPED_MAP_PANDAS,
+        EvalType.MAP_PANDAS_ITER,
+        EvalType.COGROUPED_MAP_PANDAS,
+        EvalType.MAP_ARROW_ITER,
+        EvalType.GROUPED_MAP_ARROW,
+        EvalType.COGROUPED_MAP_ARROW,
+        EvalType.GROUPED_MAP_ARROW_ITER,
+        EvalType.GROUPED_MAP_PANDAS_ITER,
+    }
+)
 
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """What `TaskContext.get()` shows to a function: its stage, and a number for its stream of rows in that stage."""
+    """What a worker is told of its task: its stage, and a number for its stream of rows in that stage.
+
+    No function sees it: see `daemon_program`.
+    """
 
     stage: int
     partition: int
@@ -46,10 +75,13 @@ def init_message(
     program: PythonProgram, task: TaskIdentity, broadcasts: Iterable[tuple[int, str | None]]
 ) -> bytes:
     """What a worker is told before it gets rows. `broadcasts` are new variables, or known ones to forget (None)."""
-    out = _Writer()
+    out = Writer()
     out.integer(task.partition)
     out.text(program.process.version)
-    out.text(json.dumps(_task_context(task)))
+    if current().has_worker_message:
+        out.text(json.dumps(_task_context(task)))
+    else:
+        _write_task_context(task, out)
     out.text(program.process.files_directory)
     out.integer(len(program.process.includes))
     for path in program.process.includes:
@@ -64,10 +96,13 @@ def init_message(
             out.long(number)
             out.text(path_of)
     out.integer(program.eval_type)
-    out.mapping(dict(program.settings))
-    out.mapping(_eval_conf(program))
+    if current().has_worker_message:
+        out.mapping(dict(program.settings))
+        out.mapping(_eval_conf(program))
+    else:
+        _write_settings(program, out)
     if program.table_function is None:
-        _write_calls(program.calls, out)
+        _write_calls(program, out)
     else:
         _write_table_function(program.calls[0], program.table_function, out)
     message = out.bytes()
@@ -76,17 +111,26 @@ def init_message(
     return struct.pack(">ii", INIT, len(message)) + message
 
 
-def _write_calls(calls: Sequence[PythonCall], out: _Writer) -> None:
-    out.integer(len(calls))
-    for call in calls:
-        _write_arguments(call, out)
+def _write_calls(program: PythonProgram, out: Writer) -> None:
+    has_message = current().has_worker_message
+    if not has_message:
+        out.boolean(False)  # no profiles are made
+    out.integer(len(program.calls))
+    for call in program.calls:
+        if has_message or program.eval_type not in _WITHOUT_NAMES:
+            _write_arguments(call, out)
+        else:
+            out.integer(len(call.arguments))
+            for place, _ in call.arguments:
+                out.integer(place)
         out.integer(len(call.commands))
         for command in call.commands:
             out.block(command)
-        out.long(0)  # names the call in profiles, which are not made here
+        if has_message:
+            out.long(0)  # names the call in profiles
 
 
-def _write_table_function(call: PythonCall, function: PythonTableFunction, out: _Writer) -> None:
+def _write_table_function(call: PythonCall, function: PythonTableFunction, out: Writer) -> None:
     _write_arguments(call, out)
     out.integer(len(function.partition_columns))
     for place in function.partition_columns:
@@ -100,7 +144,7 @@ def _write_table_function(call: PythonCall, function: PythonTableFunction, out: 
     out.text(call.name)
 
 
-def _write_arguments(call: PythonCall, out: _Writer) -> None:
+def _write_arguments(call: PythonCall, out: Writer) -> None:
     out.integer(len(call.arguments))
     for place, name in call.arguments:
         out.integer(place)
@@ -125,23 +169,59 @@ def _task_context(task: TaskIdentity) -> dict[str, Any]:
     }
 
 
+def _write_task_context(task: TaskIdentity, out: Writer) -> None:
+    """As `_task_context`, for the workers that read no JSON."""
+    out.boolean(False)  # no barrier
+    if current().worker_reads_barrier:
+        out.integer(0)
+        out.text("")
+    for value in (task.stage, task.partition, task.attempt):
+        out.integer(value)
+    out.long(task.partition)  # names the attempt
+    out.integer(1)  # core
+    out.integer(0)  # resources
+    out.integer(0)  # local properties
+
+
+def _write_settings(program: PythonProgram, out: Writer) -> None:
+    """As both mappings, for the workers that read only what their kind of function needs."""
+    if program.eval_type in (EvalType.BATCHED, EvalType.TABLE):
+        return
+    out.mapping(dict(program.settings))
+    for name, value in _eval_conf(program).items():
+        if name == _TABLE_ARGUMENTS:
+            places = program.table_function.table_arguments if program.table_function else ()
+            out.integer(len(places))
+            for place in places:
+                out.integer(place)
+        else:
+            out.text(value)
+
+
 def _eval_conf(program: PythonProgram) -> dict[str, str]:
     if program.eval_type in (EvalType.ARROW_BATCHED, EvalType.ARROW_TABLE):
         return {"input_type": json.dumps(spark_json(StructType(program.columns)))}
     if program.eval_type is EvalType.ARROW_UDTF and program.table_function is not None:
-        return {"table_arg_offsets": ",".join(map(str, program.table_function.table_arguments))}
+        return {_TABLE_ARGUMENTS: ",".join(map(str, program.table_function.table_arguments))}
     return {}
 
 
 def spark_json(data_type: DataType) -> Any:
     """A type as Spark writes it in JSON."""
     match data_type:
-        case SimpleType(name):
+        case SimpleType(name) | OpaqueType(name):
             return name
         case DecimalType(precision, scale):
             return f"decimal({precision},{scale})"
         case ArrayType(element, contains_null):
             return {"type": "array", "elementType": spark_json(element), "containsNull": contains_null}
+        case MapType(key, value, contains_null):
+            return {
+                "type": "map",
+                "keyType": spark_json(key),
+                "valueType": spark_json(value),
+                "valueContainsNull": contains_null,
+            }
         case StructType(fields):
             return {"type": "struct", "fields": [_spark_field(field) for field in fields]}
         case _:
@@ -155,36 +235,6 @@ def _spark_field(field: StructField) -> dict[str, Any]:
         "nullable": field.nullable,
         "metadata": {},
     }
-
-
-class _Writer:
-    def __init__(self) -> None:
-        self._out = BytesIO()
-
-    def integer(self, value: int) -> None:
-        self._out.write(struct.pack(">i", value))
-
-    def long(self, value: int) -> None:
-        self._out.write(struct.pack(">q", value))
-
-    def boolean(self, value: bool) -> None:
-        self._out.write(struct.pack(">?", value))
-
-    def block(self, value: bytes) -> None:
-        self.integer(len(value))
-        self._out.write(value)
-
-    def text(self, value: str) -> None:
-        self.block(value.encode())
-
-    def mapping(self, values: dict[str, str]) -> None:
-        self.integer(len(values))
-        for key, value in values.items():
-            self.text(key)
-            self.text(value)
-
-    def bytes(self) -> bytes:
-        return self._out.getvalue()
 
 
 # ------------------------------------------------------------------------------------------- answers
@@ -208,14 +258,14 @@ def read_end(source: BinaryIO, mark: int) -> bool:
     It is not if its function has not read all rows: then it ends.
     """
     while mark == TIMING:
-        read_exactly(source, _TIMING_BYTES)
+        read_exactly(source, (current().worker_times + _SPILLED_COUNTS) * _LONG_BYTES)
         mark = read_integer(source)
     raise_exception(source, mark)
     if mark != END_OF_DATA:
         raise PythonWorkerLost(f"a Python worker sent {mark} where its metrics end.")
     if read_integer(source) != 0:
-        # Spark adds the updates of the tasks that count. Here an attempt may be repeated, and they would count twice.
-        raise DataError("a Python function updated an accumulator.")
+        # Spark adds the updates of successful tasks only. Here an attempt may be repeated and would count twice.
+        raise DataError("a Python function updated an accumulator, or asked for its TaskContext.")
     mark = read_integer(source)
     if mark not in (END_OF_STREAM, END_OF_DATA):
         raise PythonWorkerLost(f"a Python worker sent {mark} at its end.")
@@ -223,7 +273,10 @@ def read_end(source: BinaryIO, mark: int) -> bool:
 
 
 def raise_exception(source: BinaryIO, mark: int) -> None:
-    """Raise what a function raised, if `mark` says that it did. Spark then raises it in its own words."""
+    """Raise the exception of a function, if `mark` announces one.
+
+    Spark then replays the query and raises its own error.
+    """
     if mark == EXCEPTION:
         traceback = read_exactly(source, read_integer(source)).decode(errors="replace")
         raise DataError(f"a Python function raised an exception: {_last_line(traceback)}")

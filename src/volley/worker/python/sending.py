@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from volley.batches import make_batch
 from volley.plan.python_nodes import EvalType, PythonProgram
+from volley.spark_versions.registry import current
 from volley.worker.python.batching import arguments_of, check_size, cut, worker_schema
 from volley.worker.python.groups import Group
 from volley.worker.python.program_run import Outgoing
@@ -54,9 +55,17 @@ class Sender:
         return make_batch([wrapped], self.schema, inner.num_rows)
 
     def groups(self, groups: Iterable[Group], out: Outgoing, note: Callable[[Group], None]) -> None:
-        """Send each group as a stream of its own."""
+        """Send each group as a stream of its own, or as a batch if the worker expects that."""
+        if not current().groups_are_streams:
+            out.stream(self.schema, self._whole(groups, note))
+            return
         for group in groups:
             note(group)
             out.integer(1)
             out.stream(self.schema, self.batches(group))
         out.integer(0)
+
+    def _whole(self, groups: Iterable[Group], note: Callable[[Group], None]) -> Iterator[pa.RecordBatch]:
+        for group in groups:
+            note(group)
+            yield self._batch(group)

@@ -25,13 +25,13 @@ from datafusion import DataFrame, SessionContext
 from volley.batches import empty_batch
 from volley.errors import DataError, EngineError, PythonWorkerLost
 from volley.ids import AttemptId
-from volley.loop import Work, run_blocking
 from volley.lower.memory import OperatorMemory
 from volley.lower.operators import lower
 from volley.lower.scope import Inputs
 from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import StreamTable
 from volley.plan.python_nodes import PythonNode
+from volley.process.loop import Work, run_blocking
 from volley.worker.batch_queue import NOTHING, BatchQueue
 from volley.worker.engine_threads import EngineThreads, engine_threads
 from volley.worker.fragment import Fragment
@@ -42,11 +42,13 @@ from volley.worker.python.groups import GroupQueue, cut_groups
 from volley.worker.python.processes import shared_python_workers
 from volley.worker.python.program_run import ProgramRun
 from volley.worker.python.protocol import TaskIdentity
+from volley.worker.python.ranges import divide_range
 from volley.worker.split_queue import Stopped
 
 _QUEUE_BYTES = 32 * 2**20
 # How long DataFusion's thread waits for a batch before it does other work: see `worker.scan`.
 _TURN_SECONDS = 0.001
+_LONGEST_SECONDS = 0.02
 _END_SECONDS = 5.0
 _POLL_SECONDS = 0.002
 
@@ -79,8 +81,11 @@ class PythonStreams:
         if self.tables > self._threads.table_limit:
             raise DataError(f"a task has more than {self._threads.table_limit} operators that call Python.")
         operator = convert(node)
+        plan = operator.plan
+        if not operator.single and operator.groups is None:
+            plan = divide_range(plan, self._cores)
         planning = planning_context(self._cores, self._memory)
-        frame = lower(operator.plan, planning, inputs, resources, self._cores)
+        frame = lower(plan, planning, inputs, resources, self._cores)
         # Made here, because DataFusion cannot make a session on its own threads, on which a pass begins.
         context = running_context(self._cores, self._memory)
         width = self._width(operator, frame)
@@ -161,8 +166,11 @@ class _Table:
             elif not self._threads.try_hold():
                 return
         nothing = empty_batch(self._operator.schema)
+        wait_seconds = _TURN_SECONDS
         try:
-            while (batch := self._passes[place].output.get(_TURN_SECONDS)) is not None:
+            while (batch := self._passes[place].output.get(wait_seconds)) is not None:
+                # Polling a slow function a thousand times a second costs more than it gains.
+                wait_seconds = min(2 * wait_seconds, _LONGEST_SECONDS) if batch is NOTHING else _TURN_SECONDS
                 yield nothing if batch is NOTHING else batch
         finally:
             self._threads.release()
@@ -209,7 +217,7 @@ class _Pass:
         self._loop.call_soon_threadsafe(self._start_plan)
 
     def fail(self, error: Exception) -> None:
-        """End the pass. The first error is the one that counts."""
+        """End the pass with an error. Only the first one counts."""
         self._errors.append(error)
         self.output.fail(error)
         self.close()
@@ -324,7 +332,8 @@ class _Stream:
                 for results in self._run.results(lambda out: self._conversion.send(items, out)):
                     for batch in self._conversion.receive(results):
                         gathered.add(batch)
-                self._conversion.finish()
+                for batch in self._conversion.finish():
+                    gathered.add(batch)
                 gathered.flush()
                 if not self._run.read_all:
                     self._drain()
@@ -336,7 +345,7 @@ class _Stream:
             self._output.end_reader()
 
     def _drain(self) -> None:
-        """Read the rows that a function did not want: other streams may wait for their turn in the plan below."""
+        """Drain the rows that a function did not read: other streams may wait for theirs in the plan below."""
         if self._shares_items:
             raise PythonWorkerLost("Python worker ended before it had read all groups.")
         self._run.wait_sent()

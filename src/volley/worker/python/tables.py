@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table functions: the rows that they return for a row stand beside columns of that row.
+"""Table functions: the rows that they return for an input row are joined with columns of that row.
 
 A worker returns one result for each row that it was given: a batch, or a pickled list of rows. What comes after the
 results of all rows is from `terminate`, and stands beside the last row.
@@ -7,11 +7,13 @@ results of all rows is from `terminate`, and stands beside the last row.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from volley.batches import make_batch
@@ -24,8 +26,11 @@ from volley.worker.python.program_run import Outgoing
 from volley.worker.python.protocol import END_OF_DATA
 from volley.worker.python.sending import Sender
 
-# As many as Spark pickles at a time. A function cannot tell.
+# Spark's batch size for pickled rows. Functions cannot observe it.
 _PICKLED_ROWS = 100
+# How many results are converted together, unless they come slowly.
+_RESULTS = 256
+_WAIT_SECONDS = 0.02
 
 
 class _RowsRead:
@@ -46,12 +51,29 @@ class _RowsRead:
         elif self._batches:
             self._current, self._place = self._batches.popleft(), 0
 
-    def repeat(self, columns: Sequence[int], count: int) -> list[pa.Array]:
-        """These columns of the current row, `count` times. Raises DataError if there has been no row."""
-        if self._current is None:
-            raise DataError("a table function returned rows without having read one.")
-        same = pa.array([self._place] * count, pa.int32())
-        return [self._current.column(column).take(same) for column in columns]
+    def beside(self, columns: Sequence[int], counts: Sequence[int]) -> list[pa.Array]:
+        """These columns of the next rows, of which each is repeated as often as `counts` says.
+
+        Raises DataError if there has been no row.
+        """
+        runs: list[tuple[pa.RecordBatch, list[int], list[int]]] = []
+        for count in counts:
+            self.advance()
+            if not count:
+                continue
+            if self._current is None:
+                raise DataError("a table function returned rows without having read one.")
+            if not runs or runs[-1][0] is not self._current:
+                runs.append((self._current, [], []))
+            runs[-1][1].append(self._place)
+            runs[-1][2].append(count)
+        if not runs:
+            return []  # no rows follow, so these are not needed
+        taken = [(batch, pa.array(np.repeat(places, repeats))) for batch, places, repeats in runs]
+        return [
+            pa.concat_arrays([batch.column(column).take(places) for batch, places in taken])
+            for column in columns
+        ]
 
 
 class TableRows:
@@ -73,23 +95,33 @@ class TableRows:
         self._sender = Sender(program, columns)
         self._kept = kept
         self._schema = schema
+        self._returns = returns
         self._grouped = grouped
         self._rows = _RowsRead()
+        self._waiting: list[pa.RecordBatch] = []
+        self._given = time.monotonic()
 
     def send(self, items: Iterable[Any], out: Outgoing) -> None:
         rows = chain.from_iterable(items) if self._grouped else items
         out.stream(self._sender.schema, self._sender.batches(rows, self._rows.add))
 
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self._rows.advance()
-        if results.num_rows:
-            (wrapped,) = results.columns
-            beside = self._rows.repeat(self._kept, results.num_rows)
-            found = results_of(wrapped.flatten(), self._schema, len(self._kept))
-            yield make_batch([*beside, *found], self._schema, results.num_rows)
+        """Results come row by row. Each alone would cost more than the function."""
+        self._waiting.append(results)
+        if len(self._waiting) >= _RESULTS or time.monotonic() > self._given + _WAIT_SECONDS:
+            yield from self.finish()
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[pa.RecordBatch]:
         """It may stop reading rows before their end."""
+        waiting, self._waiting = self._waiting, []
+        self._given = time.monotonic()
+        counts = [results.num_rows for results in waiting]
+        beside = self._rows.beside(self._kept, counts)
+        if not any(counts):
+            return
+        wrapped = pa.concat_arrays([results.column(0) for results in waiting if results.num_rows])
+        found = results_of(wrapped.flatten(), self._returns)
+        yield make_batch([*beside, *found], self._schema, sum(counts))
 
 
 class PickledTableRows:
@@ -107,8 +139,7 @@ class PickledTableRows:
     ) -> None:
         self._columns = columns
         self._sent = pa.schema([pa.field(field.name, to_arrow(field.type)) for field in program.columns])
-        as_bytes = program.setting("spark.sql.execution.pyspark.binaryAsBytes") != "false"
-        self._pickler = RowPickler(program.columns, binary_as_bytes=as_bytes)
+        self._pickler = RowPickler.of(program)
         self._kept = kept
         self._schema = schema
         self._row = StructType(tuple(StructField(f"_{n}", kind, True) for n, kind in enumerate(returns)))
@@ -123,11 +154,11 @@ class PickledTableRows:
         out.integer(END_OF_DATA)
 
     def receive(self, results: bytes) -> Iterator[pa.RecordBatch]:
-        for rows in read_rows(results, self._row):
-            self._rows.advance()
-            if len(rows):
-                beside = self._rows.repeat(self._kept, len(rows))
-                yield make_batch([*beside, *rows.flatten()], self._schema, len(rows))
+        counts, rows = read_rows(results, self._row)
+        beside = self._rows.beside(self._kept, counts)
+        if len(rows):
+            yield make_batch([*beside, *rows.flatten()], self._schema, len(rows))
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[()]:
         """It may stop reading rows before their end."""
+        return ()

@@ -15,7 +15,7 @@ from volley.ids import AttemptId, QueryId
 from volley.plugins import implements
 from volley.rpc.handshake import Identity, process_name, read_welcome
 from volley.shuffle import Block
-from volley.shuffle.shared import QueryLease
+from volley.shuffle.shared_store import QueryLease
 from volley.transport import (
     Failure,
     RunningTask,
@@ -29,7 +29,7 @@ from volley.transport import (
     decode,
     encode,
 )
-from volley.transport.failed import FailedTask
+from volley.transport.failed_task import FailedTask
 from volley_unix.ingest import SocketIngest
 from volley_unix.store import fetch
 from volley_unix.wire import Channel, Kind, connect, read_batch, read_schema

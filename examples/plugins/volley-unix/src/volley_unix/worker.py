@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from volley.config import Config
 from volley.errors import QueryError, VolleyError
-from volley.foreground import die_with
 from volley.ids import AttemptId, QueryId
-from volley.machine import available_cores, available_memory_bytes
+from volley.process.foreground import die_with
+from volley.process.machine import available_cores, available_memory_bytes
 from volley.rpc.handshake import Identity, Welcome, to_json
 from volley.security import Security
 from volley.shuffle import Block
 from volley.shuffle.factory import new_store
 from volley.shuffle.worker_stores import WorkerStores
 from volley.transport import Failure, Push, Pushed, SplitBatch, TaskFailure, TaskSpec, decode, encode
-from volley.worker.slots import Attempt, Slots
+from volley.worker.slots import Attempt, CodePolicy, Slots
 from volley_unix.store import SocketStore
 from volley_unix.wire import Channel, Frame, Kind, read_batch, read_schema
 
@@ -43,7 +43,7 @@ class Worker:
             self._own, Config.read(settings), lambda config: new_store(config, security, memory_bytes)
         )
         self._cores = cores
-        self._slots = Slots(path, slots, cores, self._stores, runs_python=False)
+        self._slots = Slots(path, slots, cores, self._stores, code=CodePolicy(python=False))
         self._identity = Identity.of_this_process(f"worker {path}")
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

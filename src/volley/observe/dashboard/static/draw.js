@@ -75,12 +75,13 @@ export function planGraph(plan) {
     }
     const verdict = node.native ? "native" : "spark";
     const why = node.reasons.map((reason) => `${reason.reason} ${reason.what} ${reason.detail}`).join("; ");
+    const figures = node.figures ? ` · ${count(node.figures.rows)} rows · ${seconds(node.figures.seconds)} · stage ${node.figures.stage}` : "";
     const handover = node.handover ? ` · handed over to ${node.handover === "spark" ? "Spark" : "Volley"}` : "";
     inner.append(shape("g", { transform: `translate(${node.x} ${node.y})` },
-      shape("title", {}, `${node.text}${why ? ` — ${why}` : ""}`),
+      shape("title", {}, `${node.text}${why ? ` — ${why}` : ""}${figures ? `${figures} · skew ${node.figures.skew}` : ""}`),
       shape("rect", { class: `box ${verdict}`, width, height, rx: 7, "stroke-width": 1.5 }),
       shape("text", { x: 10, y: 18 }, clip(`${node.native ? "✓" : "✗"} ${node.subquery ? "subquery: " : ""}${node.text}`, 38)),
-      shape("text", { x: 10, y: 35, class: "dim" }, clip((node.native ? "native" : why || "Spark") + handover, 42))));
+      shape("text", { x: 10, y: 35, class: "dim" }, clip((node.native ? "native" : why || "Spark") + figures + handover, 48))));
   }
   return drawing;
 }

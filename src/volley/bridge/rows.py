@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow tables as PySpark's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.pandas.types import _dedup_names
+from pyspark.sql.types import StructType
+
+from volley.batches import conform
+from volley.bridge.ambiguous_times import mark_folds
+
+
+def to_rows(table: pa.Table, schema: StructType, **options: Any) -> list[Row]:
+    """The rows that `collect` returns. `options` are those of PySpark's own conversion of Arrow tables."""
+    # PySpark looks fields of structs up by name, and expects these distinct ones where a name repeats.
+    table = _with_distinct_fields(table)
+    convert: Callable[..., list[Row]] = ArrowTableToRowsConversion.convert
+    return mark_folds(convert(table, schema, **options), table)
+
+
+def _with_distinct_fields(table: pa.Table) -> pa.Table:
+    types = [_distinct(field.type) for field in table.schema]
+    if types == table.schema.types:
+        return table
+    columns = [
+        pa.chunked_array([conform(chunk, kind) for chunk in column.chunks], kind)
+        for column, kind in zip(table.columns, types, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _distinct(kind: pa.DataType) -> pa.DataType:
+    """The type, with the names that PySpark gives to fields of a struct that share one."""
+    match kind:
+        case pa.StructType():
+            names = _dedup_names([field.name for field in kind])
+            fields = zip(kind, names, strict=True)
+            return pa.struct(
+                [field.with_name(name).with_type(_distinct(field.type)) for field, name in fields]
+            )
+        case pa.ListType():
+            return pa.list_(kind.value_field.with_type(_distinct(kind.value_type)))
+        case pa.MapType():
+            item = kind.item_field.with_type(_distinct(kind.item_type))
+            return pa.map_(kind.key_field.with_type(_distinct(kind.key_type)), item)
+        case _:
+            return kind

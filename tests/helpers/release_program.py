@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short look at what differs between releases of Spark, in a process with another one: tests/spark_versions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import volley
+from volley.testing.rows import assert_same_rows
+
+QUERIES = (
+    # The plan reader: a scan with filters, a join, both halves of an aggregate, and an order.
+    "select k, sum(v), avg(d), count(distinct s) from t join u using (k) where v > 5 group by k order by k",
+    # Errors and NULLs of ANSI arithmetic, a window, and a subquery.
+    "select v, try_divide(v, k), rank() over (partition by k order by v) from t where v < (select max(v) from t)",
+    # Spark's own code within the native plan.
+    "select date_format(timestamp_seconds(v), 'EEEE, dd MMMM') as day from t",
+)
+
+
+def main(directory: Path) -> None:
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    settings = {"spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "2"}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = volley.enable(builder.getOrCreate())
+    columns = ["id % 7 as k", "id as v", "cast(id as decimal(12, 2)) as d", "string(id % 3) as s"]
+    spark.range(100).selectExpr(*columns).write.parquet(str(directory / "t"))
+    written = volley.last_query(spark)
+    spark.read.parquet(str(directory / "t")).createOrReplaceTempView("t")
+    spark.range(5).withColumnRenamed("id", "k").createOrReplaceTempView("u")
+    for query in QUERIES:
+        assert_same_rows(spark, query)
+    assert_same_rows(spark, lambda session: session.table("t").select(F.udf(lambda v: v + 1, "long")("v")))
+    print(pyspark.__version__, written.engine if written else "none", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
