@@ -43,7 +43,7 @@ def test_cancel_ends_a_query_of_another_thread(spark: SparkSession) -> None:
     thread.start()
     eventually(lambda: running(spark))
     assert volley.cancel(spark) == 1
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
     assert isinstance(raised[0], QueryCancelled)
     assert "volley.cancel" in str(raised[0])
@@ -89,7 +89,7 @@ def test_what_stops_spark_jobs_stops_native_queries(spark: SparkSession) -> None
             miss(spark)
         assert running(spark) == 1
         stopped = stop(spark)
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive(), name
         assert isinstance(raised[0], QueryCancelled), name
         assert name in str(raised[0])

@@ -60,10 +60,10 @@ def test_the_line_is_drawn_and_then_removed() -> None:
     line = ProgressLine(write_to(terminal), lambda: 4096, after_seconds=0)
     for event in STORY:
         line(event)
-    assert terminal.drawn.wait(30)
+    assert terminal.drawn.wait(120)
     line(QueryFinished(QUERY, 1.0, None))
     for thread in drawing_threads():
-        thread.join(30)
+        thread.join(120)
     assert "1 of 2 stages  2 of 4 tasks  read 30 rows, 2.0 KB of 4.0 KB (50%)" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
@@ -74,7 +74,7 @@ def test_a_short_query_is_never_seen() -> None:
     for event in [*STORY, QueryFinished(QUERY, 0.1, None)]:
         line(event)
     for thread in drawing_threads():
-        thread.join(30)
+        thread.join(120)
     assert terminal.getvalue() == ""
     assert not drawing_threads()
 

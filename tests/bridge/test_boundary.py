@@ -292,7 +292,7 @@ def test_it_can_be_cancelled_while_spark_reads(tpch: SparkSession, tmp_path: Pat
     deadline = time.monotonic() + 30
     assert volley.cancel(tpch) == 1
     # Its job is stopped: nobody waits for what the tasks wait for.
-    thread.join(30)
+    thread.join(120)
     go_on.touch()
     thread.join(60)
     assert isinstance(raised[0], QueryCancelled), raised

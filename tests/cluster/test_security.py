@@ -63,7 +63,7 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
 
 
 def health(address: str, security: Security) -> list[Any]:
-    options = flight.FlightCallOptions(timeout=10)
+    options = flight.FlightCallOptions(timeout=120)
     return list(security.connect(address).do_action(flight.Action("health", encode(AskHealth())), options))
 
 

@@ -107,7 +107,7 @@ def test_a_reader_waits_for_the_answer() -> None:
     operation = Operation(KEY, b"")
     thread, got = waiting(lambda: words(read(operation)))
     operation.answer([lambda id: b"|rows"])
-    thread.join(10)
+    thread.join(120)
     assert got == [["rows"]]
 
 
@@ -115,7 +115,7 @@ def test_a_reader_is_told_of_a_failure() -> None:
     operation = Operation(KEY, b"")
     thread, got = waiting(lambda: read(operation))
     operation.fail(CANCELED)
-    thread.join(10)
+    thread.join(120)
     assert isinstance(got[0], Failure)
     assert got[0].status is CANCELED
 
@@ -126,7 +126,7 @@ def test_a_reader_that_is_not_wanted_any_more_stops() -> None:
     thread, got = waiting(lambda: list(operation.responses(None, lambda: not gone.is_set(), None)))
     gone.set()
     operation.wake()
-    thread.join(10)
+    thread.join(120)
     assert got == [[]]
 
 
@@ -154,7 +154,7 @@ def test_a_delegated_operation_lasts_as_long_as_sparks_answer(
         assert operation.send()
         assert not operation.send()
         operation.end_delegation(error)
-        thread.join(10)
+        thread.join(120)
     assert type(got[0]) is (raised or type(None))
 
 
@@ -162,7 +162,7 @@ def test_a_delegated_operation_that_nobody_reads_can_be_interrupted() -> None:
     operation = Operation(KEY, b"")
     thread, got = waiting(operation.delegate)
     operation.interrupt()
-    thread.join(10)
+    thread.join(120)
     assert isinstance(got[0], QueryCancelled)
 
 
@@ -192,4 +192,4 @@ def test_many_readers_get_all_responses() -> None:
     with ThreadPoolExecutor(8) as pool:
         readers = [pool.submit(lambda: words(read(operation))) for _ in range(8)]
         operation.answer([encoder(str(n)) for n in range(100)])
-        assert all(reader.result(10) == [str(n) for n in range(100)] for reader in readers)
+        assert all(reader.result(120) == [str(n) for n in range(100)] for reader in readers)

@@ -272,11 +272,11 @@ def test_a_commit_of_another_epoch_is_refused() -> None:
 def test_rows_that_wait_for_the_client_are_dropped_when_their_attempt_is_rolled_back() -> None:
     batch = pa.record_batch({"0": [1, 2, 3]})
     batches, counts = ResultQueue(shared_loop(), batch.nbytes), [True]
-    shared_loop().submit(batches.put(attempt_id(), batch, lambda: counts[0])).result(10)
+    shared_loop().submit(batches.put(attempt_id(), batch, lambda: counts[0])).result(120)
     waiting = shared_loop().submit(batches.put(attempt_id(), batch, lambda: counts[0]))
     counts[0] = False
     # Room for the second, which waits for it.
     assert batches.get(10) is batch
-    waiting.result(10)
+    waiting.result(120)
     with pytest.raises(queue.Empty):
         batches.get(0)

@@ -138,7 +138,7 @@ def test_a_result_that_is_dropped_ends_the_query() -> None:
     next(query.stream)
     del query.stream
     gc.collect()
-    assert ended.wait(10)
+    assert ended.wait(120)
     assert_quiet()
 
 
@@ -159,7 +159,7 @@ def test_cancelling_in_the_middle_of_an_operator() -> None:
             running.set()
 
     query = start(single(none_of(numbers(ENDLESS))), listener=listener)
-    assert running.wait(30)
+    assert running.wait(120)
     query.token.cancel("a test asked for it")
     with pytest.raises(QueryCancelled, match="a test asked for it"):
         query.rows()

@@ -141,7 +141,7 @@ class BreaksOff(LossyStore):
     def read(self, block: Block) -> Iterator[pa.RecordBatch]:
         for batch in super().read(block):
             yield batch
-            assert self._has_rows.wait(30)
+            assert self._has_rows.wait(120)
             self._after.strike(block)
 
 

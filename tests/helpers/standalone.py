@@ -78,7 +78,7 @@ class StandaloneCluster:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
             try:
-                process.wait(20)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

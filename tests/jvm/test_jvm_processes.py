@@ -72,7 +72,7 @@ class Held:
 
     def release(self) -> None:
         self._end.close()
-        assert self.result.result(30) == _COLUMN
+        assert self.result.result(120) == _COLUMN
 
 
 def test_the_one_that_was_used_longest_ago_makes_way(
@@ -99,7 +99,7 @@ def test_one_in_use_stays(jvms: WorkerJvms, tmp_path: Path, monkeypatch: pytest.
         assert evaluate(jvms, "UTC") == _COLUMN
         assert zones() == ["Europe/Rome", "UTC"]
         newer.release()
-        assert third.result(30) == _COLUMN
+        assert third.result(120) == _COLUMN
         assert zones() == ["Asia/Tokyo", "UTC"]
         oldest.release()
 
@@ -114,7 +114,7 @@ def test_who_finds_no_place_is_told_so(
         eventually(lambda: any(call.query == "ends" for call in list(jvms._calls)))
         jvms.abandon("ends")
         with pytest.raises(EvaluationError, match="the query has ended"):
-            waiting.result(30)
+            waiting.result(120)
         monkeypatch.setattr(worker_jvm, "_WAIT_SECONDS", 0.1)
         with pytest.raises(DataError, match=r"in use for .* another locale, charset or time zone"):
             evaluate(jvms, "Asia/Tokyo")

@@ -119,7 +119,7 @@ def _outcomes(store: MemoryStore, memory: OperatorMemory | None, *tasks: TaskSpe
         await asyncio.gather(*(attempt.cancel() for attempt in running))
         return [outcome]
 
-    return asyncio.run(asyncio.wait_for(story(), 60))
+    return asyncio.run(asyncio.wait_for(story(), 120))
 
 
 def test_rows_of_another_type_than_was_planned_are_a_defect() -> None:

@@ -30,7 +30,7 @@ def test_parts_are_in_order() -> None:
     def read(part: int) -> Generator[pa.RecordBatch, None, None]:
         if part == 0:
             # The others are read meanwhile.
-            assert first_may_go.wait(30)
+            assert first_may_go.wait(120)
         if part == 3:
             first_may_go.set()
         yield batch(10 * part)
@@ -92,7 +92,7 @@ def test_ends_with_its_reader() -> None:
     while not next(found).num_rows:
         pass
     found.close()
-    assert all(event.wait(30) for event in closed)
+    assert all(event.wait(120) for event in closed)
 
 
 def test_waits_do_not_block() -> None:
@@ -100,7 +100,7 @@ def test_waits_do_not_block() -> None:
     may_go = threading.Event()
 
     def read() -> Generator[pa.RecordBatch, None, None]:
-        assert may_go.wait(30)
+        assert may_go.wait(120)
         yield batch(1)
 
     found = read_ahead([read], 1, 8, NOTHING)

@@ -64,7 +64,7 @@ def dashboard(directory: Path) -> Iterator[Dashboard]:
 
 def get(dashboard: Dashboard, path: str, **headers: str) -> Any:
     request = urllib.request.Request(f"{base(dashboard)}{path}", headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.loads(answer.read())
 
 
@@ -76,7 +76,7 @@ def status(
     dashboard: Dashboard, method: str, path: str, **headers: str
 ) -> tuple[int, http.client.HTTPMessage]:
     parts = urlsplit(dashboard.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=120)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     answer.read()
@@ -124,7 +124,7 @@ def test_daemons_and_reasons(dashboard: Dashboard) -> None:
 
 
 def test_changes_are_pushed(dashboard: Dashboard, directory: Path) -> None:
-    with urllib.request.urlopen(f"{base(dashboard)}/api/changes", timeout=30) as answer:
+    with urllib.request.urlopen(f"{base(dashboard)}/api/changes", timeout=120) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.readline() == b"retry: 2000\n"
         store = HistoryStore(directory)
@@ -151,7 +151,7 @@ def test_nothing_can_be_changed_and_no_other_site_gets_in(dashboard: Dashboard) 
         assert "frame-ancestors 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert "access-control-allow-origin" not in headers
-    page = urllib.request.urlopen(f"{base(dashboard)}/", timeout=30).read().decode()
+    page = urllib.request.urlopen(f"{base(dashboard)}/", timeout=120).read().decode()
     assert "http://" not in page
     assert "https://" not in page
 

@@ -120,22 +120,22 @@ def press(browser: Any, key: str) -> None:
 
 def test_the_list(browser: Any, dashboard: Dashboard) -> None:
     go(browser, dashboard, "")
-    eventually(lambda: len(texts(browser, "tbody tr")) == 100, 60)
+    eventually(lambda: len(texts(browser, "tbody tr")) == 100)
     assert "token" not in browser.current_url
     assert "10,002 queries kept" in texts(browser, ".tools span")
     browser.execute_script("document.querySelector('p button').click()")
-    eventually(lambda: len(texts(browser, "tbody tr")) == 200, 60)
+    eventually(lambda: len(texts(browser, "tbody tr")) == 200)
     press(browser, "/")
     press(browser, "query number 777")
-    eventually(lambda: len(texts(browser, "tbody tr")) == 11, 60)
+    eventually(lambda: len(texts(browser, "tbody tr")) == 11)
 
 
 def test_live_changes(browser: Any, dashboard: Dashboard, directory: Path) -> None:
     # A page that is left before it is drawn does not draw over the next one.
     go(browser, dashboard, "reasons")
     go(browser, dashboard, "")
-    eventually(lambda: len(texts(browser, "tbody tr")) == 100, 60)
-    eventually(lambda: texts(browser, "#live") == ["live"], 60)
+    eventually(lambda: len(texts(browser, "tbody tr")) == 100)
+    eventually(lambda: texts(browser, "#live") == ["live"])
     store = HistoryStore(directory)
     id = f"{0xC0000:012x}"
     running = query_record(
@@ -149,19 +149,19 @@ def test_live_changes(browser: Any, dashboard: Dashboard, directory: Path) -> No
         description=HOSTILE,
     )
     store.save([running])
-    eventually(lambda: texts(browser, f"tr[data-query='{id}'] .running") == ["running"], 60)
+    eventually(lambda: texts(browser, f"tr[data-query='{id}'] .running") == ["running"])
     share = browser.execute_script(f"return document.querySelector(\"tr[data-query='{id}'] progress\").value")
     assert share == pytest.approx(0.25)
     go(browser, dashboard, f"query/{id}")
-    eventually(lambda: "read 7 rows" in " ".join(texts(browser, "main p")), 60)
+    eventually(lambda: "read 7 rows" in " ".join(texts(browser, "main p")))
     store.save([running | {"outcome": "answered", "rows": 5, "updated": time.time()}])
     store.close()
-    eventually(lambda: texts(browser, "h1 .answered") == ["answered"], 60)
+    eventually(lambda: texts(browser, "h1 .answered") == ["answered"])
 
 
 def test_one_query(browser: Any, dashboard: Dashboard) -> None:
     go(browser, dashboard, f"query/{DETAIL}")
-    eventually(lambda: len(texts(browser, ".timeline .task")) == 1000, 60)
+    eventually(lambda: len(texts(browser, ".timeline .task")) == 1000)
     assert len(texts(browser, ".plan .box.native")) == 5
     assert len(texts(browser, ".plan .box.spark")) == 1
     assert len(texts(browser, ".flow .edge")) == 3
@@ -176,21 +176,21 @@ def test_one_query(browser: Any, dashboard: Dashboard) -> None:
 
 def test_a_reason_leads_to_its_meaning(browser: Any, dashboard: Dashboard) -> None:
     go(browser, dashboard, "reasons/OPERATOR_NOT_SUPPORTED")
-    eventually(lambda: "has no native form" in " ".join(texts(browser, "tr.here")), 60)
+    eventually(lambda: "has no native form" in " ".join(texts(browser, "tr.here")))
 
 
 def test_two_queries(browser: Any, dashboard: Dashboard) -> None:
     go(browser, dashboard, f"compare/{DETAIL}/{OTHER}")
-    eventually(lambda: len(texts(browser, ".plan")) == 2, 60)
+    eventually(lambda: len(texts(browser, ".plan")) == 2)
     assert "2.00×" in texts(browser, "td.number")
     assert any(text.startswith("Generate") for text in texts(browser, "ul.card li"))
 
 
 def test_keys_and_themes(browser: Any, dashboard: Dashboard) -> None:
     go(browser, dashboard, "daemons")
-    eventually(lambda: "None are known here" in " ".join(texts(browser, "main p")), 60)
+    eventually(lambda: "None are known here" in " ".join(texts(browser, "main p")))
     press(browser, "g")
-    eventually(lambda: len(texts(browser, "tbody tr")) == 100, 60)
+    eventually(lambda: len(texts(browser, "tbody tr")) == 100)
     press(browser, "jjk")
     assert len(texts(browser, "tr.here")) == 1
     press(browser, "c")
@@ -203,12 +203,12 @@ def test_keys_and_themes(browser: Any, dashboard: Dashboard) -> None:
     press(browser, "t")
     browser.execute_script("document.activeElement.blur()")
     press(browser, webdriver.Keys.ENTER)
-    eventually(lambda: "#/query/" in browser.current_url, 60)
+    eventually(lambda: "#/query/" in browser.current_url)
 
 
 def test_a_query_that_is_not_there(browser: Any, dashboard: Dashboard) -> None:
     go(browser, dashboard, f"query/{HOSTILE.replace('/', '')}")
-    eventually(lambda: "no such query" in " ".join(texts(browser, ".problem")), 60)
+    eventually(lambda: "no such query" in " ".join(texts(browser, ".problem")))
     # The browser reports what the server answered; that is no fault of the page.
     assert all(
         "404" in entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"

@@ -106,7 +106,7 @@ def test_a_running_query_is_seen_by_others(spark: SparkSession, directory: Path)
     (seen,) = reader.summaries()
     assert seen["query"] == session_state.running(spark)[0].id
     volley.cancel(spark)
-    thread.join(30)
+    thread.join(120)
     assert [past.outcome for past in volley.history(spark)] == ["cancelled"]
 
 

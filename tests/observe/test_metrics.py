@@ -32,7 +32,7 @@ DOCUMENTED = set(
 
 def scrape(port: int | None) -> dict[str, float]:
     """Samples, by name and labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     return {
         sample.name + (str(sorted(sample.labels.items())) if sample.labels else ""): sample.value

@@ -124,7 +124,7 @@ def test_a_worker_joins_the_trace_of_its_driver(
             assert grouped(spark) == 7
         close_fleets()
         cluster.members[0].process.terminate()
-        eventually(lambda: any(span.name == "volley.attempt" for span in collector.spans), 60)
+        eventually(lambda: any(span.name == "volley.attempt" for span in collector.spans))
     stages = {span.context.span_id for span in spans.get_finished_spans() if span.name == "volley.stage"}
     (query,) = [span for span in spans.get_finished_spans() if span.name == "volley.query"]
     attempts = [span for span in collector.spans if span.name == "volley.attempt"]

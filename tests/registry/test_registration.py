@@ -204,6 +204,6 @@ def _process(*arguments: str) -> Iterator[Any]:
         yield json.loads(process.stdout.readline())
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         assert process.stdout is not None
         process.stdout.close()

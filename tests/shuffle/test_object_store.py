@@ -94,7 +94,7 @@ class TestVisibility:
         def write(number: int) -> int:
             won = 0
             for object in range(20):
-                ready.wait(30)
+                ready.wait(120)
                 with suppress(AlreadyThere):
                     folder.write_once(folder.path(f"{object}"), b"%d" % number)
                     won += 1

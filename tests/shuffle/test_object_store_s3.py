@@ -174,7 +174,7 @@ class TestOneCommit:
         def write(number: int) -> list[bool]:
             won = []
             for object in range(objects):
-                ready.wait(30)
+                ready.wait(120)
                 try:
                     folders[number].write_once(folders[number].path(f"{object}"), b"%d" % number)
                     won.append(True)

@@ -109,7 +109,7 @@ class TestDaemon:
         block = written(store, batch_of(1))
         assert values(store, block) == [1]
         url = f"http://127.0.0.1:{daemon.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             text = answer.read().decode()
         found = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
         assert float(found["volley_shuffle_commits_total"]) == 1

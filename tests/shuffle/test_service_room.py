@@ -96,7 +96,7 @@ class TestRoom:
                 eventually(lambda: server.server_state.counts["reservations_deferred"] > 0)
                 assert server.server_state.counts["chunks_pushed"] == 0
                 server.server_state.abort(attempt_id(9))
-                assert values(store, block.result(30)) == list(range(1000))
+                assert values(store, block.result(120)) == list(range(1000))
             store.close()
 
     def test_a_server_that_has_no_room_for_long_is_left_for_another(self, tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ class TestReaders:
         while not fetching():
             pass
         side.release(QueryId("q"))
-        thread.join(10)
+        thread.join(120)
         holder.kill()
         assert len(caught) == 1
         assert "is over" in str(caught[0])

@@ -253,7 +253,7 @@ class TestSources:
                 told.set()
 
         with start(numbers(splits=10, hang_after=5), workers=1, events=EventLog(listen)):
-            assert told.wait(30)
+            assert told.wait(120)
 
     @pytest.mark.slow
     def test_a_heavy_tail_is_spread_evenly_over_real_workers(self) -> None:
@@ -294,10 +294,10 @@ class TestIntake:
         taker = threading.Thread(target=lambda: taken.extend([split_queue.take(), split_queue.take()]))
         taker.start()
         # A run before this one had come further, and its answer comes late.
-        assert asked.wait(10)
+        assert asked.wait(120)
         split_queue.give(splits(50, 60, b"late"))
         split_queue.give(splits(0, 3, b"right", over=True))
-        taker.join(10)
+        taker.join(120)
         assert taken == [b"right", None]
 
     def test_an_error_wakes_who_waits(self) -> None:
@@ -305,7 +305,7 @@ class TestIntake:
         split_queue = SplitQueue(lambda after, credits, read: asked.set())
 
         def fail() -> None:
-            assert asked.wait(10)
+            assert asked.wait(120)
             split_queue.fail(ConnectionError("silent"))
 
         threading.Thread(target=fail).start()

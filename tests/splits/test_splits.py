@@ -73,7 +73,7 @@ def splits(count: int, size: Callable[[int], int | None] = lambda number: None) 
 
 
 def told(story: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(story, 60))
+    return asyncio.run(asyncio.wait_for(story, 120))
 
 
 async def everything(feed: Feed, task: int, credits: int = 7) -> list[bytes]:

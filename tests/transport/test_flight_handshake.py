@@ -21,7 +21,7 @@ from volley.security import Security
 from volley.testing.contracts import numbers, result_task
 from volley.transport.fleet import Fleet
 
-TIMEOUT_SECONDS = 3.0
+TIMEOUT_SECONDS = 30.0
 
 
 class TestHandshake:

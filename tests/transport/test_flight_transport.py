@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from helpers.waiting import PATIENCE_SECONDS
 from volley.cluster import LocalCluster
 from volley.config import Config
 from volley.errors import BlockMissing, NoWorkers
@@ -44,7 +44,9 @@ from volley.transport.base import NoRoom, Transport
 from volley.transport.fleet import Fleet
 from volley.transport.flight import FlightTask, FlightTransport, close_fleets, lease_fleet
 
-TIMEOUT_SECONDS = 3.0
+TIMEOUT_SECONDS = 30.0
+# For workers that hang: the test waits for this to pass, and a busy one must not be taken for one that hangs.
+HANG_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -302,17 +304,16 @@ class TestPeers:
         run(story)
 
     def test_an_invalid_address_is_an_error_at_once(self) -> None:
-        fleet = Fleet(["not an address"], Security(), timeout_seconds=30.0)
-        began = time.monotonic()
+        # With a deadline for replies, the test would run into its own.
+        fleet = Fleet(["not an address"], Security(), timeout_seconds=3600.0)
         with pytest.raises(NoWorkers, match="cannot connect to"):
             fleet.wait()
-        assert time.monotonic() - began < 15
         fleet.close()
 
 
 def run(story: Callable[[], Any]) -> Any:
     async def told() -> Any:
-        return await asyncio.wait_for(story(), timeout=60)
+        return await asyncio.wait_for(story(), timeout=PATIENCE_SECONDS)
 
     with in_a_query():
         return asyncio.run(told())
@@ -329,7 +330,13 @@ class TestLostWorkers:
 
     @pytest.fixture
     def fleet(self, cluster: LocalCluster) -> Iterator[Fleet]:
-        fleet = fleet_of(cluster, timeout_seconds=1.5)
+        fleet = fleet_of(cluster)
+        yield fleet
+        fleet.close()
+
+    @pytest.fixture
+    def impatient(self, cluster: LocalCluster) -> Iterator[Fleet]:
+        fleet = fleet_of(cluster, HANG_SECONDS)
         yield fleet
         fleet.close()
 
@@ -345,7 +352,6 @@ class TestLostWorkers:
             assert (await anext(batches)).num_rows
             victim = cluster.members[0]
             os.kill(victim.pid, signal.SIGKILL)
-            killed = time.monotonic()
             async for _ in batches:
                 pass
             for running in (stage, result):
@@ -353,9 +359,10 @@ class TestLostWorkers:
                 assert isinstance(failure, TaskFailure)
                 assert (failure.failure, failure.code) == (Failure.WORKER, "WORKER_LOST")
                 assert victim.address in failure.message
+                assert "did not reply" not in failure.message, (
+                    "it broke the connection: nobody waits for a deadline"
+                )
                 await running.cancel()
-            # The connection broke: nobody waited for a deadline.
-            assert time.monotonic() - killed < 1.5
             assert [worker.name for worker in transport.workers()] == [cluster.members[1].address]
             assert not await transport.reserve(victim.address, result_task(numbers(1), 3).attempt)
             with pytest.raises(BlockMissing):
@@ -375,24 +382,22 @@ class TestLostWorkers:
         run(story)
 
     def test_a_worker_that_hangs_is_lost_after_the_deadline_and_welcome_when_it_wakes(
-        self, cluster: LocalCluster, fleet: Fleet
+        self, cluster: LocalCluster, impatient: Fleet
     ) -> None:
         async def story() -> None:
-            transport = FlightTransport(fleet)
+            transport = FlightTransport(impatient)
             hung = cluster.members[0]
             task = result_task(numbers(10**15))
             running = await start_task(transport, task)
             batches = running.batches()
             assert (await anext(batches)).num_rows
             os.kill(hung.pid, signal.SIGSTOP)
-            stopped = time.monotonic()
             async for _ in batches:
                 pass
             failure = await running.done()
             assert isinstance(failure, TaskFailure)
             assert failure.failure is Failure.WORKER
             assert "did not reply" in failure.message
-            assert time.monotonic() - stopped < 10
             await running.cancel()
             assert hung.address not in {worker.name for worker in transport.workers()}
 
@@ -411,10 +416,10 @@ class TestLostWorkers:
         run(story)
 
     def test_a_query_that_ended_while_its_worker_hung_is_freed_when_it_wakes(
-        self, cluster: LocalCluster, fleet: Fleet
+        self, cluster: LocalCluster, impatient: Fleet
     ) -> None:
         async def story() -> None:
-            transport = FlightTransport(fleet)
+            transport = FlightTransport(impatient)
             task = stage_task(numbers(1000), Output(Partitioning.SINGLE), 0)
             await commit_task(transport, task)
             os.kill(cluster.members[0].pid, signal.SIGSTOP)
@@ -445,7 +450,7 @@ class TestLostWorkers:
             assert await _count(running) == 3_000_000
             assert isinstance(await running.done(), TaskDone)
             await transport.release(query_id())
-            assert await asyncio.to_thread(going.process.wait, 20) == 0
+            assert await asyncio.to_thread(going.process.wait, PATIENCE_SECONDS) == 0
 
         run(story)
 

@@ -56,7 +56,7 @@ class Driver:
         return Channel(self.outcomes.append, self.met.append)
 
     def on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.submit(work).result(10)
+        return self.loop.submit(work).result(120)
 
     def next_want(self) -> SplitRequest:
         async def wanted() -> SplitRequest:
@@ -77,7 +77,7 @@ class Driver:
     def send(self, action: str, body: bytes, security: Security = SECRET) -> Any:
         client = security.connect(self.control.address)
         try:
-            (reply,) = client.do_action(flight.Action(action, body), flight.FlightCallOptions(timeout=20))
+            (reply,) = client.do_action(flight.Action(action, body), flight.FlightCallOptions(timeout=120))
             return decode(reply.body.to_pybytes())
         finally:
             client.close()
@@ -109,7 +109,7 @@ def test_a_pull_waits_for_its_splits(driver: Driver) -> None:
     want = driver.next_want()
     assert (want.attempt, want.after, want.host) == (THEIRS, 0, "127.0.0.1")
     driver.give(splits(0, b"a", b"b"))
-    asking.join(10)
+    asking.join(120)
     assert answers == [splits(0, b"a", b"b")]
     assert driver.met == ["127.0.0.1:4711"]
 
@@ -142,7 +142,7 @@ def test_an_attempt_that_is_over_is_refused_also_while_it_waits(driver: Driver) 
         driver.channel.close()
 
     driver.on_loop(close())
-    asking.join(10)
+    asking.join(120)
     answers.append(driver.ask("pull", pull()))
     answers.append(driver.ask("pull", pull(attempt=AttemptId(OURS.task, 100))))
     assert [type(answer) for answer in answers] == [Refused] * 3
@@ -199,7 +199,7 @@ class TestWorker:
         return made
 
     def outcome(self, driver: Driver, attempt: Attempt) -> TaskDone | TaskFailure:
-        ended: TaskDone | TaskFailure = driver.loop.submit(attempt.done()).result(30)
+        ended: TaskDone | TaskFailure = driver.loop.submit(attempt.done()).result(120)
         return ended
 
     def test_splits_come_by_pulling_until_there_are_no_more(self, driver: Driver) -> None:

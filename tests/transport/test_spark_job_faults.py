@@ -70,7 +70,7 @@ def run(
 
     async def told() -> None:
         transport = SparkTransport(application)
-        await asyncio.wait_for(story(transport), timeout=20)
+        await asyncio.wait_for(story(transport), timeout=120)
         await transport.release(query_id())
 
     try:

@@ -93,7 +93,7 @@ def test_a_cancelled_attempt_leaves_no_working_thread() -> None:
 
     def during() -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
 
     store = SlowStore(during)
 

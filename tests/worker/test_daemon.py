@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from helpers.waiting import eventually
+from helpers.waiting import PATIENCE_SECONDS, eventually
 from volley.batches import slice_batch
 from volley.cli.main import cli
 from volley.cluster import health_of
@@ -72,7 +72,8 @@ class Caller:
         self._client = security.connect(address)
 
     def raw(self, action: str, body: bytes) -> bytes:
-        (reply,) = self._client.do_action(flight.Action(action, body), flight.FlightCallOptions(timeout=20))
+        options = flight.FlightCallOptions(timeout=PATIENCE_SECONDS)
+        (reply,) = self._client.do_action(flight.Action(action, body), options)
         return bytes(reply.body.to_pybytes())
 
     def ask(self, action: str, message: Any) -> Any:
@@ -89,12 +90,25 @@ class Caller:
         assert self.ask("run", task) == Ack(True)
 
     def outcome(self, after: int = 0) -> Any:
-        news = self.ask("watch", Watch(self.name, after, 10.0))
-        assert isinstance(news, News), news
-        return news.outcomes[0]
+        outcomes: list[Any] = []
+
+        def is_told() -> bool:
+            news = self.ask("watch", Watch(self.name, after, 10.0))
+            assert isinstance(news, News), news
+            outcomes.extend(news.outcomes)
+            return bool(outcomes)
+
+        eventually(is_told)
+        return outcomes[0]
 
 
-def settings_of(directory: Path, host: str = "127.0.0.1", port: int = 0) -> DaemonSettings:
+# Of tests in which a lease expires. In the others it must not, however busy the machine is.
+SHORT_LEASE_SECONDS = 3.0
+
+
+def settings_of(
+    directory: Path, host: str = "127.0.0.1", port: int = 0, lease_seconds: float = PATIENCE_SECONDS
+) -> DaemonSettings:
     return DaemonSettings(
         host=host,
         port=port,
@@ -103,7 +117,7 @@ def settings_of(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Daem
         memory_bytes=8 << 30,  # this process is much larger than a worker
         directories=(directory,),
         shuffle=ShuffleSettings.of(Config.read({})),
-        lease_seconds=2.0,
+        lease_seconds=lease_seconds,
     )
 
 
@@ -128,7 +142,7 @@ def health(daemon: Daemon) -> Any:
 
 
 def test_the_only_task_of_a_wide_worker_has_the_memory_of_all_its_slots(tmp_path: Path) -> None:
-    settings = replace(settings_of(tmp_path), cores=16, slots=16, memory_bytes=1 << 30, lease_seconds=60.0)
+    settings = replace(settings_of(tmp_path), cores=16, slots=16, memory_bytes=1 << 30)
     daemon = Daemon(settings, PLAIN)
     try:
         caller = Caller(daemon.address)
@@ -189,12 +203,10 @@ class TestCalls:
         caller.run(stage_task(numbers(10**15), SINGLE, 0))
         heard: list[Any] = []
         waiting = threading.Thread(target=lambda: heard.append(caller.outcome()))
-        started = time.monotonic()
         waiting.start()
         Caller(daemon.address).ask("cancel", attempt_id(0))
-        waiting.join(10)
+        waiting.join(PATIENCE_SECONDS)
         assert isinstance(heard[0].end, TaskFailure)
-        assert time.monotonic() - started < 8
 
     def test_an_unknown_action_is_refused_without_a_traceback(self, caller: Caller) -> None:
         for action, body in [
@@ -258,25 +270,40 @@ class TestDrivers:
         assert isinstance(reply, Refused)
         assert reply.code == "UNKNOWN_DRIVER"
 
-    def test_a_driver_that_says_nothing_is_forgotten_with_all_it_left(
-        self, daemon: Daemon, caller: Caller
-    ) -> None:
-        caller.run(stage_task(numbers(1000), SINGLE, 0))
-        assert isinstance(caller.outcome().end, TaskDone)
-        caller.run(result_task(numbers(10**15)))
-        assert health(daemon).held_bytes > 0
-        eventually(lambda: health(daemon).drivers == 0)
-        left = health(daemon)
-        assert (left.running, left.held_bytes) == (0, 0)
-        # It was only paused, and finds that it has to start over.
-        assert isinstance(caller.ask("watch", Watch(caller.name, 0, 0.1)), Refused)
+    def test_a_driver_that_says_nothing_is_forgotten_with_all_it_left(self, tmp_path: Path) -> None:
+        daemon = Daemon(settings_of(tmp_path, lease_seconds=SHORT_LEASE_SECONDS), PLAIN)
+        try:
+            caller = Caller(daemon.address)
+            caller.hello()
+            caller.run(stage_task(numbers(1000), SINGLE, 0))
+            assert isinstance(caller.outcome().end, TaskDone)
+            caller.run(result_task(numbers(10**15)))
+            assert health(daemon).held_bytes > 0
+            eventually(lambda: health(daemon).drivers == 0)
+            left = health(daemon)
+            assert (left.running, left.held_bytes) == (0, 0)
+            # It was only paused, and finds that it has to start over.
+            assert isinstance(caller.ask("watch", Watch(caller.name, 0, 0.1)), Refused)
+        finally:
+            daemon.close()
 
-    def test_asking_for_news_keeps_a_driver(self, daemon: Daemon, caller: Caller) -> None:
-        caller.run(stage_task(numbers(1000), SINGLE, 0))
-        until = time.monotonic() + 3.0
-        while time.monotonic() < until:
-            caller.ask("watch", Watch(caller.name, 1, 0.5))
-        assert health(daemon).held_bytes > 0
+    def test_asking_for_news_keeps_a_driver(self) -> None:
+        async def story() -> None:
+            drivers = Drivers(Slots("w", 1, 1, MemoryStore("w")), lease_seconds=60.0)
+            await drivers.hello("asks", frozenset())
+            await drivers.hello("is silent", frozenset())
+            await drivers.watch("asks", 0, 0.0)
+            heard = time.monotonic()
+            await drivers.expire(heard)
+            assert len(drivers) == 2
+            while time.monotonic() == heard:
+                await asyncio.sleep(0)
+            await drivers.watch("asks", 0, 0.0)
+            await drivers.expire(heard + 60.0)
+            assert len(drivers) == 1
+            await drivers.watch("asks", 0, 0.0)
+
+        asyncio.run(story())
 
     def test_goodbye_frees_everything_of_that_driver_alone(self, daemon: Daemon, caller: Caller) -> None:
         other = Caller(daemon.address, "other")
@@ -320,7 +347,7 @@ def _of_query(task: Any, query: str) -> Any:
 
 class TestSlots:
     def run(self, story: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(story, 30))
+        asyncio.run(asyncio.wait_for(story, PATIENCE_SECONDS))
 
     def test_a_reservation_expires(self) -> None:
         async def story() -> None:
@@ -421,7 +448,7 @@ class TestCommand:
             assert process.poll() is None
             caller.ask("cancel", attempt_id(1))
             caller.ask("release", QueryId("q"))
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
             assert process.stderr is not None
             # What it logs is how it went, and no trouble.
             lines = process.stderr.read().splitlines()
@@ -457,7 +484,7 @@ class TestCommand:
             hurried.terminate()
             eventually(lambda: callers[0].ask("watch", Watch("driver", 0, 0.05)).draining)
             hurried.terminate()
-            assert hurried.wait(20) == 0
+            assert hurried.wait(PATIENCE_SECONDS) == 0
             assert hurried.stderr is not None
             assert "WARNING volley.cli.daemon_options --no-token: everybody" in hurried.stderr.read()
             killed.kill()

@@ -119,15 +119,16 @@ class Drivers:
         """Forget drivers whose lease has expired. Runs as long as the worker does."""
         while True:
             await asyncio.sleep(min(1.0, self._lease_seconds / 4))
-            now = time.monotonic()
-            silent = [
-                name for name, driver in self._drivers.items() if now - driver.heard > self._lease_seconds
-            ]
-            for name in silent:
-                _log.warning(
-                    "driver %s has been silent for %g s: its queries are freed", name, self._lease_seconds
-                )
-                await self.bye(name)
+            await self.expire(time.monotonic())
+
+    async def expire(self, now: float) -> None:
+        """Forget the drivers that have been silent for longer than a lease at the monotonic time `now`."""
+        silent = [name for name, driver in self._drivers.items() if now - driver.heard > self._lease_seconds]
+        for name in silent:
+            _log.warning(
+                "driver %s has been silent for %g s: its queries are freed", name, self._lease_seconds
+            )
+            await self.bye(name)
 
     def wake(self) -> None:
         """Answer all pending `watch` calls now."""

@@ -75,7 +75,7 @@ class TransportContract:
         async def told() -> Value:
             transport = make_transport(workers)
             try:
-                return await asyncio.wait_for(story(transport), timeout=60)
+                return await asyncio.wait_for(story(transport), timeout=120)
             finally:
                 await transport.release(query_id())
 
