@@ -30,6 +30,7 @@ from helpers.waiting import eventually
 from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.cluster import LocalCluster
+from volley.spark_versions.classic import collect_table
 from volley.spark_versions.registry import VERSIONS, current
 from volley.testing.deployments import STORES, TRANSPORTS, Deployment, deploy
 from volley.testing.limits import DISTRIBUTED_SETTINGS
@@ -51,6 +52,10 @@ if "VOLLEY_TEST_STATE" not in os.environ:
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 )
+
+if not current().has_to_arrow:
+    # Tests compare rows as Arrow tables.
+    DataFrame.toArrow = collect_table  # type: ignore[method-assign]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,6 +26,7 @@ from volley.observe.history import history
 from volley.query.session_state import last_query
 from volley.session.enable import disable, enable
 from volley.session_settings import read_enabled_option
+from volley.spark_versions.classic import collect_table
 
 _SHOWN_ROWS = 20
 
@@ -108,5 +109,5 @@ def _compare(spark: SparkSession, text: str) -> str:
 
 def _timed(frame: DataFrame) -> tuple[Any, float]:
     started = time.perf_counter()
-    rows = frame.toArrow()
+    rows = collect_table(frame)
     return rows, time.perf_counter() - started

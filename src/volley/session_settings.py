@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.config import read_enabled
 from volley.connect.local_server import classic_session
 from volley.membership import resolve_option
 from volley.options import PREFIX, SHUFFLE_SERVERS
+from volley.spark_versions.classic import ClassicDataFrame
 
 ENABLED = PREFIX + "enabled"
 SEAM = "_volley_seam"

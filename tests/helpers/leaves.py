@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from helpers.tables import SCHEMA, rows, write
 from volley.bench.data import TABLES
+from volley.spark_versions.registry import current
 from volley.testing.session import conf
-from volley.testing.sources import Numbers
 
 COLUMNS = ("id", "k", "l", "s", "d", "m", "f", "g", "b", "dt", "ts")
 DDL = {
@@ -44,7 +44,7 @@ NATIVE = {
     "nothing": "local rows of which none is left",
     "numbers": "a range",
     "one": "one row",
-    "source": "a Python data source",
+    **({"source": "a Python data source"} if current().has_data_sources else {}),
     "cached": "a cached frame",
 }
 """Views that the native side reads by itself."""
@@ -70,7 +70,6 @@ def leaf_frames(spark: SparkSession, directory: Path) -> Iterator[dict[str, Data
 
 
 def _frames(spark: SparkSession, directory: Path) -> dict[str, DataFrame]:
-    spark.dataSource.register(Numbers)
     ddl = ", ".join(f"{name} {kind}" for name, kind in DDL.items())
     frames = {}
     for name, table in (("t", rows(60, 60)), ("u", rows(25, 25)), ("e", rows(0, 0)), ("nulls", _nulls(9))):
@@ -83,9 +82,16 @@ def _frames(spark: SparkSession, directory: Path) -> dict[str, DataFrame]:
     computed = ", ".join(_computed(name) for name in COLUMNS)
     frames["numbers"] = spark.sql(f"select {computed} from range(12)")
     frames["one"] = spark.sql(f"select {computed} from (select 4L id)")
-    found = spark.read.format("numbers").options(splits="3", rows="5").load()
-    frames["source"] = found.selectExpr(*(_computed(name) for name in COLUMNS))
+    if current().has_data_sources:
+        frames["source"] = _numbers(spark).selectExpr(*(_computed(name) for name in COLUMNS))
     return {name: frame.select(*COLUMNS) for name, frame in frames.items()}
+
+
+def _numbers(spark: SparkSession) -> DataFrame:
+    from volley.testing.sources import Numbers
+
+    spark.dataSource.register(Numbers)
+    return spark.read.format("numbers").options(splits="3", rows="5").load()
 
 
 def _nulls(count: int) -> pa.Table:

@@ -22,6 +22,7 @@ from volley.errors import ConfigError
 from volley.observe.report import QueryReport
 from volley.observe.spark_tasks import spark_tasks
 from volley.process.machine import available_cores
+from volley.spark_versions.classic import collect_table
 
 _BUSIEST = 5
 
@@ -75,7 +76,7 @@ class Spark:
         before = spark_tasks(self._spark)
         started = time.perf_counter()
         # All engines return Arrow, so that none pays for a conversion that another avoids.
-        table = self._spark.sql(sql).toArrow()
+        table = collect_table(self._spark.sql(sql))
         seconds = time.perf_counter() - started
         return Run(table, seconds, native=False, spark_tasks=spark_tasks(self._spark) - before)
 
@@ -94,7 +95,7 @@ class Volley:
             started = time.perf_counter()
             frame = self._spark.sql(sql)
             analyzed = time.perf_counter()
-            table = frame.toArrow()
+            table = collect_table(frame)
             ended = time.perf_counter()
         report = volley.last_query(self._spark)
         if report is None:

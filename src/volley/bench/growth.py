@@ -24,6 +24,7 @@ from volley.bench.data import TABLES, tpch_data
 from volley.bench.peers.engine_process import EngineProcess, EngineSetup
 from volley.bench.queries import query_text
 from volley.bench.storage import write_many_files
+from volley.spark_versions.classic import collect_table
 
 Kind = Literal["scale", "files", "columns", "concurrent"]
 Tell = Callable[[str], None]
@@ -130,7 +131,7 @@ def grow_concurrency(
             tell(f"{count} queries at a time, {engine}")
             _choose(spark, engine)
             for query in _MIXTURE:  # plans and classes are warm
-                spark.sql(query_text(query)).toArrow()
+                collect_table(spark.sql(query_text(query)))
             yield _run_threads(spark, count, engine)
 
 
@@ -142,7 +143,7 @@ def _run_threads(spark: SparkSession, count: int, engine: str) -> Point:
         took, native = [], True
         for turn in range(_QUERIES_PER_THREAD):
             started = time.perf_counter()
-            spark.sql(query_text(_MIXTURE[(thread + turn) % len(_MIXTURE)])).toArrow()
+            collect_table(spark.sql(query_text(_MIXTURE[(thread + turn) % len(_MIXTURE)])))
             took.append(time.perf_counter() - started)
             report = volley.last_query(spark)
             native = native and report is not None and report.native
@@ -169,7 +170,7 @@ def _measure(spark: SparkSession, kind: Kind, size: int, engine: str, sql: str, 
     took = []
     for _ in range(runs + 1):
         started = time.perf_counter()
-        spark.sql(sql).toArrow()
+        collect_table(spark.sql(sql))
         took.append(time.perf_counter() - started)
     report = volley.last_query(spark) if engine == "volley" else None
     # The first one warmed up.

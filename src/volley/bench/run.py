@@ -15,6 +15,7 @@ from volley.bench.compare import difference
 from volley.bench.engines import Engine, Run
 from volley.bench.order import sort_columns
 from volley.bench.queries import query_text
+from volley.spark_versions.classic import collect_table
 
 Progress = Callable[[str, str, int], None]
 
@@ -185,7 +186,7 @@ class Expected:
     def ask(cls, spark: SparkSession, sql: str) -> Expected:
         spark.conf.set("spark.volley.enabled", "false")
         frame = spark.sql(sql)
-        return cls(frame.toArrow(), sort_columns(frame))
+        return cls(collect_table(frame), sort_columns(frame))
 
     def problem(self, table: pa.Table) -> str | None:
         return difference(self.table, table, self.order)

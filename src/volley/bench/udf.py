@@ -22,6 +22,7 @@ from rich.table import Table
 import volley
 from volley.bench.compare import difference
 from volley.bench.queries import query_text
+from volley.spark_versions.classic import collect_table
 
 _NET_PRICE = "l_extendedprice * (1 - l_discount)"
 _NET_CALL = "net(cast(l_extendedprice as double), cast(l_discount as double))"
@@ -212,7 +213,7 @@ def measure(
                 spark.conf.set("spark.volley.enabled", str(engine == "volley").lower())
                 frame = CASES[case](spark, sizes)
                 started = time.perf_counter()
-                tables[engine] = frame.toArrow()
+                tables[engine] = collect_table(frame)
                 seconds[engine].append(time.perf_counter() - started)
                 native[engine] = _is_native(spark) if engine == "volley" else None
         _compare(case, tables)

@@ -70,4 +70,4 @@ def _seq(jvm: Java, items: list[Java]) -> Java:
     array = jvm.java.util.ArrayList()
     for item in items:
         array.add(item)
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(array).toSeq()
+    return jvm.scala.collection.JavaConverters.asScalaBuffer(array).toList()

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType as SparkStruct
 
@@ -31,6 +30,7 @@ from volley.plan.capture import Origins
 from volley.plan.jvm import Java, singleton
 from volley.plan.nodes import Node
 from volley.plan.types import is_shared, to_arrow
+from volley.spark_versions.classic import ClassicDataFrame, plan_frame
 from volley.support.reasons import Unsupported
 from volley.support.split import subplans
 
@@ -138,7 +138,7 @@ class SparkPart:
         """
         stand_ins = [(subplan.logical, subplan.empty_relation()) for subplan in self.subplans]
         try:
-            self._dataset(_exchanged(self._spark, self._logical, stand_ins))
+            plan_frame(self._spark, _exchanged(self._spark, self._logical, stand_ins))
         except AnalysisException:
             return False
         return True
@@ -150,13 +150,9 @@ class SparkPart:
 
     def frame(self, boundary: EngineBoundary) -> DataFrame:
         """The same as a query that Spark runs, under names that do not repeat; with `ROW` if it has no columns."""
-        frame: DataFrame = ClassicDataFrame(self._dataset(self.logical(boundary)), self._spark)
+        frame: DataFrame = plan_frame(self._spark, self.logical(boundary))
         carried = frame if self.output else frame.select(lit(True))
         return carried.toDF(*column_names(self.carried))
-
-    def _dataset(self, logical: Java) -> Java:
-        datasets = self._spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
-        return datasets.ofRows(self._spark._jsparkSession, logical)
 
     def batches(self, boundary: EngineBoundary) -> list[pa.RecordBatch]:
         """All its rows, in this process, in the types that the native side knows."""

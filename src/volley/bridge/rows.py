@@ -8,20 +8,28 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import _dedup_names
 from pyspark.sql.types import StructType
 
 from volley.batches import conform
 from volley.bridge.ambiguous_times import mark_folds
+from volley.bridge.row_conversion import convert_rows
+from volley.spark_versions.registry import current
 
 
 def to_rows(table: pa.Table, schema: StructType, **options: Any) -> list[Row]:
     """The rows that `collect` returns. `options` are those of PySpark's own conversion of Arrow tables."""
     # PySpark looks fields of structs up by name, and expects these distinct ones where a name repeats.
     table = _with_distinct_fields(table)
-    convert: Callable[..., list[Row]] = ArrowTableToRowsConversion.convert
-    return mark_folds(convert(table, schema, **options), table)
+    return mark_folds(_conversion()(table, schema, **options), table)
+
+
+def _conversion() -> Callable[..., list[Row]]:
+    if not current().has_row_conversion:
+        return convert_rows
+    from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+    return ArrowTableToRowsConversion.convert
 
 
 def _with_distinct_fields(table: pa.Table) -> pa.Table:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.bridge.attributes import column_names, logical_of, stands_for_a_query
 from volley.bridge.boundary import EngineBoundary
@@ -28,6 +27,7 @@ from volley.plan.expressions import Attribute
 from volley.plan.nodes import LocalRows, MaterializedInput, Node, Project, transform, with_children
 from volley.plan.types import to_arrow
 from volley.rpc.messages import TaskDone
+from volley.spark_versions.classic import ClassicDataFrame
 from volley.support.reasons import Unsupported
 from volley.support.split import cut_off
 

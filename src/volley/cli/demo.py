@@ -29,6 +29,7 @@ from volley.cli.pipeline import STEPS, Step, Tables
 from volley.errors import ConfigError
 from volley.observe.spark_tasks import SparkTasks
 from volley.process.machine import available_cores
+from volley.spark_versions.classic import collect_table
 
 # The first run of each engine includes loading code, and for Spark compiling it. The better of two counts.
 _RUNS = 2
@@ -133,7 +134,7 @@ def _best(step: Step, tables: Tables) -> tuple[pa.Table, float, int]:
         frame = step(tables)
         with SparkTasks(tables.spark) as tasks:
             started = time.perf_counter()
-            rows = frame.toArrow()
+            rows = collect_table(frame)
             seconds = time.perf_counter() - started
         if best is None or seconds < best[1]:
             best = (rows, seconds, tasks.count)

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 import volley
 from volley.cli.sql_statements import is_complete, split_statements
 from volley.observe.history_writer import history_directory
+from volley.spark_versions.classic import collect_table, local_frame
 
 _PROMPT, _CONTINUED = "volley> ", "      > "
 # fmt: off
@@ -58,10 +59,10 @@ def _verdict(report: volley.QueryReport | None) -> str:
 
 
 def _print_table(frame: DataFrame) -> volley.QueryReport | None:
-    rows = frame.toArrow()
+    rows = collect_table(frame)
     report = volley.last_query(frame.sparkSession)
     # Spark formats its own values; the rows are local by now.
-    frame.sparkSession.createDataFrame(rows, frame.schema).show(max(1, rows.num_rows), truncate=False)
+    local_frame(frame.sparkSession, rows, frame.schema).show(max(1, rows.num_rows), truncate=False)
     return report
 
 

@@ -14,12 +14,12 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
 from volley.connect.relations import find_relation
 from volley.errors import ConnectServerElsewhere
 from volley.plan.jvm import Java, singleton
+from volley.spark_versions.classic import plan_frame
 
 SERVICE = "org.apache.spark.sql.connect.service"
 """The package of Spark's Connect server."""
@@ -51,8 +51,7 @@ class LocalSession:
         planner = jvm.org.apache.spark.sql.connect.planner.SparkConnectPlanner(
             self._holder, jvm.scala.Option.empty()
         )
-        rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, planner.transformRelation(message))
-        return ClassicDataFrame(rows, self.session)
+        return plan_frame(self.session, planner.transformRelation(message))
 
     def schema_message(self, schema: StructType) -> bytes:
         """A schema as the server sends it: a serialized `spark.connect.DataType`."""

@@ -19,6 +19,7 @@ from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
+from volley.formats.old_times import find_old_times
 from volley.plan.nodes import DataFile, WriteFiles
 from volley.plan.read_rules import REBASE, REBASE_INT96
 from volley.plan.types import (
@@ -117,6 +118,8 @@ class ParquetFooter:
     columns: dict[str, list[pa.Field]]
     int96: frozenset[str]
     calendar: _Calendar
+    old_times: frozenset[str]
+    """The columns with times on which the calendars may disagree, as paths; not asked for if Spark wrote the file."""
     column_bytes: Mapping[str, int]
     """Compressed, in the first row group."""
 
@@ -131,7 +134,11 @@ class ParquetFooter:
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
-        if contains_any(data_type, _TIMES) and self.calendar.is_doubtful(column.name in self.int96, options):
+        if (
+            contains_any(data_type, _TIMES)
+            and self.calendar.is_doubtful(column.name in self.int96, options)
+            and any(leaf == column.name or leaf.startswith(f"{column.name}.") for leaf in self.old_times)
+        ):
             raise DataError(
                 f"{self.path}: column {column.name} may have dates in the legacy calendar of Spark 2."
             )
@@ -145,6 +152,11 @@ class _Calendar:
     is_known: bool
     legacy: bool
     legacy_int96: bool
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether it is the new one, whatever the settings are."""
+        return self.is_known and not self.legacy and not self.legacy_int96
 
     @staticmethod
     def of(tags: Mapping[bytes, bytes]) -> _Calendar:
@@ -183,11 +195,13 @@ def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
     columns: dict[str, list[pa.Field]] = {}
     for column in schema.to_arrow_schema():
         columns.setdefault(column.name.lower(), []).append(column)
+    calendar = _Calendar.of(tags)
     return ParquetFooter(
         path=path,
         columns=columns,
         int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
-        calendar=_Calendar.of(tags),
+        calendar=calendar,
+        old_times=frozenset() if calendar.is_corrected else find_old_times(metadata),
         column_bytes=_column_bytes(metadata),
     )
 

@@ -376,7 +376,7 @@ public final class ExpressionServer {
     }
 
     private static scala.collection.immutable.Seq sequence(List list) {
-        return scala.jdk.javaapi.CollectionConverters.asScala(list).toList();
+        return scala.collection.JavaConverters.asScalaBuffer(list).toList();
     }
 
     /** Whether a generator makes rows of each row alone. Others may have more when all rows are through. */
@@ -599,7 +599,9 @@ public final class ExpressionServer {
         /** The rows that the generator makes of a row, as one array of structs. */
         private InternalRow generate(InternalRow values) {
             ArrayList made = new ArrayList();
-            scala.collection.Iterator each = ((scala.collection.IterableOnce) generator.eval(values)).iterator();
+            Object rows = generator.eval(values);
+            scala.collection.Iterator each = rows instanceof scala.collection.Iterator
+                    ? (scala.collection.Iterator) rows : ((scala.collection.Iterable) rows).iterator();
             while (each.hasNext()) {
                 made.add(((InternalRow) each.next()).copy());
             }

@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import deque
-from importlib.resources import files
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from volley.jvm.connection import Connection, EvaluationError
 from volley.plan.jvm import Java
 from volley.plan.reader import describe_error, instantiate
 from volley.process.runtime import Phase, Shared
+from volley.spark_versions.java import java_source
 
 
 class ExpressionServer:
@@ -25,7 +25,7 @@ class ExpressionServer:
         # Its owner alone may enter the directory, so nobody else can connect.
         self._directory = tempfile.mkdtemp(prefix="volley-jvm-")
         self._path = str(Path(self._directory) / "expressions")
-        source = (files("volley.jvm") / "ExpressionServer.java").read_text("utf-8")
+        source = java_source("volley.jvm", "ExpressionServer.java")
         self.java = instantiate(gateway, source, self._path)
         # Not thread-local: DataFusion's threads are new to Python at every call.
         self._idle: deque[Connection] = deque()

@@ -14,7 +14,6 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from volley.jvm.connection import Abandoned, Connection, EvaluationError
 from volley.plan.jvm import Java
 from volley.plan.reader import describe_error, instantiate
 from volley.process.runtime import Phase, Shared
+from volley.spark_versions.java import java_source
 from volley.storage.registry import shared_stores
 from volley.storage.s3a import Unmapped
 
@@ -44,7 +44,7 @@ class FileServer:
         self._directory = tempfile.mkdtemp(prefix="volley-jvm-")
         self.path = str(Path(self._directory) / "files")
         try:
-            source = (files("volley.jvm") / "FileServer.java").read_text("utf-8")
+            source = java_source("volley.jvm", "FileServer.java")
             self._java = instantiate(gateway, source, self.path)
         except BaseException:
             self.close()

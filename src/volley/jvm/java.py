@@ -31,6 +31,11 @@ class JavaInstallation:
     class_path: str
     versions: str = ""
 
+    @property
+    def spark(self) -> str:
+        """The version of Spark; empty if it is that of this process."""
+        return self.versions.partition("/")[0]
+
 
 @dataclass(frozen=True)
 class JvmAccess:

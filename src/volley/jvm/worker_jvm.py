@@ -26,7 +26,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +35,7 @@ from volley.jvm.connection import Abandoned, Connection, EvaluationError
 from volley.jvm.java import SENT_PACKAGES, JavaInstallation
 from volley.jvm.signature import Signature
 from volley.process.runtime import Phase, Shared
+from volley.spark_versions.java import java_source
 
 _log = logging.getLogger(__name__)
 
@@ -263,24 +263,25 @@ class _Jvm:
         # In the order in which they were used last.
         self._loaded: dict[bytes, _Loaded] = {}
         self._number = 0
-        with as_file(files("volley.jvm") / "ExpressionServer.java") as source:
-            main = ["org.codehaus.janino.SimpleCompiler", str(source), "volley.ExpressionServer", self._path]
-            command = [settings.java.executable, *settings.options, *environment.split()]
-            try:
-                self._process = subprocess.Popen(
-                    [*command, "-cp", settings.java.class_path, *main],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    # Ctrl-C is for the worker, which may need the JVM until it is drained.
-                    start_new_session=True,
-                )
-                self._wait_until_ready()
-            except OSError as error:
-                shutil.rmtree(self._directory, ignore_errors=True)
-                raise JvmLost(f"{settings.java.executable} cannot be started: {error}") from error
-            except BaseException:
-                self.close()
-                raise
+        source = Path(self._directory) / "ExpressionServer.java"
+        main = ["org.codehaus.janino.SimpleCompiler", str(source), "volley.ExpressionServer", self._path]
+        command = [settings.java.executable, *settings.options, *environment.split()]
+        try:
+            source.write_text(java_source("volley.jvm", source.name, settings.java.spark), "utf-8")
+            self._process = subprocess.Popen(
+                [*command, "-cp", settings.java.class_path, *main],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                # Ctrl-C is for the worker, which may need the JVM until it is drained.
+                start_new_session=True,
+            )
+            self._wait_until_ready()
+        except OSError as error:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise JvmLost(f"{settings.java.executable} cannot be started: {error}") from error
+        except BaseException:
+            self.close()
+            raise
         _log.info("started a JVM for Spark's expressions, process %d", self._process.pid)
 
     @property

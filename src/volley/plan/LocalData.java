@@ -2,6 +2,7 @@
 package volley;
 
 import java.io.ByteArrayOutputStream;
+import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.dictionary.DictionaryProvider;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
@@ -113,13 +114,23 @@ public final class LocalData {
         void write(InternalRow row) throws Exception {
             writer.write(row);
             rows++;
-            if (rows == BATCH_ROWS || rows % ROWS_BETWEEN_CHECKS == 0 && writer.sizeInBytes() > BATCH_BYTES) {
+            if (rows == BATCH_ROWS || rows % ROWS_BETWEEN_CHECKS == 0 && batchBytes() > BATCH_BYTES) {
                 writeBatch();
             }
         }
 
         boolean tooMany() {
             return bytes.size() > mostBytes;
+        }
+
+        private long batchBytes() {
+            // Spark's own sizeInBytes is not there before 4.0. Rows can be added after this.
+            writer.finish();
+            long bytes = 0;
+            for (int i = 0; i < writer.root().getFieldVectors().size(); i++) {
+                bytes += ((FieldVector) writer.root().getFieldVectors().get(i)).getBufferSize();
+            }
+            return bytes;
         }
 
         private void writeBatch() throws Exception {

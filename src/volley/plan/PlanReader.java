@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 package volley;
 
+import java.lang.reflect.Method;
+import java.lang.reflect.Parameter;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
@@ -12,12 +14,14 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.spark.SparkFiles;
 import org.apache.spark.api.python.PythonBroadcast;
 import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.broadcast.Broadcast;
+import org.apache.spark.paths.SparkPath;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.catalog.CatalogTablePartition;
 import org.apache.spark.sql.catalyst.expressions.Alias;
@@ -28,7 +32,6 @@ import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.catalyst.expressions.PythonUDTFPartitionColumnIndexes;
 import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
@@ -101,6 +104,7 @@ public final class PlanReader {
     private final String[] pythonSettings;
     private final int mostParts;
     private final int deepest;
+    private final FieldNames fieldNames = new FieldNames();
 
     /**
      * Of operators in `readable` every field is read, of others only the output. `settings` are read for file scans,
@@ -120,7 +124,7 @@ public final class PlanReader {
     /** Throws IllegalStateException for a plan that is too large. */
     public Reading read(SparkPlan plan) {
         try {
-            return new Reading(readable, settings, python, pythonSettings, mostParts, deepest, plan);
+            return new Reading(readable, settings, python, pythonSettings, mostParts, deepest, fieldNames, plan);
         } catch (StackOverflowError error) {
             throw new IllegalStateException("it is nested too deeply");
         }
@@ -203,18 +207,20 @@ public final class PlanReader {
         private final Map functionNumbers = new IdentityHashMap();
         private final Map unreadNumbers = new IdentityHashMap();
         private final Map shownInOrder = new IdentityHashMap();
+        private final FieldNames fieldNames;
         private Map parts = null;
         private boolean readsFiles = false;
 
         Reading(
                 Set readable, String[] settings, Set python, String[] pythonSettings, int mostParts, int deepest,
-                SparkPlan plan) {
+                FieldNames fieldNames, SparkPlan plan) {
             this.readable = readable;
             this.settings = settings;
             this.python = python;
             this.pythonSettings = pythonSettings;
             this.mostParts = mostParts;
             this.deepest = deepest;
+            this.fieldNames = fieldNames;
             ids.open('[');
             entries.open('[');
             types.open('[');
@@ -373,32 +379,34 @@ public final class PlanReader {
             }
             InSubqueryExec filter = (InSubqueryExec) condition;
             scala.collection.Seq keys;
-            scala.collection.Seq indices;
             if (filter.plan() instanceof SubqueryBroadcastExec) {
-                SubqueryBroadcastExec subquery = (SubqueryBroadcastExec) (Object) filter.plan();
-                keys = subquery.buildKeys();
-                indices = subquery.indices();
+                keys = ((SubqueryBroadcastExec) (Object) filter.plan()).buildKeys();
             } else if (filter.plan() instanceof SubqueryAdaptiveBroadcastExec) {
-                SubqueryAdaptiveBroadcastExec subquery = (SubqueryAdaptiveBroadcastExec) (Object) filter.plan();
-                keys = subquery.buildKeys();
-                indices = subquery.indices();
+                keys = ((SubqueryAdaptiveBroadcastExec) (Object) filter.plan()).buildKeys();
             } else {
                 return -1;
             }
-            if (indices.size() != 1) {
-                return -1;
+            // Of both classes: a list since Spark 4.0, and before that the one index.
+            Object index = ((scala.Product) filter.plan()).productElement(1);
+            if (index instanceof scala.collection.Seq) {
+                scala.collection.Seq indices = (scala.collection.Seq) index;
+                if (indices.size() != 1) {
+                    return -1;
+                }
+                index = indices.apply(0);
             }
             int value = part(filter.child());
             int plan = operator((SparkPlan) ((SparkPlan) filter.plan()).children().apply(0));
-            int key = part((Expression) keys.apply(((Integer) indices.apply(0)).intValue()));
+            int key = part((Expression) keys.apply(((Integer) index).intValue()));
             entries.next().open('[').next().string("Pruning").next().number(type(filter.dataType()));
             entries.next().number(value).next().number(id(filter.exprId())).next().number(plan).next().number(key);
             return ended(1, 1);
         }
 
         private void fields(scala.Product plan, Text expressions, Text values) {
+            String[] names = fieldNames.of(plan);
             for (int i = 0; i < plan.productArity(); i++) {
-                String name = plan.productElementName(i);
+                String name = names[i];
                 Object value = plan.productElement(i);
                 if (plan instanceof BaseSubqueryExec && name.equals("name")) {
                     // A number that Spark gives it.
@@ -591,8 +599,9 @@ public final class PlanReader {
             entries.next().open('[').next().string(shortName(part)).next().number(type);
             entries.next().numbers(children).next().open('{');
             scala.Product product = (scala.Product) part;
+            String[] names = fieldNames.of(product);
             for (int i = 0; i < product.productArity(); i++) {
-                String name = product.productElementName(i);
+                String name = names[i];
                 Object value = product.productElement(i);
                 if (!isChild(value, childParts) && !name.equals("dataType")) {
                     entries.key(name);
@@ -744,7 +753,7 @@ public final class PlanReader {
             int size = 1;
             if (value == null) {
                 out.raw("null");
-            } else if (value instanceof UTF8String && ((UTF8String) value).isValid()
+            } else if (value instanceof UTF8String && value.equals(UTF8String.fromString(value.toString()))
                     || value instanceof Boolean || value instanceof Integer || value instanceof Long
                     || value instanceof Short || value instanceof Byte || value instanceof Float
                     || value instanceof Double || value instanceof Decimal) {
@@ -818,8 +827,9 @@ public final class PlanReader {
                 out.number(function((PythonFunction) value));
             } else if (value instanceof byte[]) {
                 out.string(Base64.getEncoder().encodeToString((byte[]) value));
-            } else if (value instanceof PythonUDTFPartitionColumnIndexes) {
-                scalar(((PythonUDTFPartitionColumnIndexes) value).partitionChildIndexes(), out);
+            } else if (shortName(value).equals("PythonUDTFPartitionColumnIndexes")) {
+                // There is no such class before Spark 4.0.
+                scalar(((scala.Product) value).productElement(0), out);
             } else if (value instanceof Float || value instanceof Double || value instanceof String
                     || value instanceof Character || value instanceof Enum
                     || value instanceof scala.Enumeration.Value) {
@@ -964,7 +974,7 @@ public final class PlanReader {
             out.key("defaults").bool(hasDefaults(scan.requiredSchema()));
             names("data_names", relation.dataSchema().fields(), out);
             names("partition_names", fields, out);
-            PartitionedFile[] found = scan.selectedPartitions().toPartitionArray();
+            PartitionedFile[] found = selectedFiles(scan);
             String refused = scan.bucketedScan() ? refusedBuckets(scan, found)
                     : isDelta ? refusedDelta(scan, found) : null;
             out.key("refused");
@@ -988,6 +998,35 @@ public final class PlanReader {
             }
             files.close();
             out.close('}');
+        }
+
+        /** The files that a scan reads. Before Spark 4.0 it has their directories instead. */
+        private static PartitionedFile[] selectedFiles(FileSourceScanExec scan) {
+            Object selected = scan.selectedPartitions();
+            if (!(selected instanceof PartitionDirectory[])) {
+                return (PartitionedFile[]) call(selected, "toPartitionArray");
+            }
+            List found = new ArrayList();
+            PartitionDirectory[] directories = (PartitionDirectory[]) selected;
+            for (int i = 0; i < directories.length; i++) {
+                scala.collection.Iterator statuses = directories[i].files().iterator();
+                while (statuses.hasNext()) {
+                    FileStatusWithMetadata status = (FileStatusWithMetadata) statuses.next();
+                    found.add(new PartitionedFile(
+                            directories[i].values(), SparkPath.fromPath(status.getPath()), 0, status.getLen(),
+                            new String[0], status.getModificationTime(), status.getLen(), status.metadata()));
+                }
+            }
+            return (PartitionedFile[]) found.toArray(new PartitionedFile[0]);
+        }
+
+        /** The result of a method that not all releases of Spark have. */
+        private static Object call(Object subject, String method) {
+            try {
+                return subject.getClass().getMethod(method, new Class[0]).invoke(subject, new Object[0]);
+            } catch (ReflectiveOperationException error) {
+                throw new IllegalStateException(error);
+            }
         }
 
         /** Why a bucketed scan means more than the rows of its files; null if it does not. */
@@ -1131,6 +1170,46 @@ public final class PlanReader {
             String name = value.getClass().getName();
             int end = name.endsWith("$") ? name.length() - 1 : name.length();
             return name.substring(name.lastIndexOf('.') + 1, end);
+        }
+    }
+
+    /** The names of a case class's fields, which `productElementName` gives. Scala 2.12, that of Spark 3.5, has none. */
+    public static final class FieldNames {
+        private final Map known = new ConcurrentHashMap();
+
+        String[] of(scala.Product value) {
+            String[] names = (String[]) known.get(value.getClass());
+            if (names == null) {
+                names = parameters(value.getClass(), value.productArity());
+                known.put(value.getClass(), names);
+            }
+            return names;
+        }
+
+        /**
+         * The first `count` parameters of the method `copy`, which the compiler writes for every case class, but for those
+         * with a repeated parameter; of these, the parameters of the only constructor. Declared fields would be in another
+         * order: lazy ones come first.
+         */
+        public static String[] parameters(Class type, int count) {
+            Method[] methods = type.getMethods();
+            Parameter[] found = null;
+            for (int i = 0; i < methods.length; i++) {
+                if (methods[i].getName().equals("copy") && !methods[i].isSynthetic()) {
+                    found = found == null ? methods[i].getParameters() : new Parameter[0];
+                }
+            }
+            if (found == null && type.getConstructors().length == 1) {
+                found = type.getConstructors()[0].getParameters();
+            }
+            String[] names = new String[count];
+            for (int i = 0; i < count; i++) {
+                if (found == null || i >= found.length || !found[i].isNamePresent()) {
+                    throw new IllegalStateException("the fields of " + type.getName() + " have no names");
+                }
+                names[i] = found[i].getName();
+            }
+            return names;
         }
     }
 

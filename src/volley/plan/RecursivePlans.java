@@ -114,11 +114,11 @@ public final class RecursivePlans {
                 ids.append(read.exprId().id()).append(i + 1 < ref.output().size() ? "," : "");
             }
             ids.append("\n");
-            return new Project(scala.jdk.javaapi.CollectionConverters.asScala(columns).toList(), rows);
+            return new Project(scala.collection.JavaConverters.asScalaBuffer(columns).toList(), rows);
         }
 
         private static scala.collection.immutable.Seq none() {
-            return scala.jdk.javaapi.CollectionConverters.asScala(new ArrayList()).toList();
+            return scala.collection.JavaConverters.asScalaBuffer(new ArrayList()).toList();
         }
     }
 }

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from importlib.resources import files
 from typing import Any
 
 from volley.errors import CaptureError
 from volley.plan.jvm import Java
 from volley.plan.reader import describe_error, instantiate
+from volley.spark_versions.java import java_source
 
 _COMPILE_SECONDS = 120.0
 
@@ -36,7 +36,7 @@ class CompiledClass:
 
 def _compile(made: Future[Java], gateway: Java, file: str, arguments: tuple[Any, ...]) -> None:
     try:
-        source = (files("volley.plan") / file).read_text("utf-8")
+        source = java_source("volley.plan", file)
         made.set_result(instantiate(gateway, source, *arguments))
     except BaseException as error:  # whatever it is, somebody waits for it
         made.set_exception(CaptureError(f"{file} could not be compiled: {describe_error(error)}."))

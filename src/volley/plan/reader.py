@@ -15,13 +15,13 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from volley.errors import CaptureError
 from volley.plan.jvm import Java
+from volley.spark_versions.java import java_source
 
 # Later passes recurse into expressions and visit a shared part once per occurrence.
 MOST_PARTS = 200_000
@@ -167,7 +167,7 @@ class Reader:
 
 
 def source() -> str:
-    return (files("volley.plan") / "PlanReader.java").read_text("utf-8")
+    return java_source("volley.plan", "PlanReader.java")
 
 
 def instantiate(gateway: Java, source: str, *arguments: Any) -> Java:

@@ -26,6 +26,7 @@ from volley.ids import QueryId
 from volley.plan.capture import plan_reader
 from volley.query import session_state
 from volley.query.session_state import Label, RunningQuery
+from volley.spark_versions.registry import current
 
 # Local properties of a thread.
 _PROPERTIES = ("spark.jobGroup.id", "spark.job.tags")
@@ -35,9 +36,10 @@ Applies = Callable[[RunningQuery], bool]
 
 def install() -> None:
     """Wrap the methods. Call it once."""
-    _wrap_session("interruptAll", lambda spark: _of_session(spark))
-    _wrap_session("interruptTag", lambda spark, tag: _labelled(Label("session tag", _scoped(spark, tag))))
-    _wrap_session("interruptOperation", lambda spark, op_id: _with_id(op_id))
+    if current().has_session_tags:
+        _wrap_session("interruptAll", lambda spark: _of_session(spark))
+        _wrap_session("interruptTag", lambda spark, tag: _labelled(Label("session tag", _scoped(spark, tag))))
+        _wrap_session("interruptOperation", lambda spark, op_id: _with_id(op_id))
     _wrap_context("cancelAllJobs", lambda context: _all)
     _wrap_context("cancelJobGroup", lambda context, group: _labelled(Label("job group", group)))
     _wrap_context("cancelJobsWithTag", lambda context, tag: _labelled(Label("job tag", tag)))

@@ -19,7 +19,6 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
 from volley.batches import empty_batch
@@ -30,6 +29,7 @@ from volley.query import actions
 from volley.session.intercepts import show_string
 from volley.session_settings import SEAM, read_enabled_option
 from volley.spark_versions.arrow import arrow_schema
+from volley.spark_versions.classic import ClassicDataFrame
 
 # The client's method yields the schema, then batches of rows.
 Response = Any

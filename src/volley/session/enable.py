@@ -17,7 +17,6 @@ from typing import Any
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.catalog import Catalog
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from volley.bridge.frame_loader import drop_uncached_frames
 from volley.call_site import warn_at_call_site
@@ -39,6 +38,8 @@ from volley.session import connect
 from volley.session.intercepts import INTERCEPTS, Intercept
 from volley.session.version_checks import check_versions
 from volley.session_settings import ENABLED, SEAM, read_enabled_option, read_settings
+from volley.spark_versions.classic import ClassicDataFrame
+from volley.spark_versions.registry import current
 
 _lock = threading.Lock()
 _installed = False
@@ -98,6 +99,8 @@ def disable(spark: SparkSession) -> SparkSession:
 
 def _register_sources(spark: SparkSession, session: str) -> None:
     """Let the session read the data sources of installed packages by their names, once."""
+    if not current().has_data_sources:
+        return
     for plugin in installed(SOURCES):
         if (session, plugin) in _registered:
             continue
@@ -126,8 +129,8 @@ def _install() -> None:
             return
         for intercept in INTERCEPTS:
             original = getattr_static(intercept.owner, intercept.method)
-            if isinstance(original, cached_property):
-                # Read through the original, which keeps its value with the object.
+            if isinstance(original, property | cached_property):
+                # Read through the original, which may keep its value with the object.
                 wrapped: Any = property(_wrap(intercept, partial(_read_property, original)))
             else:
                 wrapped = _wrap(intercept, original)
@@ -141,7 +144,7 @@ def _install() -> None:
         _installed = True
 
 
-def _read_property(original: cached_property[Any], subject: Any) -> Any:
+def _read_property(original: property | cached_property[Any], subject: Any) -> Any:
     return original.__get__(subject, type(subject))
 
 

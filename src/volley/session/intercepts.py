@@ -19,17 +19,13 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-from pyspark.sql.merge import MergeIntoWriter
 from pyspark.sql.pandas.types import _deduplicate_field_names
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 from pyspark.sql.types import (
     ArrayType,
-    CalendarIntervalType,
     MapType,
     StructField,
     StructType,
-    YearMonthIntervalType,
 )
 
 from volley.batches import empty_batch
@@ -40,6 +36,7 @@ from volley.bridge.writer_commands import insert_command, save_as_table_command,
 from volley.plan.jvm import Java, copy_with
 from volley.query import actions
 from volley.spark_versions.arrow import arrow_schema
+from volley.spark_versions.classic import ClassicDataFrame, local_frame, plan_frame
 from volley.spark_versions.registry import current
 
 Original = Callable[..., Any]
@@ -76,12 +73,15 @@ def _collect(original: Original, frame: DataFrame) -> list[Row]:
 def _collect_as_arrow(
     original: Original,
     frame: DataFrame,
-    split_batches: bool = False,
-    empty_list_if_zero_records: bool = True,
+    *arguments: Any,
     **named: Any,
 ) -> list[pa.RecordBatch]:
+    called = inspect.signature(original).bind(frame, *arguments, **named)
+    called.apply_defaults()
     # Before Spark 4.2 the session says whether types are large; the callers cast to what they want.
-    large = bool(named.get("prefers_large_var_types"))
+    large = bool(called.arguments.get("prefers_large_var_types"))
+    # Before Spark 4.0 there is no such argument, and the list is empty.
+    empty_list_if_zero_records = bool(called.arguments.get("empty_list_if_zero_records", True))
 
     def native(result: NativeResult) -> list[pa.RecordBatch]:
         # The schema that Spark's own Arrow has here: toArrow and toPandas build on it.
@@ -92,7 +92,7 @@ def _collect_as_arrow(
         return [empty_batch(schema)]
 
     def spark() -> list[pa.RecordBatch]:
-        batches: list[pa.RecordBatch] = original(frame, split_batches, empty_list_if_zero_records, **named)
+        batches: list[pa.RecordBatch] = original(frame, *arguments, **named)
         return batches
 
     return actions.run(frame, "toArrow", native=native, spark=spark)
@@ -174,7 +174,7 @@ def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -
     def native(result: NativeResult) -> str:
         # Spark formats the few rows itself, as a local relation: no task runs and every type looks as it should.
         schema = _shown_schema(shown)
-        return original(shown.sparkSession.createDataFrame(result.table(arrow_schema(schema)), schema))
+        return original(local_frame(shown.sparkSession, result.table(arrow_schema(schema)), schema))
 
     # One more than is shown, so that Spark prints "only showing top n rows".
     return actions.run(shown.limit(rows + 1), "show", native=native, spark=lambda: original(frame))
@@ -205,7 +205,7 @@ def _nullable(kind: Any) -> Any:
 
 def _with_texts(frame: DataFrame) -> DataFrame:
     """The frame with texts for intervals that no Arrow data of Python can hold. Shown, they look the same."""
-    held = [isinstance(field.dataType, _ONLY_SHOWN) for field in frame.schema]
+    held = [type(field.dataType).__name__ in _ONLY_SHOWN for field in frame.schema]
     names = frame.columns
     if not any(held) or len(set(map(str.lower, names))) < len(names):
         return frame
@@ -218,7 +218,8 @@ def _with_texts(frame: DataFrame) -> DataFrame:
     )
 
 
-_ONLY_SHOWN = (YearMonthIntervalType, CalendarIntervalType)
+# By name: PySpark 3.5 does not have the second.
+_ONLY_SHOWN = ("YearMonthIntervalType", "CalendarIntervalType")
 
 
 def _is_eager(frame: DataFrame) -> bool:
@@ -323,8 +324,7 @@ def _sql(original: Original, spark: SparkSession, sqlQuery: str) -> DataFrame:
 def _cache_table(spark: SparkSession, command: Java) -> DataFrame:
     """Register the frame, as CACHE LAZY TABLE does, and then count its rows: that fills the cache."""
     name_of, place = _CACHING_STATEMENTS[_class_of(command)]
-    datasets = spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
-    done = datasets.ofRows(spark._jsparkSession, copy_with(command, {place: True}))
+    done = plan_frame(spark, copy_with(command, {place: True}))
     frame = spark.table(name_of(command))
     actions.run(
         frame.groupBy().count(),
@@ -332,7 +332,7 @@ def _cache_table(spark: SparkSession, command: Java) -> DataFrame:
         native=lambda result: result.table().num_rows,
         spark=lambda: frame.count(),
     )
-    return ClassicDataFrame(done, spark)
+    return done
 
 
 def _quoted(parts: list[str]) -> str:
@@ -408,6 +408,14 @@ def _is_eager_checkpoint(frame: DataFrame, eager: bool = True, *others: Any, **n
     return eager
 
 
+def _merge_intercepts() -> tuple[Intercept, ...]:
+    if not current().has_merge_writer:
+        return ()
+    from pyspark.sql.merge import MergeIntoWriter
+
+    return (_passed_on(MergeIntoWriter, "merge", "_spark"),)
+
+
 INTERCEPTS: tuple[Intercept, ...] = (
     _frame_action("collect", _collect),
     _frame_action("_collect_as_arrow", _collect_as_arrow, "toArrow"),
@@ -438,15 +446,12 @@ INTERCEPTS: tuple[Intercept, ...] = (
     _writer_action("save", _save),
     _writer_action("insertInto", _insert_into),
     _writer_action("saveAsTable", _save_as_table),
-    *(
-        _writer_action(format, partial(_save_format, format))
-        for format in ("parquet", "csv", "json", "orc", "text", "xml")
-    ),
+    *(_writer_action(format, partial(_save_format, format)) for format in current().writer_formats),
     _passed_on(DataFrameWriter, "jdbc", "_spark"),
     *(
         _passed_on(DataFrameWriterV2, method, "_spark")
         for method in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions")
     ),
-    _passed_on(MergeIntoWriter, "merge", "_spark"),
+    *_merge_intercepts(),
     Intercept(SparkSession, "sql", "sql", _sql, lambda spark: spark, _may_write),
 )

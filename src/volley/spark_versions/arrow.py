@@ -18,6 +18,9 @@ def arrow_schema(schema: StructType, *, prefers_large_types: bool = False) -> pa
     from pyspark.sql.pandas import types
 
     convert: Any = types.to_arrow_schema
+    if not current().arrow_schemas_have_options:
+        # Its timestamps are in UTC, and its types are not large: it has no option that asks for others.
+        return convert(schema)
     return convert(schema, prefers_large_types=prefers_large_types, **current().arrow_schema_arguments)
 
 

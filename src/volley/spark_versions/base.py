@@ -18,13 +18,29 @@ class SparkVersion:
     """The patch release that `make test-versions` installs; docs/versions.md says which suites have run with it."""
 
     # The Python side.
+    frame_module: str = "pyspark.sql.classic.dataframe"
+    """The module of the DataFrames of classic sessions."""
     arrow_schema_arguments: Mapping[str, Any] = field(default_factory=lambda: {"timezone": "UTC"})
     """Arguments of PySpark's `to_arrow_schema` for timestamps in UTC."""
+    has_row_conversion: bool = True
+    """Whether PySpark converts Arrow tables to rows without the packages of Spark Connect."""
+    creates_frames_of_tables: bool = True
+    """Whether `createDataFrame` takes Arrow tables."""
+    has_to_arrow: bool = True
+    """Whether DataFrames have `toArrow`."""
+    arrow_schemas_have_options: bool = True
+    """Whether PySpark's `to_arrow_schema` takes options."""
+    writer_formats: tuple[str, ...] = ("parquet", "csv", "json", "orc", "text", "xml")
+    """The formats for which a DataFrameWriter has methods."""
+    has_merge_writer: bool = True
+    """Whether DataFrames have `mergeInto`."""
     has_binary_option: bool = True
     """Whether `spark.sql.execution.pyspark.binaryAsBytes` chooses between bytes and bytearray. Before, rows had
     bytearrays."""
     keeps_rows_without_columns: bool = True
     """Whether `createDataFrame` of an Arrow table without columns has as many rows."""
+    has_data_sources: bool = True
+    """Whether there are data sources written in Python."""
     has_source_filters: bool = True
     """Whether Python data sources can be given filters, as objects of `pyspark.sql.datasource`."""
     has_worker_message: bool = True
@@ -51,6 +67,12 @@ class SparkVersion:
     """Options that newer releases have added to Catalyst classes, with the values that mean what this one does."""
 
     # The JVM.
+    jvm_sql_package: str = "org.apache.spark.sql.classic"
+    """The package of `SparkSession` and `Dataset`."""
+    java_replacements: tuple[tuple[str, str], ...] = ()
+    """Texts of Volley's Java sources, and what stands for them in sources for this release."""
+    has_session_tags: bool = True
+    """Whether a classic session has tags, and methods that interrupt its queries."""
     reads_zstd_text: bool = True
     """Whether text files can be compressed as zstd without libraries of the system. If not, Spark fails."""
     has_writer_commands: bool = True

@@ -9,12 +9,13 @@ from packaging.version import InvalidVersion, Version
 
 from volley.errors import VersionNotSupported
 from volley.spark_versions.base import SparkVersion
+from volley.spark_versions.spark_3_5 import SPARK_3_5
 from volley.spark_versions.spark_4_0 import SPARK_4_0
 from volley.spark_versions.spark_4_1 import SPARK_4_1
 from volley.spark_versions.spark_4_2 import SPARK_4_2
 from volley.spark_versions.spark_4_3 import SPARK_4_3
 
-VERSIONS: tuple[SparkVersion, ...] = (SPARK_4_0, SPARK_4_1, SPARK_4_2, SPARK_4_3)
+VERSIONS: tuple[SparkVersion, ...] = (SPARK_3_5, SPARK_4_0, SPARK_4_1, SPARK_4_2, SPARK_4_3)
 """The tested releases, oldest first."""
 
 _INSTALL = f"pip install 'pyspark=={VERSIONS[-1].release}.*'"

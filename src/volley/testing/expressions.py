@@ -24,6 +24,7 @@ from volley.plan.capture import capture
 from volley.plan.expressions import Expression, attribute_of, references
 from volley.plan.nodes import Project
 from volley.plan.types import to_arrow
+from volley.spark_versions.classic import collect_table, plan_frame
 from volley.support.expressions import check_expression
 from volley.support.reasons import Unsupported
 from volley.testing.session import conf
@@ -65,7 +66,7 @@ def compare_expressions(
         frame = spark.sql(f"select {columns}, 'value' as name, * from {view}")
         plan = capture(spark.sparkContext._gateway, frame._jdf.queryExecution().executedPlan())
         assert isinstance(plan, Project), f"planned as {plan}"
-        expected = _try_columns(spark, frame, len(expressions)).toArrow()
+        expected = collect_table(_try_columns(spark, frame, len(expressions)))
     ids = [column_name(attribute_of(column).id) for column in plan.expressions[len(expressions) + 1 :]]
     native = table.rename_columns(ids)
     return [
@@ -95,7 +96,7 @@ def _try_columns(spark: SparkSession, frame: DataFrame, count: int) -> DataFrame
         struct = named_struct(to_seq([field_name, nullable(alias.child())]))
         wrapped.append(alias.withNewChildren(to_seq([try_eval(struct)])))
     attempted = plan.copy(to_seq(wrapped), plan.child())
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, attempted), spark)
+    return plan_frame(spark, attempted)
 
 
 def _compare(text: str, captured: Expression, table: pa.Table, attempts: pa.ChunkedArray) -> Verdict:

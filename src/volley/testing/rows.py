@@ -13,6 +13,7 @@ import volley
 from volley.bench.compare import RELATIVE_TOLERANCE, difference
 from volley.bench.order import sort_columns
 from volley.observe.spark_tasks import SparkTasks
+from volley.spark_versions.classic import collect_table
 from volley.testing.session import conf
 
 __all__ = ["SparkTasks", "assert_same_rows", "native_rows", "spark_rows"]
@@ -61,7 +62,7 @@ def spark_rows(spark: SparkSession, query: Query) -> pa.Table:
     # An existing DataFrame would keep the plan that it gets here.
     settings = _OFF if isinstance(query, DataFrame) else _OFF | PLAIN
     with conf(spark, settings):
-        return _frame(spark, query).toArrow()
+        return collect_table(_frame(spark, query))
 
 
 def native_rows(spark: SparkSession, query: Query, *, native: bool = True) -> tuple[pa.Table, str]:
@@ -75,7 +76,7 @@ def _native_rows(spark: SparkSession, query: Query, native: bool) -> tuple[pa.Ta
         frame = _frame(spark, query)
         description = query if isinstance(query, str) else _plan_text(frame)
         with SparkTasks(spark) as tasks:
-            table = frame.toArrow()
+            table = collect_table(frame)
         report: Any = volley.last_query(spark)
     if native and report.engine != "native":
         reasons = "\n".join(f"  {reason}" for reason in report.reasons)

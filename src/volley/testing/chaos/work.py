@@ -18,6 +18,7 @@ from volley.bench.data import tpch_data
 from volley.bench.engines import register_tables
 from volley.bench.order import sort_columns
 from volley.bench.queries import query_text
+from volley.spark_versions.classic import collect_table
 from volley.testing.chaos.jobs import Job
 from volley.testing.chaos.programs import PROGRAMS, cached_rows, new_number
 from volley.testing.fuzz.choices import Choices
@@ -68,8 +69,8 @@ class Work:
             make, ordered = (lambda spark: spark.sql(text)), True
         try:
             with conf(self._spark, SPARK_ONLY):
-                expected = make(self._spark).toArrow()
-                again = make(self._spark).toArrow()
+                expected = collect_table(make(self._spark))
+                again = collect_table(make(self._spark))
         except PySparkException:
             return None
         frame = make(self._spark)
@@ -87,7 +88,7 @@ class Work:
         frame = cached_rows(self._spark, new_number()).cache()
         try:
             frame.count()
-            return frame.toArrow()
+            return collect_table(frame)
         finally:
             frame.unpersist()
 

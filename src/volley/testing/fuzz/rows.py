@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from volley.spark_versions.classic import collect_table
 from volley.testing.expressions import Verdict, compare_expressions
 from volley.testing.fuzz.choices import Choices
 from volley.testing.fuzz.grammar import COMMON, Expressions
@@ -36,7 +37,7 @@ def compare_rows(
     """The verdicts on the expressions that Spark accepts."""
     directory.mkdir(parents=True, exist_ok=True)
     with conf(spark, {"spark.volley.enabled": "false", "spark.sql.ansi.enabled": "true"}):
-        rows = spark.sql(table.values).toArrow()
+        rows = collect_table(spark.sql(table.values))
     # What is folded while Spark plans may fail there, and no expression would be compared.
     with conf(spark, {"spark.sql.optimizer.excludedRules": _FOLDING}):
         yield from _compare(spark, rows, list(texts), directory, ansi)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
+from volley.spark_versions.classic import collect_table, local_frame
 from volley.testing.fuzz.choices import Choices
 from volley.testing.session import conf
 from volley.testing.sources import Numbers
@@ -282,7 +283,7 @@ def _stored(spark: SparkSession, table: Table, frame: DataFrame, directory: Path
     match table.leaf:
         case "parquet":
             directory.mkdir(parents=True, exist_ok=True)
-            rows = frame.toArrow()
+            rows = collect_table(frame)
             half = rows.num_rows // 3
             pq.write_table(rows.slice(0, half), directory / "first part.parquet")
             pq.write_table(rows.slice(half), directory / "100%.parquet", row_group_size=5)
@@ -293,7 +294,7 @@ def _stored(spark: SparkSession, table: Table, frame: DataFrame, directory: Path
         case "rows":
             return spark.createDataFrame(frame.collect(), frame.schema)
         case "arrow":
-            return spark.createDataFrame(frame.toArrow(), frame.schema)
+            return local_frame(spark, collect_table(frame), frame.schema)
         case "pandas":
             return spark.createDataFrame(frame.select("id", "s").toPandas(), "id bigint, s string").join(
                 frame.drop("s"), "id"

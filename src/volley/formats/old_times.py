@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells from the statistics of a Parquet file whether it has times on which the old and the new calendar disagree.
+
+Spark converts or refuses only those: dates before 1582-10-15 and instants before 1900.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+
+_FIRST_DAY = -141_427
+_FIRST_SECOND = -2_208_988_800
+_UNITS = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+
+
+def find_old_times(metadata: pq.FileMetaData) -> frozenset[str]:
+    """The paths of columns that may have such times: those that have, and those whose statistics do not say."""
+    schema = metadata.schema
+    limits = {index: _limit(schema.column(index)) for index in range(len(schema.names))}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    return frozenset(
+        schema.column(index).path
+        for index, (is_time, limit) in limits.items()
+        if is_time and any(_may_precede(group.column(index), limit) for group in groups)
+    )
+
+
+def _limit(column: pq.ColumnSchema) -> tuple[bool, int | None]:
+    """Whether a column has times, and the first value on which the calendars agree; None if there are no statistics."""
+    if column.physical_type == "INT96":
+        return True, None
+    match column.logical_type.type:
+        case "DATE":
+            return True, _FIRST_DAY
+        case "TIMESTAMP":
+            unit = json.loads(column.logical_type.to_json())["timeUnit"]
+            return True, _FIRST_SECOND * _UNITS[unit]
+        case _:
+            return False, None
+
+
+def _may_precede(chunk: pq.ColumnChunkMetaData, limit: int | None) -> bool:
+    if chunk.num_values == 0:
+        return False
+    statistics = chunk.statistics
+    if limit is None or statistics is None:
+        return True
+    if not statistics.has_min_max:
+        return not (statistics.has_null_count and statistics.null_count == chunk.num_values)
+    return bool(statistics.min_raw < limit)
