@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that a DataFrameWriter would run.
 
-Since Spark 4.1 a writer gives it. Spark 4.0 makes it and runs it in one step, so it is made here as Spark makes it,
+Since Spark 4.1 a writer gives it. Before, Spark makes it and runs it in one step, so it is made here as Spark makes it,
 where that is one call of Spark's own planner; None where it is more.
 """
 
@@ -46,7 +46,7 @@ def save_command(writer: DataFrameWriter, path: str | None) -> Java | None:
         settings,
         nothing,
     )
-    return source.planForWriting(java.curmode(), writer._df._jdf.logicalPlan())
+    return source.planForWriting(_mode(java), writer._df._jdf.logicalPlan())
 
 
 def insert_command(writer: DataFrameWriter, table: str) -> Java | None:
@@ -55,7 +55,7 @@ def insert_command(writer: DataFrameWriter, table: str) -> Java | None:
         return java.insertIntoCommand(table)
     if _is_arranged(java) or java.partitioningColumns().isDefined():
         return None
-    how = "OVERWRITE" if str(java.curmode()) == "Overwrite" else "INTO"
+    how = "OVERWRITE" if str(_mode(java)) == "Overwrite" else "INTO"
     parser = writer._spark._jsparkSession.sessionState().sqlParser()
     statement = parser.parsePlan(f"INSERT {how} TABLE {table} SELECT 1")
     return copy_with(statement, {_QUERY: writer._df._jdf.logicalPlan()})
@@ -65,6 +65,11 @@ def save_as_table_command(writer: DataFrameWriter, table: str) -> Java | None:
     return writer._jwrite.saveAsTableCommand(table) if current().has_writer_commands else None
 
 
+def _mode(java: Java) -> Java:
+    return java.curmode() if current().has_current_mode else java.mode()
+
+
 def _is_arranged(java: Java) -> bool:
     """Whether the writer uses buckets or clusters, which Spark validates."""
-    return bool(java.numBuckets().isDefined() or java.clusteringColumns().isDefined())
+    has_clusters = current().has_clustering and java.clusteringColumns().isDefined()
+    return bool(java.numBuckets().isDefined() or has_clusters)

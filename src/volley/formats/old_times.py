@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells from the statistics of a Parquet file whether it has times on which the old and the new calendar disagree.
+"""Tells whether a Parquet file, or what is to be written, has times on which the old and the new calendar disagree.
 
 Spark converts or refuses only those: dates before 1582-10-15 and instants before 1900.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 _FIRST_DAY = -141_427
@@ -50,3 +52,23 @@ def _may_precede(chunk: pq.ColumnChunkMetaData, limit: int | None) -> bool:
     if not statistics.has_min_max:
         return not (statistics.has_null_count and statistics.null_count == chunk.num_values)
     return bool(statistics.min_raw < limit)
+
+
+def holds_old_times(values: pa.Array) -> bool:
+    """Whether an array has such times, also inside of nested values."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return bool(pc.any(pc.less(values.cast(pa.int32()), _FIRST_DAY)).as_py())
+    if pa.types.is_timestamp(kind):
+        limit = _FIRST_SECOND * _UNITS_OF_ARROW[kind.unit]
+        return bool(pc.any(pc.less(values.cast(pa.int64()), limit)).as_py())
+    if pa.types.is_struct(kind):
+        return any(map(holds_old_times, values.flatten()))
+    if pa.types.is_map(kind):
+        return holds_old_times(values.keys) or holds_old_times(values.items)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return holds_old_times(values.flatten())
+    return False
+
+
+_UNITS_OF_ARROW = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

@@ -19,7 +19,7 @@ from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
-from volley.formats.old_times import find_old_times
+from volley.formats.old_times import find_old_times, holds_old_times
 from volley.plan.nodes import DataFile, WriteFiles
 from volley.plan.read_rules import REBASE, REBASE_INT96
 from volley.plan.types import (
@@ -92,6 +92,12 @@ class Parquet:
         local = any(contains_any(column.type, frozenset({TIMESTAMP_NTZ})) for column in request.columns)
         if stamps == "TIMESTAMP_MILLIS" or (int96 and local):
             return NotWritable("outputTimestampType", stamps)
+        has_times = any(contains_any(column.type, _TIMES) for column in request.columns)
+        modes = {key: request.settings[key].upper() for key in _REBASE_SETTINGS}
+        for key, mode in modes.items():
+            if has_times and mode not in (_CORRECTED, _REFUSED):
+                return NotWritable(key, mode)
+        refuses_old = has_times and _REFUSED in modes.values()
         name = next((request.options[key] for key in _CODEC_OPTIONS if key in request.options), None)
         codec = (name or request.settings[_CODEC]).lower()
         if codec not in _CODECS:
@@ -99,7 +105,11 @@ class Parquet:
         compression, suffix = _CODECS[codec]
         return FilePlan(
             suffix,
-            (("compression", compression), ("int96", str(int96).lower())),
+            (
+                ("compression", compression),
+                ("int96", str(int96).lower()),
+                ("refuses_old_times", str(refuses_old).lower()),
+            ),
             ((SPARK_VERSION, request.spark_version), (_ROW_METADATA, request.schema)),
         )
 
@@ -304,12 +314,16 @@ _CODECS = {
     "zstd": ("zstd", ".zstd.parquet"),
     "lz4_raw": ("lz4", ".lz4raw.parquet"),
 }
+_REBASE_SETTINGS = (
+    "spark.sql.parquet.datetimeRebaseModeInWrite",
+    "spark.sql.parquet.int96RebaseModeInWrite",
+)
+_REFUSED = "EXCEPTION"
 _WRITE_RULES = WriteRules(
     settings={
         "spark.sql.parquet.output.committer.class": "org.apache.parquet.hadoop.ParquetOutputCommitter",
         "spark.sql.parquet.writeLegacyFormat": "false",
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+        **dict.fromkeys(_REBASE_SETTINGS),
         _TIMESTAMP_TYPE: None,
         _CODEC: None,
     },
@@ -327,6 +341,7 @@ class ParquetFile:
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
         options = dict(node.options)
+        self._refuses_old_times = options["refuses_old_times"] == "true"
         self._writer = pq.ParquetWriter(
             path,
             schema,
@@ -339,6 +354,9 @@ class ParquetFile:
         self._writer.add_key_value_metadata(dict(node.metadata))
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._refuses_old_times and any(map(holds_old_times, batch.columns)):
+            # Spark raises its own error, or finds that the values are not that old.
+            raise DataError("there are times that Spark may refuse to write in the calendar of today.")
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes

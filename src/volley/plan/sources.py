@@ -16,6 +16,7 @@ from volley.plan.local_data import read_rows
 from volley.plan.local_rows import to_ipc
 from volley.plan.nodes import LocalRows, Node
 from volley.plan.types import is_readable
+from volley.spark_versions.registry import current
 
 _ROWS_A_BATCH = 65_536
 
@@ -26,7 +27,7 @@ def _local_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
         return unknown(operator, "rows of an unsupported type")
     converters = singleton(gateway, "org.apache.spark.sql.execution.arrow.ArrowConverters")
     found = converters.toBatchWithSchemaIterator(
-        scan.rows().iterator(), scan.schema(), _ROWS_A_BATCH, 0, "UTC", False, False
+        scan.rows().iterator(), scan.schema(), _ROWS_A_BATCH, 0, "UTC", *current().arrow_writer_arguments
     )
     return LocalRows(output, to_ipc(_batches(found), output))
 

@@ -77,6 +77,12 @@ class SparkVersion:
     """Whether text files can be compressed as zstd without libraries of the system. If not, Spark fails."""
     has_writer_commands: bool = True
     """Whether a DataFrameWriter gives its command without running it."""
+    arrow_writer_arguments: tuple[bool, ...] = (False, False)
+    """The last arguments of what writes rows as Arrow: are repeated names errors, and are types large?"""
+    has_current_mode: bool = True
+    """Whether a DataFrameWriter calls its mode `curmode`."""
+    has_clustering: bool = True
+    """Whether tables can be clustered."""
     logical_rdd_arguments: tuple[Any, ...] = (False,)
     """The last arguments of `LogicalRDD`."""
     data_source_options: int = 1

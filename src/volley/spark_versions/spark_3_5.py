@@ -20,6 +20,9 @@ SPARK_3_5 = replace(
     has_data_sources=False,
     has_merge_writer=False,
     jvm_sql_package="org.apache.spark.sql",
+    arrow_writer_arguments=(False,),
+    has_current_mode=False,
+    has_clustering=False,
     java_replacements=(
         # ArrowWriter.create is not told whether types are large.
         ('"UTC", false, false)', '"UTC", false)'),
