@@ -18,6 +18,7 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 from packaging.version import Version
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import volley
@@ -56,6 +57,8 @@ os.environ.setdefault(
 if not current().has_to_arrow:
     # Tests compare rows as Arrow tables.
     DataFrame.toArrow = collect_table  # type: ignore[method-assign]
+if not hasattr(PySparkException, "getCondition"):
+    PySparkException.getCondition = PySparkException.getErrorClass  # type: ignore[method-assign]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--transport", choices=TRANSPORTS, default="local", help="how tasks reach workers")
     group.addoption("--store", choices=STORES, default="memory", help="where exchanged data is kept")
     group.addoption("--sample", type=int, default=1, metavar="N", help="one in N tests, always the same")
+    group.addoption(
+        "--own-defaults", action="store_true", help="an older Spark with its own default settings"
+    )
     group.addoption("--record-costs", action="store_true", help="write tests/helpers/tpch_costs.csv anew")
 
 
@@ -116,7 +122,9 @@ def no_open_stores() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """The session itself. Tests take `spark`, which gives it back as it was."""
     # Otherwise Spark's Python workers are whatever python3 is on PATH, without our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -135,6 +143,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
         # Thousands of tiny queries: compiling each of them to Java costs far more than running it.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.warehouse.dir", str(warehouse))
+        .config(map={} if request.config.getoption("--own-defaults") else dict(current().later_defaults))
         .getOrCreate()
     )
     yield session

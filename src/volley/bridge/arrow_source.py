@@ -51,7 +51,7 @@ def arrow_source(
         jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(partitions),
         jvm.PythonUtils.toSeq([]),
         False,
-        option.empty(),
+        *([option.empty()] if current().logical_rdd_has_stream else []),
         spark._jsparkSession,
         option.apply(_statistics(spark, rows, size_bytes)),
         option.empty(),

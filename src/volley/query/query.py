@@ -52,6 +52,7 @@ from volley.query import session_state
 from volley.query.interrupts import job_tag, labels_of
 from volley.query.native_run import NativeRun
 from volley.session_settings import read_settings
+from volley.spark_versions.registry import current
 from volley.support.reasons import Engine, Reason, Unsupported
 
 Value = TypeVar("Value")
@@ -382,13 +383,13 @@ def _describe(error: BaseException) -> ErrorReport:
         return ErrorReport(error.code, error.message)
     code, message = None, str(error)
     if isinstance(error, PySparkException):
-        code = error.getCondition()
+        code = getattr(error, current().condition_method)()
     elif isinstance(error, Py4JJavaError):
         # PySpark does not convert every exception of the JVM, and the text of this one is a stack trace.
         with suppress(Exception):
             java = error.java_exception
             code, message = str(java.getClass().getSimpleName()), str(java.getMessage())
-            code = java.getCondition() or code
+            code = getattr(java, current().condition_method)() or code
     code = code or type(error).__name__
     return ErrorReport(code, message.removeprefix(f"[{code}] "))
 

@@ -17,6 +17,9 @@ class SparkVersion:
     tested: str
     """The patch release that `make test-versions` installs; docs/versions.md says which suites have run with it."""
 
+    later_defaults: Mapping[str, str] = field(default_factory=dict)
+    """Settings whose defaults newer releases have changed, with their values there. Tests are written for these."""
+
     # The Python side.
     frame_module: str = "pyspark.sql.classic.dataframe"
     """The module of the DataFrames of classic sessions."""
@@ -59,6 +62,9 @@ class SparkVersion:
     has_init_frame: bool = True
     """Whether the first message to a Python worker begins with its kind and length."""
 
+    condition_method: str = "getCondition"
+    """The method of PySpark's and Spark's errors that gives their condition."""
+
     # Expressions.
     substring_index_takes_any_count: bool = True
     """Whether `substring_index` works for the smallest integer. Before, Spark fails."""
@@ -83,6 +89,8 @@ class SparkVersion:
     """Whether a DataFrameWriter calls its mode `curmode`."""
     has_clustering: bool = True
     """Whether tables can be clustered."""
+    logical_rdd_has_stream: bool = True
+    """Whether `LogicalRDD` may have a stream."""
     logical_rdd_arguments: tuple[Any, ...] = (False,)
     """The last arguments of `LogicalRDD`."""
     data_source_options: int = 1

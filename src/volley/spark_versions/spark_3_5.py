@@ -11,6 +11,13 @@ SPARK_3_5 = replace(
     SPARK_4_0,
     release="3.5",
     tested="3.5.9",
+    later_defaults={
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    },
     frame_module="pyspark.sql.dataframe",
     has_row_conversion=False,
     creates_frames_of_tables=False,
@@ -18,10 +25,12 @@ SPARK_3_5 = replace(
     arrow_schemas_have_options=False,
     writer_formats=("parquet", "csv", "json", "orc", "text"),
     has_data_sources=False,
+    condition_method="getErrorClass",
     has_merge_writer=False,
     jvm_sql_package="org.apache.spark.sql",
     arrow_writer_arguments=(False,),
     has_current_mode=False,
+    logical_rdd_has_stream=False,
     has_clustering=False,
     java_replacements=(
         # ArrowWriter.create is not told whether types are large.

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 import volley
 from volley.bench.compare import difference
 from volley.bench.order import sort_columns
+from volley.spark_versions.classic import collect_table
+from volley.spark_versions.registry import current
 from volley.support.reasons import Reason
 from volley.testing.fuzz.programs import MEANING, Program
 from volley.testing.fuzz.tables import Table, register
@@ -74,7 +76,7 @@ def compare(spark: SparkSession, program: Program) -> Outcome:
         return Outcome(None)
     with conf(spark, program.settings | _ON):
         frame = program.frame(spark)
-        actual = _attempt(frame.toArrow)
+        actual = _attempt(lambda: collect_table(frame))
         if program.repeated and actual.error is None:
             actual = _attempt(program.frame(spark).toArrow)
         report: Any = volley.last_query(spark)
@@ -111,7 +113,7 @@ def _attempt(action: Any) -> _Run:
     try:
         return _Run(action())
     except PySparkException as error:
-        return _Run(None, error.getCondition() or type(error).__name__)
+        return _Run(None, getattr(error, current().condition_method)() or type(error).__name__)
     except Exception as error:  # whatever is not an error of Spark is a finding
         return _Run(None, f"crash: {type(error).__name__}: {str(error)[:300]}")
 
