@@ -33,6 +33,7 @@ ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "toLocalIterator": lambda frame: list(frame.toLocalIterator()),
     "show": lambda frame: shown(frame, 4),
     "show wide": lambda frame: shown(frame, 2, truncate=False),
+    "show all": lambda frame: shown(frame, 2**31 - 1),
     "show vertical": lambda frame: shown(frame, 3, truncate=5, vertical=True),
 }
 

@@ -370,7 +370,11 @@ def test_an_order_is_not_handed_over(tpch: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("udf", ["c_mktsegment", "upper_case(c_mktsegment)"], ids=["above", "below"])
+@pytest.mark.parametrize(
+    "udf",
+    [pytest.param("c_mktsegment", marks=pytest.mark.slow), "upper_case(c_mktsegment)"],
+    ids=["above", "below"],
+)
 def test_plans_that_spark_does_not_analyse_again(tpch: SparkSession, udf: str) -> None:
     """A correlated LIMIT becomes a `row_number()` without an order, which a query may not contain."""
     tpch.udf.register("upper_case", lambda text: text.upper())

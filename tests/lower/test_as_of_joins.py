@@ -68,7 +68,7 @@ def tables(distributed: SparkSession, tmp_path: Path) -> SparkSession:
     return distributed
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 def test_matches(tables: SparkSession, workers: str) -> None:
     tables.conf.set("spark.volley.local.workers", workers)
     for query in _QUERIES:

@@ -108,7 +108,7 @@ def _expression(draw: st.DrawFn, kind: str, depth: int) -> str:
     return re.sub(r"\{(\w)\}", lambda part: _expression(draw, part[1], depth - 1), template)
 
 
-@pytest.mark.parametrize("ansi", [True, False], ids=["ansi", "legacy"])
+@pytest.mark.parametrize("ansi", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["ansi", "legacy"])
 def test_random_expressions_on_random_rows(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, subtests: Any, ansi: bool
 ) -> None:

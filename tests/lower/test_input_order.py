@@ -105,7 +105,7 @@ def _of_t(order: str) -> str:
 
 @pytest.mark.parametrize(
     ("workers", "examples"),
-    [("1", 6), ("3", 8), *(pytest.param(n, 250, marks=pytest.mark.slow) for n in ("1", "3"))],
+    [("3", 8), *(pytest.param(n, 250, marks=pytest.mark.slow) for n in ("1", "3"))],
 )
 def test_random_orders(tables: SparkSession, workers: str, examples: int) -> None:
     _spread(tables, workers)

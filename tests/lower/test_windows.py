@@ -101,7 +101,7 @@ def test_queries(tables: SparkSession, query: str) -> None:
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 def test_aggregates_over_moving_frames(tables: SparkSession, workers: str) -> None:
     tables.conf.set("spark.volley.local.workers", workers)
     for frame in FRAMES:
@@ -113,7 +113,7 @@ def test_aggregates_over_moving_frames(tables: SparkSession, workers: str) -> No
 
 @pytest.mark.since("4.3")
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 def test_counter_diff(tables: SparkSession, workers: str) -> None:
     """NULLs are skipped, and resets give NULL, by the counter itself or by its start time."""
     tables.conf.set("spark.volley.local.workers", workers)

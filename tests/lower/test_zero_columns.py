@@ -39,7 +39,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize("leaf", every(2, NATIVE))
+@pytest.mark.parametrize("leaf", every(3, NATIVE))
 def test_every_leaf(leaves: SparkSession, leaf: str) -> None:
     """Below a third of the plans, another third for each leaf."""
     leaves.conf.set("spark.volley.local.workers", "3")

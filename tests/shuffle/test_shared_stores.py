@@ -196,7 +196,13 @@ def _is_read(event: Event) -> bool:
     return isinstance(event, TaskStarted) and event.attempt.task.stage.stage == 1
 
 
-@pytest.mark.parametrize("when", [_writes, _is_read], ids=["while maps push", "while reducers read"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param(_writes, id="while maps push", marks=pytest.mark.slow),
+        pytest.param(_is_read, id="while reducers read"),
+    ],
+)
 @pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 @pytest.mark.parametrize("shared", ["service"], indirect=True)
 def test_a_server_is_killed(shared: Shared, number: int, when: Callable[[Event], bool]) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import datasource as filters
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import volley
+from helpers.sampling import every
 from volley.cluster import LocalCluster
 from volley.errors import QueryError, SourceError
 from volley.plan.expressions import Alias, Attribute, Call, Literal
@@ -52,14 +53,17 @@ class TestRows:
 
     @pytest.mark.parametrize(
         "sql",
-        [
-            "select id, split from numbers",
-            "select split, count(*), sum(id) from numbers where id % 3 = 0 group by split",
-            "select a.id from numbers a join numbers b on a.id = b.id + 1 where b.split < 2",
-            "select id from numbers order by id desc limit 7",
-            "select count(*) from numbers",
-            "select id from numbers where split = (select max(split) from numbers)",
-        ],
+        every(
+            2,
+            [
+                "select id, split from numbers",
+                "select split, count(*), sum(id) from numbers where id % 3 = 0 group by split",
+                "select a.id from numbers a join numbers b on a.id = b.id + 1 where b.split < 2",
+                "select id from numbers order by id desc limit 7",
+                "select count(*) from numbers",
+                "select id from numbers where split = (select max(split) from numbers)",
+            ],
+        ),
     )
     def test_rows_are_sparks(self, spark: SparkSession, sql: str) -> None:
         registered(spark, Numbers, splits=4, rows=250)

@@ -130,7 +130,8 @@ def exists(number):
 
 
 @pytest.mark.parametrize(
-    ("name", "engine"), [("partition", "spark"), ("caught", "spark"), ("exists", "native")]
+    ("name", "engine"),
+    [("partition", "spark"), pytest.param("caught", "spark", marks=pytest.mark.slow), ("exists", "native")],
 )
 def test_the_task_context_in_a_library(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, engine: str

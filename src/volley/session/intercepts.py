@@ -177,7 +177,8 @@ def _format(frame: DataFrame, rows: int, original: Callable[[DataFrame], str]) -
         return original(local_frame(shown.sparkSession, result.table(arrow_schema(schema)), schema))
 
     # One more than is shown, so that Spark prints "only showing top n rows".
-    return actions.run(shown.limit(rows + 1), "show", native=native, spark=lambda: original(frame))
+    wanted = min(rows, _MOST_SHOWN_ROWS) + 1
+    return actions.run(shown.limit(wanted), "show", native=native, spark=lambda: original(frame))
 
 
 def _shown_schema(frame: DataFrame) -> StructType:
@@ -220,6 +221,9 @@ def _with_texts(frame: DataFrame) -> DataFrame:
 
 # By name: PySpark 3.5 does not have the second.
 _ONLY_SHOWN = ("YearMonthIntervalType", "CalendarIntervalType")
+
+# Spark shows no more rows than an array of the JVM can hold, also for `show(2**31 - 1)`, which means all of them.
+_MOST_SHOWN_ROWS = 2**31 - 17
 
 
 def _is_eager(frame: DataFrame) -> bool:
