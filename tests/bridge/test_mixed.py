@@ -18,6 +18,7 @@ from helpers.sampling import every
 from volley.cluster import LocalCluster
 from volley.errors import FallbackError
 from volley.observe.report import QueryReport
+from volley.spark_versions.registry import current
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -287,7 +288,7 @@ def test_a_cached_table_that_spark_keeps(tpch: SparkSession) -> None:
 
 def test_a_jdbc_source(tpch: SparkSession) -> None:
     """Derby comes with Spark and needs no server."""
-    options = {"url": DERBY, "driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver", "dbtable": "labels"}
+    options = {"url": DERBY, "driver": "org.apache.derby.jdbc.EmbeddedDriver", "dbtable": "labels"}
     with conf(tpch, {"spark.volley.enabled": "false"}):
         labels = tpch.sql("select cast(id as int) as k, concat('label ', id) as label from range(5)")
         labels.write.format("jdbc").options(**options).mode("overwrite").save()
@@ -369,6 +370,7 @@ def test_an_order_is_not_handed_over(tpch: SparkSession) -> None:
     assert_same_rows(tpch, query, native=False)
 
 
+@pytest.mark.skipif(not current().has_correlated_limits, reason="this Spark has no correlated LIMIT")
 @pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize(
     "udf",

@@ -65,7 +65,7 @@ def test_tables_with_partitions(
         with conf(spark, PLAIN):
             known, found = (
                 [sorted(spark.sql(text + name).collect(), key=str) for name in names]
-                for text in ("show partitions ", "from ")
+                for text in ("show partitions ", "select * from ")
             )
             assert known[0] == known[1]
             assert found[0] == found[1]
@@ -98,7 +98,7 @@ def test_insert_statements(spark: SparkSession, rows: DataFrame) -> None:
                         assert_native(spark)
                     assert (answer.columns, answer.collect()) == ([], [])
         with conf(spark, PLAIN):
-            for text in ("show partitions ", "from "):
+            for text in ("show partitions ", "select * from "):
                 expected, actual = (sorted(spark.sql(text + name).collect(), key=str) for name in names)
                 assert actual == expected
     finally:

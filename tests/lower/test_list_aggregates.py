@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.releases import runnable
 from helpers.sampling import every
 from volley.lower.list_aggregates import _finish
 from volley.lower.sliding_frames import slide
@@ -76,7 +77,7 @@ QUERIES = (
 )
 
 
-@pytest.mark.parametrize("query", every(2, QUERIES))
+@pytest.mark.parametrize("query", every(2, runnable(QUERIES)))
 def test_queries(tables: SparkSession, query: str) -> None:
     assert_same_rows(tables, query)
 
@@ -135,21 +136,23 @@ def test_several_extremes(tables: SparkSession) -> None:
 @pytest.mark.slow
 def test_across_tasks(tables: SparkSession) -> None:
     tables.conf.set("spark.volley.local.workers", "3")
-    for query in QUERIES:
+    for query in runnable(QUERIES):
         assert_same_rows(tables, query)
 
 
 @pytest.mark.parametrize(
     "query",
-    [
-        # Spark takes the last of the rows with the largest value, whichever that is.
-        "select max_by(id, k) from t",
-        # Both would be in the same place of Spark's hash table.
-        "select mode(x) from values (0), (24) v(x)",
-        "select collect_set(id) from t",
-        "select listagg(cast(id as string)) within group (order by k) from (select /*+ repartition(3) */ * from t)",
-        "select percentile(f, 0.5) from t where f = 0.0 or f = 1.5",
-    ],
+    runnable(
+        (
+            # Spark takes the last of the rows with the largest value, whichever that is.
+            "select max_by(id, k) from t",
+            # Both would be in the same place of Spark's hash table.
+            "select mode(x) from values (0), (24) v(x)",
+            "select collect_set(id) from t",
+            "select listagg(cast(id as string)) within group (order by k) from (select /*+ repartition(3) */ * from t)",
+            "select percentile(f, 0.5) from t where f = 0.0 or f = 1.5",
+        )
+    ),
 )
 def test_spark_decides_what_depends_on_the_order_of_rows(tables: SparkSession, query: str) -> None:
     assert_same_rows(tables, query, native=False)
@@ -186,7 +189,7 @@ def test_a_half_that_comes_from_a_reused_exchange(
         "select id % 3 k, median(id) v, count(*) w from t group by id % 3",
     )
     with conf(distributed, {"spark.volley.local.workers": workers, "spark.sql.adaptive.enabled": "false"}):
-        for half in halves:
+        for half in runnable(halves):
             assert_same_rows(distributed, f"{half} union all {half}")
 
 

@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_patch_release_is_that_of_its_minor_release() -> None:
-    assert [found and found.release for found in map(find, ("4.0.5", "4.1.0", "4.2.9", "4.3.0"))] == [
+    assert [
+        found and found.release for found in map(find, ("3.5.9", "4.0.5", "4.1.0", "4.2.9", "4.3.0"))
+    ] == [
+        "3.5",
         "4.0",
         "4.1",
         "4.2",
@@ -33,14 +36,14 @@ def test_this_process_has_the_description_of_its_pyspark() -> None:
     assert pyspark.__version__.startswith(current().release)
 
 
-@pytest.mark.parametrize("version", ["3.5.9", "2.4.8"])
+@pytest.mark.parametrize("version", ["3.4.4", "2.4.8"])
 def test_an_older_release_is_refused_even_if_untested_ones_are_allowed(version: str) -> None:
-    with pytest.raises(VersionNotSupported, match=r"too old.*tested with Spark 4\.0, 4\.1, 4\.2, 4\.3"):
+    with pytest.raises(VersionNotSupported, match=r"too old.*tested with Spark 3\.5, 4\.0, 4\.1, 4\.2, 4\.3"):
         check_session(version, version, allow_untested=True)
 
 
 def test_a_newer_release_is_refused_unless_it_is_allowed() -> None:
-    with pytest.raises(VersionNotSupported, match=r"4\.0, 4\.1, 4\.2, 4\.3.*allowUntestedSpark=true"):
+    with pytest.raises(VersionNotSupported, match=r"3\.5, 4\.0, 4\.1, 4\.2, 4\.3.*allowUntestedSpark=true"):
         check_session("4.4.0", "4.4.0", allow_untested=False)
     check_session("4.4.0", "4.4.0", allow_untested=True)
     assert find("4.4.0") is None
@@ -63,7 +66,7 @@ def test_releases_are_in_order_and_within_what_the_package_requires() -> None:
 _OLD = """
 import sys, types
 old = types.ModuleType("pyspark")
-old.__version__ = "3.5.9"
+old.__version__ = "3.4.4"
 sys.modules["pyspark"] = old
 import volley
 try:
@@ -75,7 +78,7 @@ except volley.VolleyError as error:
 
 def test_an_old_pyspark_is_named_before_anything_is_imported_from_it() -> None:
     said = subprocess.run([sys.executable, "-c", _OLD], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("[VERSION_NOT_SUPPORTED] PySpark 3.5.9 is too old")
+    assert said.startswith("[VERSION_NOT_SUPPORTED] PySpark 3.4.4 is too old")
 
 
 def test_the_option_is_read(spark: pyspark.sql.SparkSession) -> None:

@@ -24,7 +24,7 @@ _CREATE = "CreateDataSourceTableAsSelectCommand"
 _SAVE = "SaveAsV1TableCommand"
 
 # Positions of the arguments of `copy`, from 1.
-_IDENTIFIER, _STORAGE, _SCHEMA, _TRACKS_PARTITIONS = 1, 3, 4, 18
+_IDENTIFIER, _STORAGE, _SCHEMA = 1, 3, 4
 _LOCATION, _QUERY = 1, 3
 
 
@@ -67,7 +67,7 @@ class NewTable:
         storage = copy_with(table.storage(), {_LOCATION: self._some(self._location)})
         changes = {_STORAGE: storage, _SCHEMA: self._schema(partition_names)}
         if keeps_list:
-            changes[_TRACKS_PARTITIONS] = True
+            changes[current().tracks_partitions_place] = True
         self._catalog.createTable(copy_with(table, changes), False, False)
         if keeps_list:
             add_partitions(self._spark, table.identifier(), folders)

@@ -21,7 +21,7 @@ from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
 from volley.formats.old_times import find_old_times, holds_old_times
 from volley.plan.nodes import DataFile, WriteFiles
-from volley.plan.read_rules import REBASE, REBASE_INT96
+from volley.plan.read_rules import KEEPS_TYPES, REBASE, REBASE_INT96
 from volley.plan.types import (
     BINARY,
     BYTE,
@@ -140,7 +140,8 @@ class ParquetFooter:
         if len(candidates) > 1:
             raise DataError(f"{self.path}: several columns named {name} differ only in case.")
         (column,) = candidates
-        if not _readable(column.type, data_type, column.name in self.int96):
+        is_refused = KEEPS_TYPES in dict(options) and _is_widened(column.type, data_type)
+        if is_refused or not _readable(column.type, data_type, column.name in self.int96):
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
@@ -282,6 +283,34 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
             return precision - scale >= _DIGITS.get(found, precision + 1)
         case _:
             return found in _READABLE.get(wanted, (to_arrow(wanted),))
+
+
+_WIDENED: dict[DataType, frozenset[pa.DataType]] = {
+    LONG: frozenset({pa.int8(), pa.int16(), pa.int32()}),
+    DOUBLE: frozenset({pa.int8(), pa.int16(), pa.int32(), pa.float32()}),
+    TIMESTAMP_NTZ: frozenset({pa.date32()}),
+}
+
+
+def _is_widened(found: pa.DataType, wanted: DataType) -> bool:
+    """Whether a column, or one inside it, is read in a wider type than it has in the file."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    match wanted:
+        case StructType(fields) if pa.types.is_struct(found):
+            kinds = {field.name.lower(): field.type for field in found}
+            common = (field for field in fields if field.name.lower() in kinds)
+            return any(_is_widened(kinds[field.name.lower()], field.type) for field in common)
+        case ArrayType(element, _) if pa.types.is_list(found):
+            return _is_widened(found.value_type, element)
+        case MapType(key, value, _) if pa.types.is_map(found):
+            return _is_widened(found.key_type, key) or _is_widened(found.item_type, value)
+        case DecimalType(precision, scale) if pa.types.is_decimal(found):
+            return bool((found.precision, found.scale) != (precision, scale))
+        case DecimalType():
+            return bool(found != pa.uint64())
+        case _:
+            return found in _WIDENED.get(wanted, ())
 
 
 def _has_fields(found: pa.StructType, wanted: tuple[StructField, ...]) -> bool:

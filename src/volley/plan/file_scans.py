@@ -14,8 +14,9 @@ from volley.plan.decode_expressions import scalar
 from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan, Node
-from volley.plan.read_rules import CORRUPT_RECORD, CORRUPT_RECORD_OPTION, READ_RULES
+from volley.plan.read_rules import CORRUPT_RECORD, CORRUPT_RECORD_OPTION, KEEPS_TYPES, READ_RULES
 from volley.plan.types import BINARY, DataType, DecimalType
+from volley.spark_versions.registry import current
 from volley.storage.s3a import Unmapped
 
 _ROW_INDEX = "_tmp_metadata_row_index"
@@ -97,6 +98,9 @@ class ScanFacts:
         """The settings and options that change how the files are read; an option overrides nothing here."""
         carried = READ_RULES[self.format_name].carried
         given = self.settings | {key.lower(): value for key, value in self.options.items()}
+        if self.format_name == "parquet" and not current().widens_columns:
+            # Workers check the files, and need not have the driver's release of Spark.
+            carried, given = carried | {KEEPS_TYPES}, given | {KEEPS_TYPES: "true"}
         return tuple(sorted((key, value) for key, value in given.items() if key in carried))
 
 

@@ -117,6 +117,8 @@ _OF_PLANNING = {
 
 REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
 REBASE_INT96 = "spark.sql.parquet.int96RebaseModeInRead"
+KEEPS_TYPES = "keepstypes"
+"""Not an option of Spark's: whether its release reads columns of Parquet files only in the types that they have."""
 _REBASE = Rule("any; Spark runs the query if a file may have dates of the old calendar", lambda value: True)
 
 _PARQUET = ReadRules(

@@ -389,9 +389,20 @@ def _describe(error: BaseException) -> ErrorReport:
         with suppress(Exception):
             java = error.java_exception
             code, message = str(java.getClass().getSimpleName()), str(java.getMessage())
-            code = getattr(java, current().condition_method)() or code
+            code = _condition(java) or code
     code = code or type(error).__name__
     return ErrorReport(code, message.removeprefix(f"[{code}] "))
+
+
+def _condition(java: Java) -> str | None:
+    """The condition of an exception, or of the one that caused it: the failure of a task is the cause of its job's."""
+    while java is not None:
+        with suppress(Py4JError):  # not every exception can have a condition
+            condition = getattr(java, current().condition_method)()
+            if condition:
+                return str(condition)
+        java = java.getCause()
+    return None
 
 
 def _count_rows(value: object) -> int:

@@ -65,6 +65,16 @@ class SparkVersion:
     condition_method: str = "getCondition"
     """The method of PySpark's and Spark's errors that gives their condition."""
 
+    # Rows.
+    set_order_is_known: bool = True
+    """Whether `collect_set` gives its values in the order of Scala 2.13's sets, which Volley knows."""
+    widens_columns: bool = True
+    """Whether columns of Parquet files are read in wider types, such as INT as BIGINT. Before, Spark fails."""
+    has_correlated_limits: bool = True
+    """Whether a correlated subquery may have LIMIT, or a window."""
+    has_list_aggregates: bool = True
+    """Whether there are `listagg`, and `mode` WITHIN GROUP."""
+
     # Expressions.
     substring_index_takes_any_count: bool = True
     """Whether `substring_index` works for the smallest integer. Before, Spark fails."""
@@ -95,6 +105,8 @@ class SparkVersion:
     """The last arguments of `LogicalRDD`."""
     data_source_options: int = 1
     """How many optional arguments `DataSource` has after its catalog table."""
+    tracks_partitions_place: int = 18
+    """The position of `tracksPartitionsInCatalog` among the arguments of `CatalogTable`, from 1."""
     metadata_has_kinds: bool = True
     """Whether `removeInternalMetadata` is told which kinds of metadata to remove."""
     has_query_ids: bool = True

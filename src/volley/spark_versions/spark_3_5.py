@@ -13,6 +13,7 @@ SPARK_3_5 = replace(
     tested="3.5.9",
     later_defaults={
         "spark.sql.ansi.enabled": "true",
+        "spark.sql.legacy.createHiveTableByDefault": "false",
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
@@ -32,10 +33,15 @@ SPARK_3_5 = replace(
     has_current_mode=False,
     logical_rdd_has_stream=False,
     has_clustering=False,
+    tracks_partitions_place=17,
     java_replacements=(
         # ArrowWriter.create is not told whether types are large.
         ('"UTC", false, false)', '"UTC", false)'),
         ("session.getTags()", "scala.collection.immutable.Nil$.MODULE$"),
     ),
     has_session_tags=False,
+    set_order_is_known=False,
+    widens_columns=False,
+    has_correlated_limits=False,
+    has_list_aggregates=False,
 )

@@ -64,6 +64,7 @@ from volley.plan.types import (
     StructType,
     is_number,
 )
+from volley.spark_versions.registry import current
 from volley.support.expressions import check_expression
 from volley.support.jvm_aggregates import ORDER_FREE_RESULTS, USER_DEFINED, shows_order
 from volley.support.operators import AGGREGATES, UNSPLITTABLE, is_unsplittable
@@ -224,6 +225,8 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
             allowed = call.arguments[0].type in _HASHED and pivot_values(call) is not None
         case _:
             allowed = True
+    if call.function == "CollectSet" and not current().set_order_is_known:
+        yield Unsupported(Reason.NONDETERMINISTIC, call.function, "its order is that of an older Scala")
     if not allowed:
         # Spark's result of these depends on the order of rows, which a hand-over does not keep.
         is_ordered_one = call.function in _BY_ORDER
