@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pyspark
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from volley.spark_versions.registry import current
 from volley.testing.rows import assert_same_rows
 
 QUERIES = (
@@ -36,9 +37,16 @@ def main(directory: Path) -> None:
     spark.range(5).withColumnRenamed("id", "k").createOrReplaceTempView("u")
     for query in QUERIES:
         assert_same_rows(spark, query)
-    assert_same_rows(spark, lambda session: session.table("t").select(F.udf(lambda v: v + 1, "long")("v")))
+    check_function(spark)
     print(pyspark.__version__, written.engine if written else "none", flush=True)
     spark.stop()
+
+
+def check_function(spark: SparkSession) -> None:
+    def call(session: SparkSession) -> DataFrame:
+        return session.table("t").select(F.udf(lambda v: v + 1, "long")("v").alias("next"))
+
+    assert_same_rows(spark, call, native=current().knows_python_workers)
 
 
 if __name__ == "__main__":

@@ -171,6 +171,8 @@ def read_program(
     columns: tuple[StructField, ...],
     used: Functions,
 ) -> PythonProgram:
+    if not current().knows_python_workers:
+        raise Refused(f"Spark {current().release} calls all Python functions itself")
     if not isinstance(eval_type, int) or eval_type not in set(EvalType):
         raise Refused(f"functions of PySpark's type {eval_type}")
     runner: dict[str, str] = operator.value("runner")

@@ -46,6 +46,8 @@ class SparkVersion:
     """Whether there are data sources written in Python."""
     has_source_filters: bool = True
     """Whether Python data sources can be given filters, as objects of `pyspark.sql.datasource`."""
+    knows_python_workers: bool = True
+    """Whether Volley can tell Python workers what to do. If not, Spark calls all Python functions."""
     has_worker_message: bool = True
     """Whether the first message to a Python worker has the same form for all kinds of functions."""
     worker_times: int = 4

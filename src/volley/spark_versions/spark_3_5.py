@@ -26,6 +26,7 @@ SPARK_3_5 = replace(
     arrow_schemas_have_options=False,
     writer_formats=("parquet", "csv", "json", "orc", "text"),
     has_data_sources=False,
+    knows_python_workers=False,
     condition_method="getErrorClass",
     has_merge_writer=False,
     jvm_sql_package="org.apache.spark.sql",
