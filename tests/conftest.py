@@ -17,7 +17,6 @@ from zlib import crc32
 
 import pytest
 from hypothesis import settings
-from packaging.version import Version
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,6 +25,7 @@ from helpers.answers import Answers
 from helpers.costs import Costs
 from helpers.leaves import leaf_frames
 from helpers.opened_stores import close_stores, lease_threads
+from helpers.releases import is_before
 from helpers.tables import frames
 from helpers.waiting import eventually
 from volley.bench.data import tpch_data
@@ -56,7 +56,7 @@ os.environ.setdefault(
 
 if not current().has_to_arrow:
     # Tests compare rows as Arrow tables.
-    DataFrame.toArrow = collect_table  # type: ignore[method-assign]
+    DataFrame.toArrow = collect_table  # type: ignore[method-assign, assignment]
 if not hasattr(PySparkException, "getCondition"):
     PySparkException.getCondition = PySparkException.getErrorClass  # type: ignore[method-assign]
 
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_too_new(item: pytest.Item) -> bool:
     """Whether the test is about something that this release of Spark does not have."""
     since = item.get_closest_marker("since")
-    return since is not None and Version(current().release) < Version(since.args[0])
+    return since is not None and is_before(since.args[0])
 
 
 def _leave_out(

@@ -18,7 +18,6 @@ from helpers.sampling import every
 from volley.cluster import LocalCluster
 from volley.errors import FallbackError
 from volley.observe.report import QueryReport
-from volley.spark_versions.registry import current
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
@@ -370,7 +369,7 @@ def test_an_order_is_not_handed_over(tpch: SparkSession) -> None:
     assert_same_rows(tpch, query, native=False)
 
 
-@pytest.mark.skipif(not current().has_correlated_limits, reason="this Spark has no correlated LIMIT")
+@pytest.mark.since("4.0")
 @pytest.mark.usefixtures("distributed")
 @pytest.mark.parametrize(
     "udf",

@@ -77,6 +77,7 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.since("4.0")
 def test_types_that_were_widened(spark: SparkSession, stored: Path) -> None:
     for name, asked in sorted(WIDENED):
         assert_same_rows(spark, spark.read.schema(f"v {asked}").parquet(str(stored / f"{name}.parquet")))

@@ -1,28 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which queries of the tests an older release of Spark does not have, or does not run natively."""
+"""Which queries and expressions of the tests an older release of Spark does not have, or does not run natively."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
+from packaging.version import Version
+
 from volley.spark_versions.registry import current
 
-# By capability of `SparkVersion`.
-_NEEDED = {
-    "has_list_aggregates": r"listagg|mode\(\) within",
-    "set_order_is_known": r"collect_set",
-    "has_correlated_limits": r"= u\.k order by|lateral \(select o_orderkey",
+_SINCE = {
+    r"listagg|mode\(\) within": "4.0",
+    r"try_mod|dayname|monthname|collate": "4.0",
+    # Correlated subqueries with LIMIT, or with windows.
+    r"= u\.k order by|lateral \(select o_orderkey": "4.0",
+    # Before, its values have an order that only Spark knows.
+    r"collect_set": "4.0",
 }
+"""Texts, and the first release that has them or runs them natively."""
 
 
-def runs_here(query: str) -> bool:
-    """Whether the installed release has what this query needs."""
-    return all(
-        getattr(current(), capability) or not re.search(text, query) for capability, text in _NEEDED.items()
-    )
+def is_before(release: str) -> bool:
+    """Whether the installed release is older than this one."""
+    return Version(current().release) < Version(release)
 
 
-def runnable(queries: Iterable[str]) -> list[str]:
-    """Those of the queries that the installed release can run."""
-    return [query for query in queries if runs_here(query)]
+def runs_here(text: str) -> bool:
+    """Whether the installed release has what this query or expression needs."""
+    return not any(is_before(release) and re.search(needed, text) for needed, release in _SINCE.items())
+
+
+def runnable(texts: Iterable[str]) -> list[str]:
+    """Those of the queries or expressions that the installed release can run."""
+    return [text for text in texts if runs_here(text)]

@@ -147,7 +147,7 @@ _VALUES = {
 
 
 # Spark 4.0 names a collation by an expression that cannot be evaluated.
-_SINCE = {"collations": pytest.mark.since("4.1")}
+_SINCE = {"collations": pytest.mark.since("4.1"), "types inside": pytest.mark.since("4.0")}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,7 @@ def test_an_expression_that_may_raise_is_guarded_as_in_spark(table: SparkSession
     assert_same_rows(table, query)
 
 
+@pytest.mark.since("4.0")
 def test_an_error_is_that_of_spark(table: SparkSession) -> None:
     with pytest.raises(PySparkException) as raised:
         table.sql("select to_number(s, '999') from t").collect()

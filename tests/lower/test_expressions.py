@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from helpers.releases import is_before, runnable
 from volley.testing.expressions import compare_expressions
 
 _NEGATIVE_NAN = struct.unpack("d", struct.pack("Q", 0xFFF8000000000001))[0]
@@ -59,7 +60,8 @@ _DECIMAL_TYPES = [
     ((20, 10), (38, 37)),
     ((38, 2), (38, 2)),
     ((38, 10), (25, 2)),
-    ((38, 38), (38, 6)),
+    # Spark 3.5 fails to plan a literal of the first type.
+    *([] if is_before("4.0") else [((38, 38), (38, 6))]),
 ]
 _TEXTS = [
     "", "a", "abc", "héllo wörld", "  pad  ", "\ttab\n", "ÀÉß", "İi", "ΑΣ", "日本語", "😀x😀", "%_\\", "a%b_c", "a\\b",
@@ -89,7 +91,8 @@ _COMPARISONS = [
 ]  # fmt: skip
 _ARITHMETIC = [
     "a + b", "a - b", "a * b", "a / b", "a % b", "pmod(a, b)", "-a", "+a", "abs(a)", "try_add(a, b)",
-    "try_subtract(a, b)", "try_multiply(a, b)", "try_divide(a, b)", "try_mod(a, b)", "a + 1", "1 - a", "2 * a",
+    "try_subtract(a, b)", "try_multiply(a, b)", "try_divide(a, b)", *runnable(["try_mod(a, b)"]), "a + 1", "1 - a",
+    "2 * a",
     "b <> 0 and a / b > 1", "b = 0 or a % b = 1", "if(b = 0, false, a % b = 1)",
     "case when b <> 0 then a % b = 1 end", "coalesce(if(b = 0, true, null), a % b = 1)", "if(b = 0, 0D, a / b)",
     "ceil(a)", "floor(a)", "round(a)", "sqrt(a)", "signum(a)",

@@ -65,6 +65,7 @@ def test_rows(numbers: SparkSession, query: str) -> None:
         ("select cast(a as decimal(3,0)) from numbers", "NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION"),
     ],
 )
+@pytest.mark.since("4.0")
 def test_errors_are_sparks_own(numbers: SparkSession, query: str, condition: str) -> None:
     with pytest.raises(PySparkException) as native:
         numbers.sql(query).collect()

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
 from helpers.leaves import NATIVE
+from helpers.releases import is_before
 from helpers.sampling import every
 from volley.cluster import LocalCluster
-from volley.spark_versions.registry import current
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 from volley.transport.flight import close_fleets
@@ -111,7 +110,7 @@ def test_results_without_columns(leaves: SparkSession, leaf: str, workers: str) 
         assert act(frame) == expected, name
         report: Any = volley.last_query(leaves)
         # Before Spark 4.2 rows without columns cannot be given to Spark for it to format them.
-        is_shown_natively = Version(current().release) >= Version("4.2")
+        is_shown_natively = not is_before("4.2")
         assert report.engine == ("native" if name != "show" or is_shown_natively else "spark"), name
 
 

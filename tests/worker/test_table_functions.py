@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from packaging.version import Version
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import udf, udtf
@@ -21,11 +20,11 @@ from pyspark.sql.udtf import (
 )
 
 import volley
-from volley.spark_versions.registry import current
+from helpers.releases import is_before
 from volley.testing.rows import assert_same_rows
 
 pytestmark = pytest.mark.embedded
-HAS_ARROW_TABLES = Version(current().release) >= Version("4.1")
+HAS_ARROW_TABLES = not is_before("4.1")
 
 ROWS = """
     select id, cast(id % 7 - 3 as tinyint) as tiny, cast(id as smallint) as small, cast(id as int) as i,

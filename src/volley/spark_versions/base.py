@@ -72,10 +72,6 @@ class SparkVersion:
     """Whether `collect_set` gives its values in the order of Scala 2.13's sets, which Volley knows."""
     widens_columns: bool = True
     """Whether columns of Parquet files are read in wider types, such as INT as BIGINT. Before, Spark fails."""
-    has_correlated_limits: bool = True
-    """Whether a correlated subquery may have LIMIT, or a window."""
-    has_list_aggregates: bool = True
-    """Whether there are `listagg`, and `mode` WITHIN GROUP."""
 
     # Expressions.
     substring_index_takes_any_count: bool = True

@@ -14,6 +14,7 @@ SPARK_3_5 = replace(
     later_defaults={
         "spark.sql.ansi.enabled": "true",
         "spark.sql.legacy.createHiveTableByDefault": "false",
+        "spark.sql.legacy.timeParserPolicy": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
@@ -43,6 +44,4 @@ SPARK_3_5 = replace(
     has_session_tags=False,
     set_order_is_known=False,
     widens_columns=False,
-    has_correlated_limits=False,
-    has_list_aggregates=False,
 )

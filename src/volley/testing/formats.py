@@ -24,6 +24,8 @@ WRITE_DEFAULTS = {
     "parquet": {
         "spark.sql.parquet.outputTimestampType": "INT96",
         "spark.sql.parquet.compression.codec": "snappy",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     }
 }
 """Spark's defaults of the settings that a format decides about in `plan_write`."""
