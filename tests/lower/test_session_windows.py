@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from helpers.releases import runnable
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 
@@ -34,7 +35,7 @@ def test_sessions(distributed: SparkSession, tmp_path_factory: pytest.TempPathFa
     distributed.sql(_ROWS).repartition(3).write.parquet(path)
     distributed.read.parquet(path).createOrReplaceTempView("t")
     with conf(distributed, {"spark.volley.local.workers": workers}):
-        for query in _QUERIES if workers == "3" else _QUERIES[:3]:
+        for query in runnable(_QUERIES if workers == "3" else _QUERIES[:3]):
             assert_same_rows(distributed, query)
 
         def pipeline(session: SparkSession) -> DataFrame:
