@@ -40,12 +40,14 @@ from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node, Recursion, Unknown
+from volley.plan.observed_metrics import ObservedMetrics
 from volley.plan.reader import Reading
 from volley.plan.recursive_plans import RECURSION, mark_inputs, read_recursion, replace_leaves
 from volley.plan.types import is_collected
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
+from volley.support.observed import settle_metrics
 from volley.support.reasons import Engine, Reason, Unsupported
 from volley.support.whole_partitions import aggregate_whole_partitions
 
@@ -78,6 +80,8 @@ class Decision:
     """What Spark's own code evaluates inside the plan. The numbers in the plan mean something while this is held."""
     is_kept: bool = False
     """Whether the same query gets this plan again, the same object."""
+    observed: tuple[ObservedMetrics, ...] = ()
+    """What computes the metrics of `df.observe` that are not in the plan."""
     frames: CachedFrames = field(default_factory=CachedFrames, compare=False)
     """The cached frames that the plans read."""
     planning_seconds: float = 0.0
@@ -108,6 +112,7 @@ class Decision:
         elif self.plan is not None:
             yield self.plan
         yield from (subplan.plan for item in self.inputs for subplan in item.part.subplans)
+        yield from (plan for metrics in self.observed for plan in metrics.plans)
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ class _Captured:
     programs: Programs | SerializedPrograms | None
     by_text_alone: bool
     frames: CachedFrames
+    observed: tuple[ObservedMetrics, ...] = ()
     problem: str = ""
     """Why workers cannot evaluate what has no native form, if that was asked."""
 
@@ -179,19 +185,26 @@ class Decider:
         *,
         subplans: bool = True,
         collects: bool = False,
+        observes: bool = False,
         finish: Callable[[Node], Node] | None = None,
     ) -> Decision:
         """The decision on a QueryExecution. Errors of Spark's own planning are raised as Spark raises them.
 
         Without `subplans` Spark never runs the top of a query over native parts. With `collects` Python gets its rows,
-        and Spark says what it says of types that Python does not have. `finish` adds to the captured plan
-        what Spark's own plan does not have.
+        and Spark says what it says of types that Python does not have. With `observes` the action reads all rows, and
+        gives Spark the metrics of `df.observe`. `finish` adds to the captured plan what Spark's own plan does not have.
         """
         physical = execution.executedPlan()
         planned = time.perf_counter()
         try:
             return self._decide(
-                execution, physical, planned, subplans=subplans, collects=collects, finish=finish
+                execution,
+                physical,
+                planned,
+                subplans=subplans,
+                collects=collects,
+                observes=observes,
+                finish=finish,
             )
         except CaptureError as error:
             return self._on_spark(self._not_readable(error), planned)
@@ -210,6 +223,7 @@ class Decider:
         *,
         subplans: bool,
         collects: bool,
+        observes: bool,
         finish: Callable[[Node], Node] | None,
     ) -> Decision:
         """The decision on a plan that Spark made until `planned`. CaptureError if it is not readable."""
@@ -217,17 +231,25 @@ class Decider:
         reading = read_plan(self._gateway, physical)
         key = (reading.text, self._jvm, self._deployment.is_remote)
         decision = _native_before.get(key) if reading.says_all and finish is None else None
+        if decision is not None and decision.observed and not observes:
+            decision = None
         if decision is None:
-            captured = self._decode(reading, origins)
+            captured = self._decode(reading, origins, observes=observes)
         captured_at = time.perf_counter()
         if decision is None:
             plan = captured.plan if finish is None else finish(captured.plan)
             chosen = self._choose(plan, origins, execution, subplans, captured.problem)
+            if captured.observed and chosen.engine != "native":
+                # Spark computes metrics only if it runs all of the query.
+                chosen = replace(chosen, engine="spark", plan=None, inputs=())
             is_kept = (
                 finish is None and captured.by_text_alone and _is_worth_keeping(chosen, captured, key[0])
             )
             decision = replace(
-                self._with_frames(chosen, captured.frames), programs=captured.programs, is_kept=is_kept
+                self._with_frames(chosen, captured.frames),
+                programs=captured.programs,
+                observed=captured.observed,
+                is_kept=is_kept,
             )
             if is_kept:
                 _native_before.put(key, decision)
@@ -247,7 +269,10 @@ class Decider:
             return self._on_spark(self._not_readable(error))
         if isinstance(write, WriteCommand):
             return replace(
-                self.decide(write.rows, finish=lambda plan: lay_out(plan, write)),
+                # Where Spark also creates the table, its listeners see another command than this one.
+                self.decide(
+                    write.rows, observes=write.table is None, finish=lambda plan: lay_out(plan, write)
+                ),
                 write=write,
             )
         if write is None:
@@ -255,10 +280,17 @@ class Decider:
             return replace(self._on_spark(nothing), has_rows=False)
         return self._decide_rows(command, write)
 
-    def _decode(self, reading: Reading, origins: Origins, frame_scans: FrameScans | None = None) -> _Captured:
+    def _decode(
+        self,
+        reading: Reading,
+        origins: Origins,
+        frame_scans: FrameScans | None = None,
+        *,
+        observes: bool = False,
+    ) -> _Captured:
         """Spark's plan, with what the JVM evaluates in it, and the cached frames that it reads.
 
-        The plans of frames are decoded with the `frame_scans` of the query.
+        The plans of frames are decoded with the `frame_scans` of the query. `observes` is as in `decide`.
         """
         python = partial(_python_access, self._deployment, self._sent_limit_bytes)
         # Other processes cannot read with the objects of this JVM.
@@ -266,14 +298,17 @@ class Decider:
         decoded = decode_plan(self._gateway, reading, origins, python=python, add_store=add_store)
         frame_scans = frame_scans or self._frame_scans()
         plan = aggregate_whole_partitions(frame_scans.resolve(decoded.plan, origins), origins.replace)
-        if not self._jvm:
-            return self._with_recursions(
-                _Captured(plan, None, decoded.by_text_alone, frame_scans.frames), origins, frame_scans
-            )
-        programs = self._make_programs(origins)
-        plan = delegate_to_jvm(plan, programs, origins.replace)
+        programs = self._make_programs(origins) if self._jvm else None
+        if programs is not None:
+            plan = delegate_to_jvm(plan, programs, origins.replace)
+        plan, observed = settle_metrics(plan, observes, origins.replace)
         captured = _Captured(
-            plan, programs or None, decoded.by_text_alone, frame_scans.frames, programs.problem
+            plan,
+            programs or None,
+            decoded.by_text_alone,
+            frame_scans.frames,
+            observed,
+            programs.problem if programs is not None else "",
         )
         return self._with_recursions(captured, origins, frame_scans)
 
@@ -397,7 +432,8 @@ class Decider:
             inputs = tuple(item.change_plans(convert) for item in decision.inputs)
             if isinstance(decision.plan, SparkPart):
                 return replace(decision, plan=decision.plan.change_plans(convert), inputs=inputs)
-            return replace(decision, plan=convert(decision.plan), inputs=inputs)
+            observed = tuple(metrics.change_plans(convert) for metrics in decision.observed)
+            return replace(decision, plan=convert(decision.plan), inputs=inputs, observed=observed)
         except NotPortable as error:
             reason = Unsupported(Reason.DATA_SOURCE, self._what, error.message)
             return replace(

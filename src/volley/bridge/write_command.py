@@ -103,6 +103,11 @@ def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupport
     return replace(write, table=table, replaces_all=True, dynamic=False, replaces="")
 
 
+def execution_of(spark: SparkSession, command: Java) -> Java:
+    """A QueryExecution of an analyzed command, which does not run."""
+    return spark._jsparkSession.sessionState().executePlan(command, _skip(spark))
+
+
 def rows_of(spark: SparkSession, command: Java) -> Java | None:
     """Spark's QueryExecution of the rows that a command writes; None if the command does not reveal it."""
     if str(command.getClass().getSimpleName()) != _COMMAND and not creates_table(command):

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from volley.bridge.frame_loader import drop_uncached_frames
 from volley.bridge.native_to_spark import SparkPart, SparkRows
+from volley.bridge.observed_metrics import compute_metrics, fill_metrics, is_observed
 from volley.call_site import find_call_site, warn_at_call_site
 from volley.config import Config
 from volley.coordinator.result import ResultStream
@@ -45,7 +46,7 @@ from volley.observe.query_tracer import QueryTracer, query_tracer
 from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
 from volley.observe.spark_tasks import TaggedJobs
-from volley.observe.spark_ui import SqlTabEntry, wants_entry
+from volley.observe.spark_ui import Observed, SqlTabEntry, post_end, wants_entry
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.query import session_state
@@ -119,6 +120,7 @@ class Query:
         self._recorder: QueryRecorder | None = None
         self._tracer: QueryTracer | None = None
         self._entry: SqlTabEntry | None = None
+        self._observed: Observed | None = None
         self._history: HistoryWriter | None = None
         self._before = session_state.latest(self._session)
         self._held = ExitStack()
@@ -189,6 +191,20 @@ class Query:
         return self._native_run.start(
             plan_or_part, decision.inputs, is_kept=is_kept, holds_result=holds_result
         )
+
+    def observe(self, execution: Java) -> None:
+        """Compute what `df.observe` asks for. Spark's listeners get it when the query has ended, from its plan."""
+        decision = self._decision
+        assert decision is not None
+        if isinstance(decision.plan, SparkPart) or decision.inputs:
+            return  # Spark observes what it runs.
+        observed = decision.observed
+        if not observed and not is_observed(self.spark.sparkContext._gateway, execution.logical()):
+            return
+        rows = compute_metrics(observed, self._native_run.run_beside)
+        fill_metrics(self.spark, execution, observed, rows)
+        nanoseconds = int((time.perf_counter() - self._started) * 1e9)
+        self._observed = Observed(execution, self.action, nanoseconds)
 
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
         """Let Spark's writer write rows that are partly native."""
@@ -356,9 +372,12 @@ class Query:
             session_state.keep_report(self._session, report)
         if self._tracer is not None:
             self._tracer.finish(report)
+        observed = self._observed if report.engine != "spark" and report.error is None else None
         if self._entry is not None:
             replayed = "" if report.engine == "native" else f"replayed on Spark: {report.reasons[0]}"
-            self._entry.end(str(report.error) if report.error else replayed or None)
+            self._entry.end(str(report.error) if report.error else replayed or None, observed)
+        elif observed is not None:
+            post_end(self.spark, observed)
         if self._recorder is not None and self._history is not None:
             self._recorder.finish(report)
             self._history.put(self._recorder)
