@@ -68,6 +68,8 @@ def session(master: str, settings: dict[str, str]) -> SparkSession:
     builder = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
+        # Otherwise the tracker may show a running task no sooner than the next heartbeat.
+        .config("spark.ui.liveUpdate.period", "0")
         .config("spark.log.level", "ERROR")
         .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
