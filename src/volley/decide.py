@@ -44,10 +44,11 @@ from volley.plan.observed_metrics import ObservedMetrics
 from volley.plan.reader import Reading
 from volley.plan.recursive_plans import RECURSION, mark_inputs, read_recursion, replace_leaves
 from volley.plan.types import is_collected
+from volley.spark_versions.registry import current
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
-from volley.support.observed import settle_metrics
+from volley.support.observed import DEPENDS_ON_SPARK, settle_metrics
 from volley.support.reasons import Engine, Reason, Unsupported
 from volley.support.whole_partitions import aggregate_whole_partitions
 
@@ -55,6 +56,9 @@ from volley.support.whole_partitions import aggregate_whole_partitions
 _OF_EXPRESSIONS = frozenset(
     {Reason.EXPRESSION, Reason.ARGUMENT_VALUE, Reason.CAST, Reason.TIME_ZONE, Reason.AGGREGATE}
 )
+
+# Where it is true, Spark counts observed rows as often as it computes them.
+_ALL_ATTEMPTS = "spark.sql.legacy.observeMetricsAggregateAllAttempts"
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +84,10 @@ class Decision:
     """What Spark's own code evaluates inside the plan. The numbers in the plan mean something while this is held."""
     is_kept: bool = False
     """Whether the same query gets this plan again, the same object."""
+    is_observed: bool = False
+    """Whether `df.observe` asks for metrics."""
     observed: tuple[ObservedMetrics, ...] = ()
-    """What computes the metrics of `df.observe` that are not in the plan."""
+    """What computes the metrics, beside the plan."""
     frames: CachedFrames = field(default_factory=CachedFrames, compare=False)
     """The cached frames that the plans read."""
     planning_seconds: float = 0.0
@@ -228,20 +234,17 @@ class Decider:
     ) -> Decision:
         """The decision on a plan that Spark made until `planned`. CaptureError if it is not readable."""
         origins = Origins()
-        reading = read_plan(self._gateway, physical)
+        reading = read_plan(self._gateway, physical, execution)
+        if reading.is_observed and not observes:
+            return self._on_spark(Unsupported(Reason.OBSERVED, self._what, DEPENDS_ON_SPARK), planned)
         key = (reading.text, self._jvm, self._deployment.is_remote)
         decision = _native_before.get(key) if reading.says_all and finish is None else None
-        if decision is not None and decision.observed and not observes:
-            decision = None
         if decision is None:
             captured = self._decode(reading, origins, observes=observes)
         captured_at = time.perf_counter()
         if decision is None:
             plan = captured.plan if finish is None else finish(captured.plan)
             chosen = self._choose(plan, origins, execution, subplans, captured.problem)
-            if captured.observed and chosen.engine != "native":
-                # Spark computes metrics only if it runs all of the query.
-                chosen = replace(chosen, engine="spark", plan=None, inputs=())
             is_kept = (
                 finish is None and captured.by_text_alone and _is_worth_keeping(chosen, captured, key[0])
             )
@@ -253,12 +256,24 @@ class Decider:
             )
             if is_kept:
                 _native_before.put(key, decision)
+        if reading.is_observed:
+            decision = self._observe(decision)
         if collects and (refusal := _not_collected(decision)) is not None:
             return self._on_spark(refusal, planned)
         return replace(
             self._portable(decision),
             planning_seconds=planned - self._started,
             capture_seconds=captured_at - planned,
+        )
+
+    def _observe(self, decision: Decision) -> Decision:
+        """The decision on an observed query: Spark computes metrics only of what it runs itself, so it runs all or nothing."""
+        decision = replace(decision, is_observed=True)
+        if decision.engine != "mixed":
+            return decision
+        reason = Unsupported(Reason.OBSERVED, self._what, "a part of the query is not native")
+        return replace(
+            decision, engine="spark", reasons=(*decision.reasons, reason), plan=None, inputs=(), observed=()
         )
 
     def decide_write(self, command: Java) -> Decision:
@@ -301,7 +316,7 @@ class Decider:
         programs = self._make_programs(origins) if self._jvm else None
         if programs is not None:
             plan = delegate_to_jvm(plan, programs, origins.replace)
-        plan, observed = settle_metrics(plan, observes, origins.replace)
+        plan, observed = settle_metrics(plan, self._observes_once if observes else None, origins.replace)
         captured = _Captured(
             plan,
             programs or None,
@@ -311,6 +326,9 @@ class Decider:
             programs.problem if programs is not None else "",
         )
         return self._with_recursions(captured, origins, frame_scans)
+
+    def _observes_once(self) -> bool:
+        return current().observes_rows_once and self._spark.conf.get(_ALL_ATTEMPTS, "false") != "true"
 
     def _make_programs(self, origins: Origins) -> Programs | SerializedPrograms:
         if not self._deployment.is_remote:
@@ -411,8 +429,11 @@ class Decider:
             return on_spark
         origins = Origins()
         try:
-            captured = self._decode(read_plan(self._gateway, execution.executedPlan()), origins)
+            reading = read_plan(self._gateway, execution.executedPlan(), execution)
+            captured = self._decode(reading, origins)
         except CaptureError:
+            return on_spark
+        if reading.is_observed:
             return on_spark
         part = spark_part(self._spark, execution.optimizedPlan(), captured.plan, origins)
         if isinstance(part, SparkPart):

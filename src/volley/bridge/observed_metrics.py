@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the metrics of `df.observe` natively, and gives them to Spark's plan.
-
-Spark's own listeners then do the rest: they complete the `Observation`, and tell listeners of the program.
-"""
+"""Computes the metrics of `df.observe` natively, and lets Spark complete the observations of a program with them."""
 
 from __future__ import annotations
 
@@ -17,29 +14,24 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from volley.bridge.result import NativeResult
+from volley.bridge.write_command import skip_mode
 from volley.errors import DataError
 from volley.plan.compiled_class import CompiledClass
-from volley.plan.jvm import Java, singleton
+from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.plan.observed_metrics import ObservedMetrics
 from volley.spark_versions.arrow import arrow_schema
+from volley.spark_versions.registry import current
 
 Run = Callable[[Node], AbstractContextManager[Iterator[pa.RecordBatch]]]
 """Runs a native plan. Columns of its batches correspond to its output by position."""
 
+_EXECUTION = "org.apache.spark.sql.execution.QueryExecution"
+# The session, the plan, its tracker and its mode. Releases differ in the others.
+_GIVEN_ARGUMENTS = 4
+
 _lock = threading.Lock()
-_patterns: weakref.WeakKeyDictionary[Java, Java] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakKeyDictionary[Java, CompiledClass] = weakref.WeakKeyDictionary()
-
-
-def is_observed(gateway: Java, logical: Java) -> bool:
-    """Whether a logical plan asks for metrics, even where the optimizer dropped the part that does."""
-    with _lock:
-        if gateway not in _patterns:
-            patterns = singleton(gateway, "org.apache.spark.sql.catalyst.trees.TreePattern")
-            _patterns[gateway] = patterns.COLLECT_METRICS()
-        pattern = _patterns[gateway]
-    return bool(logical.containsPattern(pattern))
 
 
 def compute_metrics(observed: Sequence[ObservedMetrics], run: Run) -> dict[str, list[pa.RecordBatch]]:
@@ -61,31 +53,47 @@ def _collect(plan: Node, run: Run) -> list[pa.RecordBatch]:
         return [batch for batch in batches if batch.num_rows]
 
 
-def fill_metrics(
+def make_execution(
     spark: SparkSession,
     execution: Java,
+    logical: Java,
     observed: Sequence[ObservedMetrics],
     rows: Mapping[str, list[pa.RecordBatch]],
-) -> None:
-    """Put the rows of metrics into the plan of a QueryExecution that Spark does not run."""
-    if not observed:
-        return
+) -> Java:
+    """A QueryExecution of a logical plan that has these metrics, and never runs.
+
+    `execution` is the one that was run natively. It stays as it is, because the program may run it again.
+    """
     gateway: Java = spark.sparkContext._gateway
-    filler = _filler(gateway)
+    maker = _maker(gateway)
     found = gateway.jvm.java.util.HashMap()
     for metrics in observed:
-        schema = StructType.fromJson(json.loads(filler.schema(execution, metrics.name)))
+        schema = StructType.fromJson(json.loads(maker.schema(execution, metrics.name)))
         result = NativeResult(iter(rows[metrics.name]), metrics.plan.output)
         # Without the number of rows, which is the last column.
         frame = spark.createDataFrame(result.table(arrow_schema(schema)), schema)
+        # Not an action, of which listeners would hear.
         (row,) = frame._jdf.queryExecution().executedPlan().executeCollect()
         found.put(metrics.name, row)
-    filler.fill(execution, found)
+    return maker.complete(execution, logical, skip_mode(spark), found)
 
 
-def _filler(gateway: Java) -> Java:
+def complete_observations(spark: SparkSession, execution: Java) -> None:
+    """Complete the observations of an execution with its metrics, as Spark does when an action has ended."""
+    manager = spark._jsparkSession.observationManager()
+    getattr(manager, current().completes_observations)(execution)
+
+
+def _maker(gateway: Java) -> Java:
     with _lock:
         if gateway not in _classes:
-            _classes[gateway] = CompiledClass(gateway, "ObservedMetrics.java")
+            texts = {"DEFAULTS": _default_arguments(gateway)}
+            _classes[gateway] = CompiledClass(gateway, "ObservedMetrics.java", texts=texts)
         made = _classes[gateway]
     return made.get()
+
+
+def _default_arguments(gateway: Java) -> str:
+    (constructor,) = gateway.jvm.java.lang.Class.forName(_EXECUTION).getConstructors()
+    places = range(_GIVEN_ARGUMENTS + 1, constructor.getParameterCount() + 1)
+    return ", ".join(f"QueryExecution.$lessinit$greater$default${place}()" for place in places)

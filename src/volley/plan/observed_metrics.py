@@ -55,7 +55,6 @@ from volley.plan.python_nodes import PythonEval
 from volley.plan.subqueries import with_subqueries
 from volley.plan.traits import traits_of
 from volley.plan.types import INTEGER, LONG
-from volley.spark_versions.registry import current
 
 OBSERVING = "CollectMetricsExec"
 
@@ -147,9 +146,12 @@ def compute_metrics(metrics: Sequence[Expression], rows: Node) -> Node:
     return Aggregate((), (*calls.values(), count), (*buffers, counted), (*results, counted), _strip(rows))
 
 
-def take_metrics(plan: Node) -> tuple[Node, tuple[ObservedMetrics, ...]]:
-    """The plan without its observations, and what computes their metrics. Raises LeftToSpark."""
-    found = tuple(_find(plan, ()))
+def take_metrics(plan: Node, *, counts_once: bool) -> tuple[Node, tuple[ObservedMetrics, ...]]:
+    """The plan without its observations, and what computes their metrics. Raises LeftToSpark.
+
+    `counts_once`: Spark counts a row once that two jobs of one query compute, such as the sample of a sort.
+    """
+    found = tuple(_find(plan, (), counts_once))
     names = [metrics.name for metrics in found]
     if len(set(names)) < len(names):
         raise LeftToSpark("two parts of the query have metrics of the same name")
@@ -173,17 +175,19 @@ def _strip(plan: Node) -> Node:
     return transform(plan, lambda node: node.rows if isinstance(node, Observe) else node)
 
 
-def _find(node: Node, above: tuple[tuple[Node, int], ...]) -> Iterator[ObservedMetrics]:
+def _find(
+    node: Node, above: tuple[tuple[Node, int], ...], counts_once: bool
+) -> Iterator[ObservedMetrics]:
     """The metrics in a plan below these operators, the nearest first, each with the place of the child below it."""
     if isinstance(node, Observe):
-        yield _take(node, above)
-        yield from _find(node.rows, ((node, 1), *above))
+        yield _take(node, above, counts_once)
+        yield from _find(node.rows, ((node, 1), *above), counts_once)
         return
     for place, child in enumerate(node.children):
-        yield from _find(child, ((node, place), *above))
+        yield from _find(child, ((node, place), *above), counts_once)
 
 
-def _take(node: Observe, above: tuple[tuple[Node, int], ...]) -> ObservedMetrics:
+def _take(node: Observe, above: tuple[tuple[Node, int], ...], counts_once: bool) -> ObservedMetrics:
     if not all(traits_of(part).repeatable for part in walk(node.metrics)):
         raise LeftToSpark("the observed rows may differ when they are computed again")
     assert isinstance(node.metrics, Aggregate)
@@ -194,6 +198,8 @@ def _take(node: Observe, above: tuple[tuple[Node, int], ...]) -> ObservedMetrics
     for operator, place in above:
         _check_reads_all(operator, node, exchanged, sorted_)
         if isinstance(operator, Exchange):
+            if operator.partitioning is Partitioning.RANGE and not exchanged and not counts_once:
+                raise LeftToSpark("an ORDER BY above, for which Spark reads rows twice")
             exchanged = True
             empty.append(operator.child)
         sorted_ = sorted_ or isinstance(operator, Sort)
@@ -224,8 +230,6 @@ def _check_reads_all(operator: Node, observed: Observe, exchanged: bool, is_sort
         case Join() if not exchanged and not _is_broadcast(operator):
             # A task may skip the rows of one side where it has none of the other, or read them twice if they are many.
             raise LeftToSpark("a join above, which may not read all rows once")
-        case Exchange(Partitioning.RANGE) if not exchanged and not current().observes_rows_once:
-            raise LeftToSpark("an ORDER BY above, for which Spark reads rows twice")
         case _ if not isinstance(operator, _READS_ALL):
             raise LeftToSpark(f"{type(operator).__name__} above, which may not read all rows")
 
