@@ -102,7 +102,7 @@ NATIVE: dict[str, Program] = {
 def test_native_queries_have_sparks_metrics(rows: SparkSession, name: str) -> None:
     expected = observe(rows, NATIVE[name], enabled=False)
     actual = observe(rows, NATIVE[name], enabled=True)
-    assert engine_of(rows) == "native", volley.last_query(rows)
+    assert engine_of(rows) == "native", volley.last_query(rows).reasons
     assert actual == expected
 
 

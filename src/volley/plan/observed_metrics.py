@@ -188,9 +188,11 @@ def _find(
 
 
 def _take(node: Observe, above: tuple[tuple[Node, int], ...], counts_once: bool) -> ObservedMetrics:
-    if not all(traits_of(part).repeatable for part in walk(node.metrics)):
-        raise LeftToSpark("the observed rows may differ when they are computed again")
     assert isinstance(node.metrics, Aggregate)
+    if not all(traits_of(part).repeatable for part in walk(node.metrics.child)):
+        raise LeftToSpark("the observed rows may differ when they are computed again")
+    if traits_of(node.metrics).needs_order:
+        raise LeftToSpark("a metric that depends on the order in which tasks of Spark end")
     if any(call.filter is not None or call.distinct for call in node.metrics.calls):
         raise LeftToSpark("a metric with FILTER or DISTINCT")
     empty: list[Node] = []
