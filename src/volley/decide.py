@@ -267,7 +267,7 @@ class Decider:
         )
 
     def _observe(self, decision: Decision) -> Decision:
-        """The decision on an observed query: Spark computes metrics only of what it runs itself, so it runs all or nothing."""
+        """The decision on an observed query: Spark knows metrics only of what it runs, so it runs all or nothing."""
         decision = replace(decision, is_observed=True)
         if decision.engine != "mixed":
             return decision

@@ -175,9 +175,7 @@ def _strip(plan: Node) -> Node:
     return transform(plan, lambda node: node.rows if isinstance(node, Observe) else node)
 
 
-def _find(
-    node: Node, above: tuple[tuple[Node, int], ...], counts_once: bool
-) -> Iterator[ObservedMetrics]:
+def _find(node: Node, above: tuple[tuple[Node, int], ...], counts_once: bool) -> Iterator[ObservedMetrics]:
     """The metrics in a plan below these operators, the nearest first, each with the place of the child below it."""
     if isinstance(node, Observe):
         yield _take(node, above, counts_once)

@@ -194,7 +194,7 @@ class Query:
         )
 
     def stands_for(self, execution: Callable[[], Java]) -> None:
-        """Name Spark's execution of the action. Its observations are completed even if the action fails before Spark runs."""
+        """Name Spark's execution of the action, whose observations are completed even if Spark never runs it."""
         self._execution = execution
 
     def observe(self, decision: Decision, execution: Java, logical: Java | None = None) -> None:

@@ -67,7 +67,7 @@ OPERATORS: dict[str, Rule] = {
     ),
     "GenerateExec": Rule("See generators."),
     "CollectMetricsExec": Rule(
-        "observe(), if an action reads all observed rows once: not below a LIMIT, nor in a query that is native in part."
+        "observe(), if an action reads all observed rows once: not below a LIMIT, nor in a query native in part."
     ),
     "UnionLoopExec": Rule("WITH RECURSIVE, step by step from the driver."),
     "SampleExec": Rule(
