@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,24 @@ def test_a_write_is_observed(rows: SparkSession, tmp_path: Path) -> None:
     assert observe(rows, NATIVE["above a filter"], write, enabled=True) == observe(
         rows, NATIVE["above a filter"], write, enabled=False
     )
+
+
+def test_a_write_of_a_new_table_is_observed(rows: SparkSession) -> None:
+    def write(frame: DataFrame) -> list[Any]:
+        with created_table(rows, "observed_rows"):
+            frame.write.saveAsTable("observed_rows")
+            return sorted(rows.table("observed_rows").collect())
+
+    expected = observe(rows, NATIVE["above a filter"], write, enabled=False)
+    assert observe(rows, NATIVE["above a filter"], write, enabled=True) == expected
+
+
+@contextmanager
+def created_table(spark: SparkSession, name: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        spark.sql(f"drop table if exists {name}")
 
 
 def test_an_observation_is_that_of_the_first_action(rows: SparkSession) -> None:
