@@ -394,6 +394,8 @@ def _differences() -> list[tuple[str, str]]:
             lacks.append(
                 "Python functions of rows with `useArrow=True`; Pandas functions as aggregates and over windows"
             )
+        if not version.completes_observations:
+            lacks.append("queries with `df.observe`")
         if not version.set_order_is_known:
             lacks.append("`collect_set`, whose order is that of Scala 2.12")
         if not version.widens_columns:

@@ -272,6 +272,8 @@ _REMEDIES: dict[Reason, str] = {
     "a write where you can.",
     Reason.CACHED_BY_SPARK: "Nothing: the next query over the frame is native. See `docs/caching.md` for which frames "
     "this concerns.",
+    Reason.OBSERVED: "Observe all rows of a query that is native: not below a LIMIT or a self join, and with an action "
+    "that reads every row. See `docs/actions.md`.",
     Reason.DISABLED: "Call `volley.enable(spark)`, and remove `spark.volley.enabled=false`.",
     Reason.MIXED: "Nothing, or remove what is not native: the other reasons name it.",
     Reason.REPLAY: "If Spark raises the same error, correct the data. If it does not, the query ran twice: guard the "

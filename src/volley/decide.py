@@ -40,12 +40,15 @@ from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node, Recursion, Unknown
+from volley.plan.observed_metrics import ObservedMetrics
 from volley.plan.reader import Reading
 from volley.plan.recursive_plans import RECURSION, mark_inputs, read_recursion, replace_leaves
 from volley.plan.types import is_collected
+from volley.spark_versions.registry import current
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
+from volley.support.observed import DEPENDS_ON_SPARK, settle_metrics
 from volley.support.reasons import Engine, Reason, Unsupported
 from volley.support.whole_partitions import aggregate_whole_partitions
 
@@ -53,6 +56,9 @@ from volley.support.whole_partitions import aggregate_whole_partitions
 _OF_EXPRESSIONS = frozenset(
     {Reason.EXPRESSION, Reason.ARGUMENT_VALUE, Reason.CAST, Reason.TIME_ZONE, Reason.AGGREGATE}
 )
+
+# Where it is true, Spark counts observed rows as often as it computes them.
+_ALL_ATTEMPTS = "spark.sql.legacy.observeMetricsAggregateAllAttempts"
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +84,10 @@ class Decision:
     """What Spark's own code evaluates inside the plan. The numbers in the plan mean something while this is held."""
     is_kept: bool = False
     """Whether the same query gets this plan again, the same object."""
+    is_observed: bool = False
+    """Whether `df.observe` asks for metrics."""
+    observed: tuple[ObservedMetrics, ...] = ()
+    """What computes the metrics, beside the plan."""
     frames: CachedFrames = field(default_factory=CachedFrames, compare=False)
     """The cached frames that the plans read."""
     planning_seconds: float = 0.0
@@ -108,6 +118,7 @@ class Decision:
         elif self.plan is not None:
             yield self.plan
         yield from (subplan.plan for item in self.inputs for subplan in item.part.subplans)
+        yield from (plan for metrics in self.observed for plan in metrics.plans)
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,7 @@ class _Captured:
     programs: Programs | SerializedPrograms | None
     by_text_alone: bool
     frames: CachedFrames
+    observed: tuple[ObservedMetrics, ...] = ()
     problem: str = ""
     """Why workers cannot evaluate what has no native form, if that was asked."""
 
@@ -179,19 +191,26 @@ class Decider:
         *,
         subplans: bool = True,
         collects: bool = False,
+        observes: bool = False,
         finish: Callable[[Node], Node] | None = None,
     ) -> Decision:
         """The decision on a QueryExecution. Errors of Spark's own planning are raised as Spark raises them.
 
         Without `subplans` Spark never runs the top of a query over native parts. With `collects` Python gets its rows,
-        and Spark says what it says of types that Python does not have. `finish` adds to the captured plan
-        what Spark's own plan does not have.
+        and Spark says what it says of types that Python does not have. With `observes` the action reads all rows, and
+        gives Spark the metrics of `df.observe`. `finish` adds to the captured plan what Spark's own plan does not have.
         """
         physical = execution.executedPlan()
         planned = time.perf_counter()
         try:
             return self._decide(
-                execution, physical, planned, subplans=subplans, collects=collects, finish=finish
+                execution,
+                physical,
+                planned,
+                subplans=subplans,
+                collects=collects,
+                observes=observes,
+                finish=finish,
             )
         except CaptureError as error:
             return self._on_spark(self._not_readable(error), planned)
@@ -210,15 +229,23 @@ class Decider:
         *,
         subplans: bool,
         collects: bool,
+        observes: bool,
         finish: Callable[[Node], Node] | None,
     ) -> Decision:
         """The decision on a plan that Spark made until `planned`. CaptureError if it is not readable."""
         origins = Origins()
-        reading = read_plan(self._gateway, physical)
+        reading = read_plan(self._gateway, physical, execution)
+        if reading.is_observed and not (observes and current().completes_observations):
+            why = (
+                DEPENDS_ON_SPARK
+                if not observes
+                else f"Spark {current().release} runs observed queries itself"
+            )
+            return self._on_spark(Unsupported(Reason.OBSERVED, self._what, why), planned)
         key = (reading.text, self._jvm, self._deployment.is_remote)
         decision = _native_before.get(key) if reading.says_all and finish is None else None
         if decision is None:
-            captured = self._decode(reading, origins)
+            captured = self._decode(reading, origins, observes=observes)
         captured_at = time.perf_counter()
         if decision is None:
             plan = captured.plan if finish is None else finish(captured.plan)
@@ -227,16 +254,31 @@ class Decider:
                 finish is None and captured.by_text_alone and _is_worth_keeping(chosen, captured, key[0])
             )
             decision = replace(
-                self._with_frames(chosen, captured.frames), programs=captured.programs, is_kept=is_kept
+                self._with_frames(chosen, captured.frames),
+                programs=captured.programs,
+                observed=captured.observed,
+                is_kept=is_kept,
             )
             if is_kept:
                 _native_before.put(key, decision)
+        if reading.is_observed:
+            decision = self._observe(decision)
         if collects and (refusal := _not_collected(decision)) is not None:
             return self._on_spark(refusal, planned)
         return replace(
             self._portable(decision),
             planning_seconds=planned - self._started,
             capture_seconds=captured_at - planned,
+        )
+
+    def _observe(self, decision: Decision) -> Decision:
+        """The decision on an observed query: Spark knows metrics only of what it runs, so it runs all or nothing."""
+        decision = replace(decision, is_observed=True)
+        if decision.engine != "mixed":
+            return decision
+        reason = Unsupported(Reason.OBSERVED, self._what, "a part of the query is not native")
+        return replace(
+            decision, engine="spark", reasons=(*decision.reasons, reason), plan=None, inputs=(), observed=()
         )
 
     def decide_write(self, command: Java) -> Decision:
@@ -247,7 +289,10 @@ class Decider:
             return self._on_spark(self._not_readable(error))
         if isinstance(write, WriteCommand):
             return replace(
-                self.decide(write.rows, finish=lambda plan: lay_out(plan, write)),
+                # Where Spark also creates the table, its listeners see another command than this one.
+                self.decide(
+                    write.rows, observes=write.table is None, finish=lambda plan: lay_out(plan, write)
+                ),
                 write=write,
             )
         if write is None:
@@ -255,10 +300,17 @@ class Decider:
             return replace(self._on_spark(nothing), has_rows=False)
         return self._decide_rows(command, write)
 
-    def _decode(self, reading: Reading, origins: Origins, frame_scans: FrameScans | None = None) -> _Captured:
+    def _decode(
+        self,
+        reading: Reading,
+        origins: Origins,
+        frame_scans: FrameScans | None = None,
+        *,
+        observes: bool = False,
+    ) -> _Captured:
         """Spark's plan, with what the JVM evaluates in it, and the cached frames that it reads.
 
-        The plans of frames are decoded with the `frame_scans` of the query.
+        The plans of frames are decoded with the `frame_scans` of the query. `observes` is as in `decide`.
         """
         python = partial(_python_access, self._deployment, self._sent_limit_bytes)
         # Other processes cannot read with the objects of this JVM.
@@ -266,16 +318,22 @@ class Decider:
         decoded = decode_plan(self._gateway, reading, origins, python=python, add_store=add_store)
         frame_scans = frame_scans or self._frame_scans()
         plan = aggregate_whole_partitions(frame_scans.resolve(decoded.plan, origins), origins.replace)
-        if not self._jvm:
-            return self._with_recursions(
-                _Captured(plan, None, decoded.by_text_alone, frame_scans.frames), origins, frame_scans
-            )
-        programs = self._make_programs(origins)
-        plan = delegate_to_jvm(plan, programs, origins.replace)
+        programs = self._make_programs(origins) if self._jvm else None
+        if programs is not None:
+            plan = delegate_to_jvm(plan, programs, origins.replace)
+        plan, observed = settle_metrics(plan, self._observes_once if observes else None, origins.replace)
         captured = _Captured(
-            plan, programs or None, decoded.by_text_alone, frame_scans.frames, programs.problem
+            plan,
+            programs or None,
+            decoded.by_text_alone,
+            frame_scans.frames,
+            observed,
+            programs.problem if programs is not None else "",
         )
         return self._with_recursions(captured, origins, frame_scans)
+
+    def _observes_once(self) -> bool:
+        return current().observes_rows_once and self._spark.conf.get(_ALL_ATTEMPTS, "false") != "true"
 
     def _make_programs(self, origins: Origins) -> Programs | SerializedPrograms:
         if not self._deployment.is_remote:
@@ -376,8 +434,11 @@ class Decider:
             return on_spark
         origins = Origins()
         try:
-            captured = self._decode(read_plan(self._gateway, execution.executedPlan()), origins)
+            reading = read_plan(self._gateway, execution.executedPlan(), execution)
+            captured = self._decode(reading, origins)
         except CaptureError:
+            return on_spark
+        if reading.is_observed:
             return on_spark
         part = spark_part(self._spark, execution.optimizedPlan(), captured.plan, origins)
         if isinstance(part, SparkPart):
@@ -397,7 +458,8 @@ class Decider:
             inputs = tuple(item.change_plans(convert) for item in decision.inputs)
             if isinstance(decision.plan, SparkPart):
                 return replace(decision, plan=decision.plan.change_plans(convert), inputs=inputs)
-            return replace(decision, plan=convert(decision.plan), inputs=inputs)
+            observed = tuple(metrics.change_plans(convert) for metrics in decision.observed)
+            return replace(decision, plan=convert(decision.plan), inputs=inputs, observed=observed)
         except NotPortable as error:
             reason = Unsupported(Reason.DATA_SOURCE, self._what, error.message)
             return replace(

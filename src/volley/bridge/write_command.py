@@ -79,7 +79,7 @@ class WriteCommand:
 def analyze(spark: SparkSession, logical: Java) -> Java:
     """The command after Spark's analysis, which raises for a write that Spark refuses. Nothing runs."""
     state = spark._jsparkSession.sessionState()
-    return state.executePlan(logical, _skip(spark)).analyzed()
+    return state.executePlan(logical, skip_mode(spark)).analyzed()
 
 
 def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupported | None:
@@ -103,11 +103,16 @@ def read_command(spark: SparkSession, command: Java) -> WriteCommand | Unsupport
     return replace(write, table=table, replaces_all=True, dynamic=False, replaces="")
 
 
+def execution_of(spark: SparkSession, command: Java) -> Java:
+    """A QueryExecution of an analyzed command, which does not run."""
+    return spark._jsparkSession.sessionState().executePlan(command, skip_mode(spark))
+
+
 def rows_of(spark: SparkSession, command: Java) -> Java | None:
     """Spark's QueryExecution of the rows that a command writes; None if the command does not reveal it."""
     if str(command.getClass().getSimpleName()) != _COMMAND and not creates_table(command):
         return None
-    return spark._jsparkSession.sessionState().executePlan(command.query(), _skip(spark))
+    return spark._jsparkSession.sessionState().executePlan(command.query(), skip_mode(spark))
 
 
 def run_over(spark: SparkSession, command: Java, query: Java) -> None:
@@ -127,7 +132,7 @@ class _Reader:
         self._conf = spark._jsparkSession.sessionState().conf()
         self._options = _map(command.options())
         self._partitions_kept = CatalogPartitions.of(spark, command)
-        self._query = spark._jsparkSession.sessionState().executePlan(command.query(), _skip(spark))
+        self._query = spark._jsparkSession.sessionState().executePlan(command.query(), skip_mode(spark))
         self._store = ""
 
     def read(self) -> WriteCommand | Unsupported:
@@ -338,7 +343,8 @@ def _named_ids(attributes: Java) -> list[tuple[int, str]]:
     return [(int(attribute.exprId().id()), str(attribute.name())) for attribute in found]
 
 
-def _skip(spark: SparkSession) -> Java:
+def skip_mode(spark: SparkSession) -> Java:
+    """The mode of a QueryExecution that runs no command."""
     modes = spark._jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CommandExecutionMode$")  # type: ignore[union-attr]
     return modes.getField("MODULE$").get(None).SKIP()
 

@@ -36,6 +36,7 @@ from volley.plan.nodes import (
     Limit,
     LocalRows,
     Node,
+    Observe,
     OneRow,
     Project,
     Range,
@@ -153,6 +154,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             raise TypeError(f"source {name} has no feed; the coordinator must replace it with one")
         case WriteFiles():
             raise TypeError("a write has no rows of its own; lower its child")
+        case Observe():
+            raise TypeError("observed metrics are computed by plans of their own")
         case Unknown(name, _, _, _):
             raise TypeError(f"{name} has no native form; the support table must refuse it first")
 

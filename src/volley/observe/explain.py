@@ -146,7 +146,7 @@ def explain_silently(frame: DataFrame) -> Explanation:
     config = Config.read(read_settings(spark))
     deployment = choose_deployment(spark, config)
     decider = Decider(spark, deployment, config, what="plan", started=time.perf_counter())
-    decision = decider.decide(frame._jdf.queryExecution())
+    decision = decider.decide(frame._jdf.queryExecution(), observes=True)
     enabled = is_active(spark)
     off = () if enabled else (Unsupported(Reason.DISABLED, "session", "volley.enable(spark) turns it on"),)
 

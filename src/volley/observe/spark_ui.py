@@ -8,6 +8,7 @@ posted for it: the start, with Spark's plan, and the end. There are no jobs belo
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pyspark import SparkContext
@@ -17,6 +18,28 @@ from volley.plan.jvm import Java
 from volley.spark_versions.registry import current
 
 _SQL = "org.apache.spark.sql.execution"
+
+
+# How Spark names actions to its listeners, where PySpark does not call them so.
+_FUNCTIONS = {"collect": "collectToPython", "toArrow": "collectAsArrowToPython", "cacheTable": "count"}
+_OTHER_ACTIONS = frozenset({"count"})
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A query with metrics of `df.observe`, which are in the plan of its execution: listeners are told of its end."""
+
+    execution: Java
+    action: str
+    nanoseconds: int
+
+    def add_to(self, end: Java, option: Java) -> None:
+        """Add what listeners of query executions get to an event."""
+        name = _FUNCTIONS.get(self.action) or (self.action if self.action in _OTHER_ACTIONS else "command")
+        getattr(end, "executionName_$eq")(option.apply(name))
+        getattr(end, "duration_$eq")(self.nanoseconds)
+        getattr(end, "qe_$eq")(self.execution)
+        getattr(end, "executionFailure_$eq")(option.empty())
 
 
 class SqlTabEntry:
@@ -31,7 +54,7 @@ class SqlTabEntry:
         packages = jvm.org.apache.spark.sql.execution
         self._id = _module(jvm, f"{_SQL}.SQLExecution").nextExecutionId()
         none = self._option.empty()
-        self._query_id = [none] if current().has_query_ids else []
+        query_id = [none] if current().has_query_ids else []
         self._bus.post(
             packages.ui.SparkListenerSQLExecutionStart(
                 self._id,
@@ -45,16 +68,31 @@ class SqlTabEntry:
                 _module(jvm, "scala.collection.immutable.Map").empty(),
                 _module(jvm, "scala.collection.immutable.Set").empty(),
                 none,
-                *self._query_id,
+                *query_id,
             )
         )
 
-    def end(self, error: str | None) -> None:
-        jvm = self._jvm
-        assert jvm is not None
+    def end(self, error: str | None, observed: Observed | None = None) -> None:
         message = self._option.apply(error) if error else self._option.empty()
-        end = jvm.org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd
-        self._bus.post(end(self._id, _milliseconds(), message, *self._query_id))
+        _post_end(self._jvm, self._bus, self._id, message, observed)
+
+
+def post_end(spark: SparkSession, observed: Observed) -> None:
+    """Tell listeners of the end of a query that has no entry."""
+    jvm = spark._jvm
+    assert jvm is not None
+    id = _module(jvm, f"{_SQL}.SQLExecution").nextExecutionId()
+    _post_end(jvm, spark.sparkContext._jsc.sc().listenerBus(), id, jvm.scala.Option.empty(), observed)
+
+
+def _post_end(jvm: Java, bus: Java, id: int, message: Java, observed: Observed | None) -> None:
+    query_id = [jvm.scala.Option.empty()] if current().has_query_ids else []
+    end = jvm.org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd(
+        id, _milliseconds(), message, *query_id
+    )
+    if observed is not None:
+        observed.add_to(end, jvm.scala.Option)
+    bus.post(end)
 
 
 def wants_entry(spark: SparkSession, option: str) -> bool:

@@ -35,12 +35,15 @@ import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
+import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.execution.BaseSubqueryExec;
 import org.apache.spark.sql.execution.CollectLimitExec;
+import org.apache.spark.sql.execution.CollectMetricsExec;
 import org.apache.spark.sql.execution.FileSourceScanExec;
 import org.apache.spark.sql.execution.FilterExec;
 import org.apache.spark.sql.execution.GlobalLimitExec;
@@ -48,6 +51,7 @@ import org.apache.spark.sql.execution.InSubqueryExec;
 import org.apache.spark.sql.execution.InputAdapter;
 import org.apache.spark.sql.execution.LocalLimitExec;
 import org.apache.spark.sql.execution.ProjectExec;
+import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.RangeExec;
 import org.apache.spark.sql.execution.ReusedSubqueryExec;
 import org.apache.spark.sql.execution.ScalarSubquery;
@@ -83,9 +87,9 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Writes a physical plan as JSON, in one pass. Spark's own Janino compiles this when a session first needs it
  * (reader.py), so it is Java without lambdas, and type arguments are left out.
  *
- * The first line of the text is [[ids], unread]: Catalyst's ids of columns and subqueries, which the plan names by their
- * places in this list, so that plans that differ in nothing else have equal texts; and how many values of the plan are
- * objects that the text only numbers, because it cannot say what they are.
+ * The first line of the text is [[ids], unread, observed]: Catalyst's ids of columns and subqueries, which the plan names
+ * by their places in this list, so that plans that differ in nothing else have equal texts; how many values of the plan
+ * are objects that the text only numbers, because it cannot say what they are; and whether `df.observe` asks for metrics.
  *
  * The second line has four tables. `entries` lists expressions and operators, each after all that it consists of, by whose
  * numbers it names them. `types` are the distinct data types, `scans` what file scans read, `functions` the pickled
@@ -121,10 +125,15 @@ public final class PlanReader {
         this.deepest = deepest;
     }
 
-    /** Throws IllegalStateException for a plan that is too large. */
-    public Reading read(SparkPlan plan) {
+    /**
+     * The plan of an execution, or a plan alone if `execution` is null. Throws IllegalStateException for a plan that is
+     * too large.
+     */
+    public Reading read(SparkPlan plan, QueryExecution execution) {
         try {
-            return new Reading(readable, settings, python, pythonSettings, mostParts, deepest, fieldNames, plan);
+            LogicalPlan logical = execution == null ? null : execution.logical();
+            return new Reading(
+                    readable, settings, python, pythonSettings, mostParts, deepest, fieldNames, plan, logical);
         } catch (StackOverflowError error) {
             throw new IllegalStateException("it is nested too deeply");
         }
@@ -210,10 +219,11 @@ public final class PlanReader {
         private final FieldNames fieldNames;
         private Map parts = null;
         private boolean readsFiles = false;
+        private boolean observed = false;
 
         Reading(
                 Set readable, String[] settings, Set python, String[] pythonSettings, int mostParts, int deepest,
-                FieldNames fieldNames, SparkPlan plan) {
+                FieldNames fieldNames, SparkPlan plan, LogicalPlan logical) {
             this.readable = readable;
             this.settings = settings;
             this.python = python;
@@ -228,12 +238,31 @@ public final class PlanReader {
             functions.open('[');
             showOrder(plan);
             operator(plan);
+            // The optimizer may have dropped the operator, but not the wish.
+            observed = observed || logical != null && isObserved(logical);
+        }
+
+        private static boolean isObserved(LogicalPlan plan) {
+            if (plan instanceof CollectMetrics) {
+                return true;
+            }
+            return isAnyObserved(plan.children()) || isAnyObserved(plan.subqueries());
+        }
+
+        private static boolean isAnyObserved(scala.collection.Seq plans) {
+            for (int i = 0; i < plans.size(); i++) {
+                if (isObserved((LogicalPlan) plans.apply(i))) {
+                    return true;
+                }
+            }
+            return false;
         }
 
         public String text() {
             int length = ids.length() + entries.length() + types.length() + scans.length() + functions.length();
             StringBuilder all = new StringBuilder(length + 80);
-            all.append('[').append(ids).append("],").append(unreadNumbers.size()).append("]\n");
+            all.append('[').append(ids).append("],").append(unreadNumbers.size());
+            all.append(',').append(observed).append("]\n");
             all.append("{\"entries\":").append(entries).append("],\"types\":").append(types);
             all.append("],\"scans\":").append(scans);
             return all.append("],\"functions\":").append(functions).append("]}").toString();
@@ -329,6 +358,7 @@ public final class PlanReader {
             entries.key("values").raw(values.close('}'));
             entries.close('}');
             operators.add(plan);
+            observed = observed || plan instanceof CollectMetricsExec;
             return added(1, 1);
         }
 

@@ -95,11 +95,14 @@ def capture(
     return decode_plan(gateway, read_plan(gateway, physical_plan), origins, python=python).plan
 
 
-def read_plan(gateway: Java, physical_plan: Java) -> Reading:
-    """Read the plan that Spark would execute. Raises CaptureError if it is too large."""
+def read_plan(gateway: Java, physical_plan: Java, execution: Java | None = None) -> Reading:
+    """Read the plan that Spark would execute. Raises CaptureError if it is too large.
+
+    Without its `execution` the reading does not say whether an operator that the optimizer dropped observed the query.
+    """
     enable_quick_ack(gateway)
     try:
-        return plan_reader(gateway).read(physical_plan)
+        return plan_reader(gateway).read(physical_plan, execution)
     except ValueError as error:
         raise CaptureError(f"the serialized plan has an unexpected shape: {error!r}.") from error
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,12 +17,17 @@ _COMPILE_SECONDS = 120.0
 
 
 class CompiledClass:
-    """An instance of the class in `file`, in the JVM of `gateway`. Compiling it begins at once."""
+    """An instance of the class in `file`, in the JVM of `gateway`. Compiling it begins at once.
 
-    def __init__(self, gateway: Java, file: str, *arguments: Any) -> None:
+    `texts` replace words of the source that depend on the release of Spark.
+    """
+
+    def __init__(
+        self, gateway: Java, file: str, *arguments: Any, texts: Mapping[str, str] | None = None
+    ) -> None:
         self._file = file
         self._made: Future[Java] = Future()
-        work = (self._made, gateway, file, arguments)
+        work = (self._made, gateway, file, arguments, texts or {})
         threading.Thread(target=_compile, args=work, name=f"volley-compile-{file}", daemon=True).start()
 
     def get(self) -> Java:
@@ -34,9 +40,13 @@ class CompiledClass:
             ) from error
 
 
-def _compile(made: Future[Java], gateway: Java, file: str, arguments: tuple[Any, ...]) -> None:
+def _compile(
+    made: Future[Java], gateway: Java, file: str, arguments: tuple[Any, ...], texts: Mapping[str, str]
+) -> None:
     try:
         source = java_source("volley.plan", file)
+        for word, text in texts.items():
+            source = source.replace(word, text)
         made.set_result(instantiate(gateway, source, *arguments))
     except BaseException as error:  # whatever it is, somebody waits for it
         made.set_exception(CaptureError(f"{file} could not be compiled: {describe_error(error)}."))

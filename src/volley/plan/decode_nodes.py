@@ -31,6 +31,7 @@ from volley.plan.nodes import (
     JoinKind,
     Limit,
     Node,
+    Observe,
     OneRow,
     Partitioning,
     Project,
@@ -41,6 +42,7 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.plan.observed_metrics import OBSERVING, compute_metrics
 from volley.plan.types import merge_nullability
 
 
@@ -271,6 +273,13 @@ def _join_kind(operator: Operator) -> tuple[JoinKind | None, Attribute | None]:
     if name == "Cross":
         return JoinKind.INNER, None
     return (JoinKind(name), operator.one("exists")) if name in set(JoinKind) else (None, None)
+
+
+@decodes(OBSERVING)
+def _observe(operator: Operator) -> Node:
+    (rows,) = operator.children
+    metrics: tuple[Expression, ...] = operator.all("metricExpressions")
+    return Observe(str(operator.value("name")), compute_metrics(metrics, rows), rows)
 
 
 @decodes("RangeExec")

@@ -342,6 +342,26 @@ class RecursionInput:
 
 
 @dataclass(frozen=True)
+class Observe:
+    """`rows`, of which `df.observe` wants metrics under `name`: the one row of `metrics`, over a copy of the same rows.
+
+    No plan that runs has it: the driver computes the metrics apart (`plan.observed_metrics`), or Spark does.
+    """
+
+    name: str
+    metrics: Node
+    rows: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.metrics, self.rows)
+
+    @property
+    def output(self) -> tuple[Attribute, ...]:
+        return self.rows.output
+
+
+@dataclass(frozen=True)
 class Unknown:
     """An operator without a native form, kept so that explain can name it."""
 
@@ -387,6 +407,7 @@ Node = (
     | Union
     | Recursion
     | RecursionInput
+    | Observe
     | Unknown
 )
 
@@ -407,6 +428,8 @@ def with_children(node: Node, children: tuple[Node, ...]) -> Node:
             return replace(node, left=children[0], right=children[1])
         case Recursion():
             return replace(node, anchor=children[0], step=children[1])
+        case Observe():
+            return replace(node, metrics=children[0], rows=children[1])
         case Union() | Unknown():
             return replace(node, inputs=children)
         case _:

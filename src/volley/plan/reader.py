@@ -92,7 +92,8 @@ class Reading:
     def __init__(self, java: Java) -> None:
         self._java = java
         head, self.text = str(java.text()).split("\n", 1)
-        self._ids, unread = json.loads(head)
+        self._ids, unread, self.is_observed = json.loads(head)
+        """`is_observed`: whether `df.observe` asks for metrics, even where the optimizer has dropped its operator."""
         self.says_all = unread == 0
         """Whether plans with this `text` are equal, but for the ids of their columns."""
 
@@ -144,9 +145,10 @@ class Reader:
     def __init__(self, java: Java) -> None:
         self._java = java
 
-    def read(self, plan: Java) -> Reading:
+    def read(self, plan: Java, execution: Java | None = None) -> Reading:
+        """A physical plan, and the QueryExecution that it is of, if it is of one."""
         try:
-            return Reading(self._java.read(plan))
+            return Reading(self._java.read(plan, execution))
         except Py4JError as error:
             raise CaptureError(f"the plan could not be read: {describe_error(error)}.") from error
 

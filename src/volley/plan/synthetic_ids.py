@@ -34,6 +34,9 @@ AS_OF = 2**58 + 2**57 + 2**55
 PARTITION_ROWS = 2**58 + 2**57 + 2**56
 """Window partitions as lists of rows (`support.whole_partitions`)."""
 
+OBSERVED = 2**58 + 2**57 + 2**56 + 2**55
+"""Counts of observed rows (`plan.observed_metrics`)."""
+
 ROW = 2**59
 """Constant columns that preserve the number of rows without columns (`stages.row_counts`)."""
 

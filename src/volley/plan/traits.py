@@ -44,6 +44,7 @@ from volley.plan.nodes import (
     LocalRows,
     MaterializedInput,
     Node,
+    Observe,
     OneRow,
     Project,
     Range,
@@ -379,6 +380,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     Join: _join,
     Union: _union,
     Recursion: _recursion,
+    Observe: unknown,
     Unknown: unknown,
 }
 

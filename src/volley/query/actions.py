@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from volley.bridge.native_to_spark import SparkPart, SparkRows
 from volley.bridge.result import NativeResult
 from volley.bridge.write import commit, files_of, open_staging, write_plan
-from volley.bridge.write_command import analyze, refresh_spark
+from volley.bridge.write_command import analyze, execution_of, refresh_spark
 from volley.coordinator.result import ResultStream
 from volley.decide import Decision
 from volley.errors import BlockMissing
@@ -45,21 +45,25 @@ def run(
     native: Callable[[NativeResult], Value],
     spark: Callable[[], Value],
     holds_result: bool = True,
+    observes: bool = True,
 ) -> Value:
     """Answer an action: `native` makes the answer out of a native result, `spark` asks Spark for it.
 
     `holds_result`: `native` needs all rows at once anyway. Otherwise it streams them, and losing a worker after the
-    first row fails the whole query.
+    first row fails the whole query. `observes`: Spark reads all rows of the frame for this action, and completes the
+    observations of `df.observe` with their metrics.
     """
     with Query(frame.sparkSession, action) as query:
         execution = frame._jdf.queryExecution()
-        decision = query.decide(lambda decider: decider.decide(execution, collects=True))
+        query.stands_for(lambda: execution)
+        decision = query.decide(lambda decider: decider.decide(execution, collects=True, observes=observes))
         query.list_in_spark_ui(decision, execution)
 
         def natively() -> Answer[Value]:
             with query.start(decision, holds_result=holds_result) as batches:
                 result = NativeResult(batches, decision.output)
                 value = native(result)
+            query.observe(decision, execution)
             return Answer(value, result.rows)
 
         return query.finish(query.try_natively(natively) or query.ask_spark(spark))
@@ -92,6 +96,7 @@ def _stream(
     # Rows are taken between other work of this thread, so the jobs of the query cannot be told apart by a tag.
     with Query(frame.sparkSession, action, ApplicationTasks) as query:
         execution = frame._jdf.queryExecution()
+        query.stands_for(lambda: execution)
         decision = query.decide(lambda decider: decider.decide(execution, subplans=False, collects=True))
         query.list_in_spark_ui(decision, execution)
 
@@ -158,6 +163,7 @@ def write(
             _leave(query, f"Spark {spark.version} does not give the command of this write")
             return query.finish(query.ask_spark(original))
         command = analyze(spark, made)
+        query.stands_for(lambda: execution_of(spark, command))
         decision = query.decide(lambda decider: decider.decide_write(command))
         if decision.write is not None:
             query.list_in_spark_ui(decision, decision.write.rows)
@@ -182,6 +188,7 @@ def _write_files(query: Query, decision: Decision) -> int:
         node = write_plan(plan, write, staging)
         with query.start(decision, node, holds_result=True) as batches:
             files = list(files_of(batches))
+        query.observe(decision, write.rows, write.command)
         query.committing()
         if write.table is not None:
             write.table.make_way()

@@ -139,7 +139,7 @@ class NativeRun:
                 self._inputs = SparkInputs(inputs, self.boundary, self._deployment.ingest)
             plan = self._inputs.fill(plan)
         # A plan that is kept has no recursive query.
-        plan = self._loader.load(plan if is_kept else run_recursions(plan, self._run_step))
+        plan = self._loader.load(plan if is_kept else run_recursions(plan, self.run_beside))
         transport = self._deployment.open()
         graph = self._graph(plan, transport, is_kept)
         self._top = self._begin(execute, graph, transport, holds_result)
@@ -156,7 +156,7 @@ class NativeRun:
     def materialize(self, subplan: Node, resources: ExitStack) -> tuple[MaterializedResult, Access]:
         """Run a subplan; its rows stay where Spark's tasks can read them."""
         transport, access = self._deployment.open_for_spark(resources)
-        plan = self._loader.load(run_recursions(subplan, self._run_step))
+        plan = self._loader.load(run_recursions(subplan, self.run_beside))
         graph = partition_result(self._graph(plan, transport), self._spark.sparkContext.defaultParallelism)
         output = self._begin(materialize, graph, transport)
         output.on_cancel(partial(stop_jobs, self._spark.sparkContext, job_tag(self._query)))
@@ -166,7 +166,7 @@ class NativeRun:
     def _fill_frame(self, plan: Node) -> ResultStream:
         """Run the plan of a cached frame."""
         transport = self._deployment.open()
-        plan = run_recursions(plan, self._run_step)
+        plan = run_recursions(plan, self.run_beside)
         stream = self._begin(execute, self._graph(plan, transport), transport)
         self._fills.append(self._logs[-1])
         return stream
@@ -174,7 +174,7 @@ class NativeRun:
     def _store_frame(self, plan: Node) -> tuple[MaterializedResult, Manifest]:
         """Run the plan of a cached frame, whose rows stay with the workers."""
         transport = self._deployment.open()
-        plan = self._loader.load(run_recursions(plan, self._run_step))
+        plan = self._loader.load(run_recursions(plan, self.run_beside))
         graph = store_result(self._graph(plan, transport), len(transport.workers()))
         result = self._begin(materialize, graph, transport, keeps_result=True)
         # Not the result itself, which would keep the rows.
@@ -185,8 +185,8 @@ class NativeRun:
         """Compute the cached frames that this query reads of its workers again. False if there are none."""
         return self._stored.forget()
 
-    def _run_step(self, plan: Node) -> ResultStream:
-        """Run a step of a recursive query."""
+    def run_beside(self, plan: Node) -> ResultStream:
+        """Run a native plan that belongs to the query: a step of a recursive one, or its metrics."""
         return self._fill_frame(self._loader.load(plan))
 
     def divide(self) -> bool:

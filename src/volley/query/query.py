@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from volley.bridge.frame_loader import drop_uncached_frames
 from volley.bridge.native_to_spark import SparkPart, SparkRows
+from volley.bridge.observed_metrics import complete_observations, compute_metrics, make_execution
 from volley.call_site import find_call_site, warn_at_call_site
 from volley.config import Config
 from volley.coordinator.result import ResultStream
@@ -45,7 +46,7 @@ from volley.observe.query_tracer import QueryTracer, query_tracer
 from volley.observe.recorder import QueryRecorder, origin_of
 from volley.observe.report import ErrorReport, Outcome, QueryReport
 from volley.observe.spark_tasks import TaggedJobs
-from volley.observe.spark_ui import SqlTabEntry, wants_entry
+from volley.observe.spark_ui import Observed, SqlTabEntry, post_end, wants_entry
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node
 from volley.query import session_state
@@ -120,6 +121,8 @@ class Query:
         self._recorder: QueryRecorder | None = None
         self._tracer: QueryTracer | None = None
         self._entry: SqlTabEntry | None = None
+        self._execution: Callable[[], Java] | None = None
+        self._observed: Observed | None = None
         self._history: HistoryWriter | None = None
         self._before = session_state.latest(self._session)
         self._held = ExitStack()
@@ -191,6 +194,20 @@ class Query:
             plan_or_part, decision.inputs, is_kept=is_kept, holds_result=holds_result
         )
 
+    def stands_for(self, execution: Callable[[], Java]) -> None:
+        """Name Spark's execution of the action, whose observations are completed even if Spark never runs it."""
+        self._execution = execution
+
+    def observe(self, decision: Decision, execution: Java, logical: Java | None = None) -> None:
+        """Compute what `df.observe` asks for. Spark gets it when the query has ended, as the metrics of `logical`."""
+        if not decision.is_observed:
+            return
+        rows = compute_metrics(decision.observed, self._native_run.run_beside)
+        plan = execution.logical() if logical is None else logical
+        observed = make_execution(self.spark, execution, plan, decision.observed, rows)
+        nanoseconds = int((time.perf_counter() - self._started) * 1e9)
+        self._observed = Observed(observed, self.action, nanoseconds)
+
     def write_by_spark(self, part: SparkPart, command: Java) -> None:
         """Let Spark's writer write rows that are partly native."""
         self._native_run.write_by_spark(part, command)
@@ -253,6 +270,8 @@ class Query:
 
     def finish(self, answer: Answer[Value]) -> Value:
         """Report the answer."""
+        if self._observed is not None and self.engine == "native":
+            complete_observations(self.spark, self._observed.execution)
         self._report("answered", None, answer.rows, self._tasks.tasks())
         return answer.value
 
@@ -311,9 +330,13 @@ class Query:
         is_last = not abandoned or session_state.latest(self._session) is self._before
         cancelled = abandoned or isinstance(error, QueryCancelled | KeyboardInterrupt)
         tasks = None
-        # The count is not worth losing the error for.
+        # Neither is worth losing the error for.
         with suppress(Exception):
             tasks = self._tasks.tasks()
+        with suppress(Exception):
+            if self._execution is not None and not abandoned:
+                # Who waits for metrics must not wait forever. Spark has already completed those of what it ran.
+                complete_observations(self.spark, self._execution())
         self._report("cancelled" if cancelled else "failed", _describe(error), 0, tasks, is_last)
 
     def _report(
@@ -357,9 +380,12 @@ class Query:
             session_state.keep_report(self._session, report)
         if self._tracer is not None:
             self._tracer.finish(report)
+        observed = self._observed if report.engine == "native" and report.error is None else None
         if self._entry is not None:
             replayed = "" if report.engine == "native" else f"replayed on Spark: {report.reasons[0]}"
-            self._entry.end(str(report.error) if report.error else replayed or None)
+            self._entry.end(str(report.error) if report.error else replayed or None, observed)
+        elif observed is not None:
+            post_end(self.spark, observed)
         if self._recorder is not None and self._history is not None:
             self._recorder.finish(report)
             self._history.put(self._recorder)

@@ -115,7 +115,9 @@ def answer(
         table = result.last_rows(relation.tail.limit, schema) if kind == "tail" else result.table(schema)
         return use(Rows(frame.schema, table))
 
-    return actions.run(frame, "tail" if kind == "tail" else "collect", native=native, spark=ask_server)
+    action = "tail" if kind == "tail" else "collect"
+    # The client gets metrics from the server, with its rows.
+    return actions.run(frame, action, native=native, spark=ask_server, observes=False)
 
 
 def written_by(plan: Any) -> str | None:

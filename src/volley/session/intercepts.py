@@ -124,6 +124,7 @@ def _tail(original: Original, frame: DataFrame, num: int) -> list[Row]:
         spark=lambda: original(frame, num),
         # `tail` keeps only the last rows, so that the rest need not fit into memory.
         holds_result=False,
+        observes=False,
     )
 
 

@@ -109,3 +109,7 @@ class SparkVersion:
     """Whether `removeInternalMetadata` is told which kinds of metadata to remove."""
     has_query_ids: bool = True
     """Whether the events of an execution carry the id of the query."""
+    completes_observations: str = "tryComplete"
+    """The method of Spark's manager of observations that gives them the metrics of an execution, if there is one."""
+    observes_rows_once: bool = True
+    """Whether `df.observe` counts a row once that two jobs of one query compute, unless a setting says otherwise."""

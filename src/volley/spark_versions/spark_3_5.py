@@ -42,6 +42,7 @@ SPARK_3_5 = replace(
         ("session.getTags()", "scala.collection.immutable.Nil$.MODULE$"),
     ),
     has_session_tags=False,
+    completes_observations="",
     set_order_is_known=False,
     widens_columns=False,
 )

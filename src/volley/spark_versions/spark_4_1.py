@@ -22,4 +22,5 @@ SPARK_4_1 = replace(
     },
     data_source_options=0,
     has_query_ids=False,
+    completes_observations="org$apache$spark$sql$classic$ObservationManager$$tryComplete",
 )

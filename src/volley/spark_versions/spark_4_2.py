@@ -15,4 +15,5 @@ SPARK_4_2 = replace(
     substring_index_takes_any_count=False,
     logical_rdd_arguments=(),
     metadata_has_kinds=False,
+    observes_rows_once=False,
 )

@@ -30,6 +30,7 @@ from volley.plan.nodes import (
     Unknown,
     Window,
 )
+from volley.plan.observed_metrics import OBSERVING
 from volley.plan.order import missing_order
 from volley.plan.python_nodes import (
     EvalType,
@@ -192,6 +193,8 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             reason = rule.reason if rule and rule.reason else Reason.OPERATOR
             if name in PYTHON_OPERATORS and detail:
                 reason = Reason.PYTHON
+            elif name == OBSERVING:
+                reason = Reason.OBSERVED
             yield Unsupported(reason, name, detail or (rule.note if rule and rule.reason else ""))
 
 

@@ -66,6 +66,9 @@ OPERATORS: dict[str, Rule] = {
         "are floating-point numbers, nor for the next row by several columns."
     ),
     "GenerateExec": Rule("See generators."),
+    "CollectMetricsExec": Rule(
+        "observe(), if an action reads all observed rows once: not below a LIMIT, nor in a query native in part."
+    ),
     "UnionLoopExec": Rule("WITH RECURSIVE, step by step from the driver."),
     "SampleExec": Rule(
         "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     NO_JVM = "NO_JVM_AT_THE_WORKERS"
     CAPTURE = "PLAN_NOT_READABLE"
     CACHED_BY_SPARK = "CACHED_BY_SPARK"
+    OBSERVED = "OBSERVED_BY_SPARK"
     ACTION = "ACTION_NOT_SUPPORTED"
     DISABLED = "DISABLED"
     MIXED = "NOT_WORTH_A_HAND_OVER"
@@ -75,6 +76,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.NO_JVM: "Spark's own code could evaluate this, but not all workers have a JVM for it.",
     Reason.CAPTURE: "Part of Spark's plan could not be read exactly.",
     Reason.CACHED_BY_SPARK: "Only Spark can compute a cached frame: its rows are read from there once, and kept.",
+    Reason.OBSERVED: "The metrics of `df.observe` depend on how Spark runs the query, so Spark runs all of it.",
     Reason.ACTION: "Spark runs this action.",
     Reason.DISABLED: "Volley is disabled on this session: Spark runs everything.",
     Reason.MIXED: "The native part of the query is too small to pay for a hand-over: Spark runs the whole query.",
