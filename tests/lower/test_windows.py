@@ -77,7 +77,6 @@ QUERIES = (
     "select id, count(*) over () from e",
 )
 REFUSED = {
-    "count(*) over (order by m range between 1.5 preceding and current row)": Reason.WINDOW,
     "lead(s, 2) ignore nulls over (order by id)": Reason.WINDOW,
     "first_value(s) over ()": Reason.NONDETERMINISTIC,
     "collect_list(k) over (partition by s)": Reason.NONDETERMINISTIC,

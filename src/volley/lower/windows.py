@@ -9,6 +9,7 @@ Spark's values from the results.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
@@ -25,6 +26,7 @@ from volley.lower.semantics import sort_operand
 from volley.lower.sliding_frames import frame_arguments, slide
 from volley.plan import synthetic_ids
 from volley.plan.expressions import (
+    CURRENT_ROW,
     AggregateCall,
     Attribute,
     Call,
@@ -36,8 +38,9 @@ from volley.plan.expressions import (
     transform,
 )
 from volley.plan.nodes import Node, Window
-from volley.plan.types import BINARY, DATE, LONG, to_arrow
+from volley.plan.types import BINARY, DATE, LONG, TIMESTAMP, TIMESTAMP_NTZ, to_arrow
 from volley.support.operators import constant_of
+from volley.support.range_frames import Months, Offset, offset_of, offsets_of
 from volley.support.windows import slides
 
 _RANKING = {
@@ -49,6 +52,8 @@ _RANKING = {
 }
 # Their sums stay below 2^53 in any usual frame.
 _EXACT_IN_DOUBLES = pa.decimal128(14, 0)
+
+_TIMESTAMPS = frozenset({TIMESTAMP, TIMESTAMP_NTZ})
 
 
 def lower_window(node: Window, child: DataFrame) -> DataFrame:
@@ -115,7 +120,7 @@ class _Over:
             for key in split_nested(call.order_by)
         ]
         self._order = f"ORDER BY {', '.join(orders)}" if orders else ""
-        self._frame = _frame(call.frame)
+        self._frame = _frame(call.frame, call.order_by)
         self._moves = call.frame.lower is not None
 
     def lower(self, function: Call | AggregateCall) -> Expr:
@@ -154,10 +159,10 @@ class _Over:
         size = self._window("count(1)", None, self._partition)
         before, until = literal(pa.scalar(0, pa.int64())), size
         if frame.lower is not None:
-            following = _frame(replace(frame, upper=None))
+            following = _frame(replace(frame, upper=None), self._call.order_by)
             before = size - self._window("count(1)", None, f"{self._partition} {self._order} {following}")
         if frame.upper is not None:
-            preceding = _frame(replace(frame, lower=None))
+            preceding = _frame(replace(frame, lower=None), self._call.order_by)
             until = self._window("count(1)", None, f"{self._partition} {self._order} {preceding}")
         values = [
             self._pass(lower_expression(part).cast(to_arrow(part.type))) for part in frame_arguments(call)
@@ -211,17 +216,27 @@ def _order(key: SortKey, name: str) -> str:
     return f"{name} {'ASC' if key.ascending else 'DESC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
-def _frame(frame: Frame) -> str:
-    unit = "ROWS" if frame.rows else "RANGE"
-    lower = "UNBOUNDED PRECEDING" if frame.lower is None else _bound(constant_of(frame.lower))
-    upper = "UNBOUNDED FOLLOWING" if frame.upper is None else _bound(constant_of(frame.upper))
-    return f"{unit} BETWEEN {lower} AND {upper}"
+def _frame(frame: Frame, order_by: tuple[SortKey, ...]) -> str:
+    def bound(expression: Expression | None, unbounded: str) -> str:
+        if expression is None:
+            return unbounded
+        if frame.rows or expression == CURRENT_ROW:
+            return _bound(constant_of(expression))
+        return _bound(offset_of(expression, order_by[0].type, frame))
+
+    lower, upper = bound(frame.lower, "UNBOUNDED PRECEDING"), bound(frame.upper, "UNBOUNDED FOLLOWING")
+    return f"{'ROWS' if frame.rows else 'RANGE'} BETWEEN {lower} AND {upper}"
 
 
-def _bound(offset: int) -> str:
-    if offset == 0:
+def _bound(offset: Offset) -> str:
+    number = offset.number if isinstance(offset, Months) else offset
+    if number == 0:
         return "CURRENT ROW"
-    return f"{offset} FOLLOWING" if offset > 0 else f"{-offset} PRECEDING"
+    # Without an exponent, which the parser of SQL does not read everywhere.
+    distance = format(Decimal(number).copy_abs(), "f")
+    if isinstance(offset, Months):
+        distance = f"INTERVAL '{distance}' MONTH"
+    return f"{distance} {'FOLLOWING' if number > 0 else 'PRECEDING'}"
 
 
 def _order_operand(key: SortKey, child: Node, frame: Frame) -> Expr:
@@ -230,15 +245,17 @@ def _order_operand(key: SortKey, child: Node, frame: Frame) -> Expr:
     if key.type == BINARY:
         # DataFusion has no range frames over binary, which ranks have, too. Digits of bytes are ordered like the bytes.
         return f.encode(value, "hex")
-    bounds = [] if frame.rows else [constant_of(bound) for bound in (frame.lower, frame.upper) if bound]
-    offsets = [offset if key.ascending else -offset for offset in bounds if offset]
-    if not offsets:
+    offsets = [] if frame.rows else offsets_of(frame, key.type)
+    if not offsets or not all(isinstance(offset, int) for offset in offsets):
         return value
-    # A date is its number of days.
-    arrow_type = pa.int32() if key.type == DATE else to_arrow(key.type)
+    # A date is its number of days, a timestamp that of microseconds.
+    arrow_type = (
+        pa.int32() if key.type == DATE else pa.int64() if key.type in _TIMESTAMPS else to_arrow(key.type)
+    )
     value = value.cast(arrow_type)
     for offset in offsets:
-        value = _check_reach(value, offset, arrow_type)
+        if isinstance(offset, int):
+            value = _check_reach(value, offset if key.ascending else -offset, arrow_type)
     return value.cast(pa.int64())
 
 

@@ -32,6 +32,7 @@ import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.SpecifiedWindowFrame;
 import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
@@ -640,6 +641,9 @@ public final class PlanReader {
             }
             if (part instanceof HyperLogLogPlusPlus) {
                 corrections(((HyperLogLogPlusPlus) part).relativeSD());
+            }
+            if (part instanceof SpecifiedWindowFrame) {
+                entries.key("timeZone").string(SQLConf.get().sessionLocalTimeZone());
             }
             if (part instanceof PivotFirst) {
                 entries.key("values").string(pivotValues((PivotFirst) part));

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from volley.errors import CaptureError
 from volley.plan.expressions import (
+    CURRENT_ROW,
     AggregateCall,
     AggregateMode,
     Alias,
@@ -37,7 +38,6 @@ from volley.plan.types import (
     BOOLEAN,
     DATE,
     FRACTIONAL,
-    INTEGER,
     INTEGRAL,
     NULL,
     NUMBERED,
@@ -256,6 +256,7 @@ def _frame(entry: Entry, built: list[Any], types: list[DataType]) -> Frame:
         rows=entry[3]["frameType"] == "RowFrame",
         lower=lower.offset if isinstance(lower, _Bound) else lower,
         upper=upper.offset if isinstance(upper, _Bound) else upper,
+        time_zone=entry[3]["timeZone"],
     )
 
 
@@ -264,7 +265,7 @@ def _unbounded(entry: Entry, built: list[Any], types: list[DataType]) -> _Bound:
 
 
 def _current_row(entry: Entry, built: list[Any], types: list[DataType]) -> _Bound:
-    return _Bound(Literal(0, INTEGER))
+    return _Bound(CURRENT_ROW)
 
 
 _DECODERS: dict[str, _Decoder] = {

@@ -9,12 +9,13 @@ Every expression has the type that Spark gave it; Volley never derives types.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from volley.plan.types import BOOLEAN, DataType, StructField, StructType
+from volley.field_types import NOT_SENT
+from volley.plan.types import BOOLEAN, INTEGER, DataType, StructField, StructType
 
 if TYPE_CHECKING:
     from volley.plan.nodes import Node
@@ -150,11 +151,16 @@ class SortKey:
 
 @dataclass(frozen=True)
 class Frame:
-    """A window frame. A bound is an offset (negative: preceding), 0 for the current row, None for unbounded."""
+    """A window frame. A bound is an offset (negative: preceding), CURRENT_ROW, or None for unbounded."""
 
     rows: bool
     lower: Expression | None
     upper: Expression | None
+    time_zone: str = field(default="UTC", compare=False, metadata={NOT_SENT: True})
+    """Of the session. The days and months of a range frame over timestamps are those of its clock."""
+
+
+CURRENT_ROW = Literal(0, INTEGER)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,11 @@ _PLAIN_SCALE = 6
 def check_utc(call: Call) -> Unsupported | None:
     """The call must not depend on a session time zone other than UTC."""
     zone = str(call.option("timeZoneId")).removeprefix("Some(").removesuffix(")")
-    return None if zone in _UTC else Unsupported(Reason.TIME_ZONE, call.function, zone)
+    return None if is_utc(zone) else Unsupported(Reason.TIME_ZONE, call.function, zone)
+
+
+def is_utc(zone: str) -> bool:
+    return zone in _UTC
 
 
 def check_cast(call: Call) -> Unsupported | None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from volley.plan.expressions import AggregateCall, Call, WindowCall, walk
 from volley.plan.nodes import Window
 from volley.plan.order import order_of
-from volley.plan.types import DATE, FRACTIONAL, INTEGRAL, ArrayType, DataType, StructType
+from volley.plan.types import FRACTIONAL, ArrayType, DataType, StructType
 from volley.support.aggregates import check_function
 from volley.support.operators import UNSPLITTABLE, WINDOWS, constant_of, is_constant
+from volley.support.range_frames import offsets_of
 from volley.support.reasons import Reason, Unsupported
 from volley.support.sort_keys import is_sorted_alike
 
@@ -50,13 +51,16 @@ def _holds_nested_elements(data_type: DataType) -> bool:
 
 
 def _check_frame(call: WindowCall) -> Iterator[Unsupported]:
-    bounds = [bound for bound in (call.frame.lower, call.frame.upper) if bound is not None]
-    if not all(is_constant(bound) for bound in bounds):
-        yield Unsupported(Reason.WINDOW, "frame", "bounds that are not constant integers")
-    elif not call.frame.rows and any(constant_of(bound) for bound in bounds):
-        key = call.order_by[0].type
-        if key not in INTEGRAL and key != DATE:
-            yield Unsupported(Reason.WINDOW, "range frame", f"offsets with ORDER BY on {key}")
+    frame = call.frame
+    bounds = [bound for bound in (frame.lower, frame.upper) if bound is not None]
+    if frame.rows:
+        if not all(map(is_constant, bounds)):
+            yield Unsupported(Reason.WINDOW, "frame", "bounds that are not constant integers")
+    elif call.order_by:
+        try:
+            offsets_of(frame, call.order_by[0].type)
+        except ValueError as why:
+            yield Unsupported(Reason.WINDOW, "range frame", str(why))
 
 
 def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -> Iterator[Unsupported]:
