@@ -76,13 +76,16 @@ def compare(spark: SparkSession, test: doctest.DocTest) -> Verdict:
     expected = _printed(spark, test, False, None)
     actual = _printed(spark, test, True, verdict)
     if expected != actual and expected == _printed(spark, test, False, None):
-        for example, plain, ours in zip(test.examples, expected, actual, strict=True):
+        for (source, plain), (_, ours) in zip(expected, actual, strict=True):
             if plain != ours:
-                verdict.different.append(f"{example.source.strip()}\nSpark:\n{plain}\nVolley:\n{ours}")
+                verdict.different.append(f"{source}\nSpark:\n{plain}\nVolley:\n{ours}")
     return verdict
 
 
-def _printed(spark: SparkSession, test: doctest.DocTest, enabled: bool, verdict: Verdict | None) -> list[str]:
+def _printed(
+    spark: SparkSession, test: doctest.DocTest, enabled: bool, verdict: Verdict | None
+) -> list[tuple[str, str]]:
+    """The examples that are not skipped, and what each of them printed."""
     runner = _Recorder(spark, verdict)
     globs = {**test.globs, "spark": spark, "sc": spark.sparkContext}
     copy = doctest.DocTest(test.examples, globs, test.name, test.filename, test.lineno, test.docstring)
@@ -101,21 +104,21 @@ class _Recorder(doctest.DocTestRunner):
         self._spark = spark
         self._verdict = verdict
         self._last = volley.last_query(spark)
-        self.printed: list[str] = []
+        self.printed: list[tuple[str, str]] = []
 
     def report_success(self, out: Any, test: doctest.DocTest, example: doctest.Example, got: str) -> None:
-        self._record(got)
+        self._record(example, got)
 
     def report_failure(self, out: Any, test: doctest.DocTest, example: doctest.Example, got: str) -> None:
-        self._record(got)
+        self._record(example, got)
 
     def report_unexpected_exception(
         self, out: Any, test: doctest.DocTest, example: doctest.Example, exc_info: Any
     ) -> None:
-        self._record(f"{exc_info[0].__name__}: {str(exc_info[1]).splitlines()[:1]}")
+        self._record(example, f"{exc_info[0].__name__}: {str(exc_info[1]).splitlines()[:1]}")
 
-    def _record(self, got: str) -> None:
-        self.printed.append(_VOLATILE.sub("*", got))
+    def _record(self, example: doctest.Example, got: str) -> None:
+        self.printed.append((example.source.strip(), _VOLATILE.sub("*", got)))
         report: Any = volley.last_query(self._spark)
         if self._verdict is None or report is None or report is self._last:
             return
