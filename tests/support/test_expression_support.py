@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import pytest
-
 import volley.lower.expressions  # noqa: F401  (fills the registry)
 from volley.lower.registry import TRANSLATIONS, may_fail
 from volley.plan.expressions import (
@@ -33,7 +31,7 @@ from volley.plan.types import (
     OtherType,
 )
 from volley.support.expressions import EXPRESSIONS, check_expression
-from volley.support.patterns import is_portable_like, is_portable_regex
+from volley.support.patterns import is_portable_like
 from volley.support.reasons import Reason, Unsupported
 
 
@@ -100,34 +98,6 @@ def test_a_cast_of_time_needs_a_session_in_utc() -> None:
 
     assert reasons(cast("UTC")) == []
     assert reasons(cast("Europe/Paris")) == [Reason.TIME_ZONE]
-
-
-@pytest.mark.parametrize("pattern", ["abc", "^a.*b$", "[a-z]+|x", r"\d+\.\d", "(ab|c)*d", "[^a-c]x?"])
-def test_portable_patterns(pattern: str) -> None:
-    assert is_portable_regex(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "",
-        "(?i)a",
-        "a++",
-        "a*?",
-        r"(a)\1",
-        "a{2,3}",
-        "[z-a]",
-        "[a&&b]",
-        "a$b",
-        "a^",
-        r"\p{L}",
-        "é",
-        "(a",
-        r"\bx",
-    ],
-)
-def test_patterns_that_differ_between_java_and_rust_or_might(pattern: str) -> None:
-    assert not is_portable_regex(pattern)
 
 
 def test_like_patterns() -> None:

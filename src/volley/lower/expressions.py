@@ -13,10 +13,12 @@ from volley.lower.functions import (  # noqa: F401  (each registers its translat
     comparison,
     conditional,
     dates,
+    datetime_formats,
     decimals,
     digests,
     jvm,
     maps,
+    regexes,
     strings,
     structs,
 )

@@ -82,12 +82,10 @@ def _array_item(call: Call) -> Unsupported | None:
 def _may_be_null(call: Call) -> bool:
     """Whether Spark tests the array and the position for NULL, or neither can be NULL."""
     whole, position = call.arguments
-    known = isinstance(literal_value(position), int)
     if isinstance(whole.type, ArrayType) and whole.type.contains_null:
         return True
-    if known:
-        return isinstance(whole, Call) and whole.function == "CreateArray"
-    return call.option("failOnError") is False
+    # Spark knows the nullability of an element of `array(...)`, and takes that of any other for unknown.
+    return isinstance(literal_value(position), int) or call.option("failOnError") is False
 
 
 def _array_search(call: Call) -> Unsupported | None:

@@ -18,8 +18,9 @@ from volley.plan.types import (
 )
 from volley.spark_versions.registry import current
 from volley.support.nested_rules import element_type
-from volley.support.patterns import is_portable_like, is_portable_regex, overlaps_itself
+from volley.support.patterns import is_portable_like, overlaps_itself
 from volley.support.reasons import Reason, Unsupported
+from volley.support.regexes import Regex, read_regex, read_replacement
 from volley.support.signatures import (
     ExpressionRule,
     all_of,
@@ -47,13 +48,53 @@ def _like(call: Call) -> Unsupported | None:
     return arguments(_string, _string)(call)
 
 
-def _rlike(call: Call) -> Unsupported | None:
+def _regex(call: Call) -> Regex | None:
     pattern = literal_value(call.arguments[1])
-    if not isinstance(pattern, str) or not is_portable_regex(pattern):
-        return refuse(
-            call, "a regular expression that Java and Rust may read differently", Reason.ARGUMENT_VALUE
-        )
-    return arguments(_string, _string)(call)
+    return read_regex(pattern) if isinstance(pattern, str) else None
+
+
+def _unportable(call: Call) -> Unsupported:
+    return refuse(call, "a regular expression that Java and Rust may read differently", Reason.ARGUMENT_VALUE)
+
+
+def _rlike(call: Call) -> Unsupported | None:
+    return arguments(_string, _string)(call) if _regex(call) else _unportable(call)
+
+
+def _regexp_replace(call: Call) -> Unsupported | None:
+    regex, replacement = _regex(call), literal_value(call.arguments[2])
+    if regex is None or not regex.is_replaceable:
+        return _unportable(call)
+    parts = read_replacement(replacement, regex.groups) if isinstance(replacement, str) else None
+    if parts is None or not regex.repeated.isdisjoint(parts) or any("\\" in str(part) for part in parts):
+        return refuse(call, "a replacement that Java and Rust may read differently", Reason.ARGUMENT_VALUE)
+    if literal_value(call.arguments[3]) != 1:
+        return refuse(call, "a position other than the constant 1", Reason.ARGUMENT_VALUE)
+    return arguments(_string, _string, _string, _int)(call)
+
+
+def _regexp_extract(call: Call) -> Unsupported | None:
+    regex, group = _regex(call), literal_value(call.arguments[2])
+    if regex is None or regex.loops_on_nothing:
+        return _unportable(call)
+    if not isinstance(group, int) or not 0 <= group <= regex.groups or group in regex.repeated:
+        return refuse(call, "a group that is not a constant, or is repeated", Reason.ARGUMENT_VALUE)
+    return arguments(_string, _string, _int)(call)
+
+
+def _split(call: Call) -> Unsupported | None:
+    regex = _regex(call)
+    if regex is None or not regex.is_replaceable or regex.only_ascii or regex.has_start or regex.has_end:
+        return _unportable(call)
+    if not isinstance(literal_value(call.arguments[2]), int):
+        return refuse(call, "a limit that is not a constant", Reason.ARGUMENT_VALUE)
+    return arguments(_string, _string, _int)(call)
+
+
+def is_guarded_regex(call: Call) -> bool:
+    """Whether the pattern means the same in Java and Rust on some texts only."""
+    regex = _regex(call)
+    return regex is not None and (regex.only_ascii or regex.has_end)
 
 
 def _concat(call: Call) -> Unsupported | None:
@@ -139,6 +180,19 @@ STRINGS: dict[str, ExpressionRule] = {
             "Contains": (arguments(_string, _string), ""),
             "Like": (_like, "A constant pattern with backslash as the escape."),
             "RLike": (_rlike, "A constant pattern in the subset that Java and Rust share."),
+            "RegExpReplace": (
+                _regexp_replace,
+                "A constant pattern in the subset that Java and Rust share, which does not match the empty text; a "
+                "constant replacement; from the start of the string.",
+            ),
+            "RegExpExtract": (
+                _regexp_extract,
+                "A constant pattern in the subset that Java and Rust share; a constant group.",
+            ),
+            "StringSplit": (
+                _split,
+                "A constant pattern in the subset that Java and Rust share, without anchors; a constant limit.",
+            ),
             "StringReplace": (arguments(_string, _string, _string), ""),
             "StringLPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),
             "StringRPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),

@@ -10,7 +10,6 @@ from datafusion import functions as f
 
 from volley.lower.functions.arrays import concat_arrays, reverse_array
 from volley.lower.functions.digests import base64
-from volley.lower.functions.patterns import rust_regex
 from volley.lower.registry import always, translates
 from volley.lower.semantics import constant, kernel, null_or_fail
 from volley.plan.expressions import Call, Expression, Literal
@@ -111,14 +110,6 @@ def contains(call: Call, arguments: list[Expr]) -> Expr:
 @translates("Like")
 def like(call: Call, arguments: list[Expr]) -> Expr:
     return f.spark.like(*arguments)
-
-
-@translates("RLike")
-def rlike(call: Call, arguments: list[Expr]) -> Expr:
-    pattern = call.arguments[1]
-    assert isinstance(pattern, Literal)
-    assert isinstance(pattern.value, str)
-    return f.regexp_like(arguments[0], constant(rust_regex(pattern.value), pa.string()))
 
 
 @translates("StringReplace")
