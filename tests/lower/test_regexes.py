@@ -115,7 +115,8 @@ def test_texts_that_only_java_reads_right_are_computed_by_it(spark: SparkSession
     spark.read.parquet(str(tmp_path / "t")).createOrReplaceTempView("t")
     assert_same_rows(
         spark,
-        r"select s, regexp_replace(s, '\\s+$', '-') a, regexp_extract(s, '(?i)(k|s)', 1) b, s rlike '\\bab\\b' c, s rlike '^x\\s$' d"
+        r"select s, regexp_replace(s, '\\s+$', '-') a, regexp_extract(s, '(?i)(k|s)', 1) b, s rlike '\\bab\\b' c,"
+        r" s rlike '^x\\s$' d"
         r" from t where s rlike '^\\S*\\s?$'",
     )
 

@@ -7,6 +7,8 @@ from datafusion import Expr, col
 
 from volley.lower.functions import (  # noqa: F401  (each registers its translations)
     arithmetic,
+    array_sets,
+    array_texts,
     arrays,
     bits,
     casts,
@@ -17,6 +19,7 @@ from volley.lower.functions import (  # noqa: F401  (each registers its translat
     decimals,
     digests,
     jvm,
+    lambdas,
     maps,
     regexes,
     strings,

@@ -15,6 +15,7 @@ from volley.plan.types import (
     STRING,
     TIMESTAMP,
     ArrayType,
+    DataType,
 )
 from volley.spark_versions.registry import current
 from volley.support.nested_rules import element_type
@@ -108,7 +109,11 @@ def _concat(call: Call) -> Unsupported | None:
 def _concat_ws(call: Call) -> Unsupported | None:
     if not isinstance(literal_value(call.arguments[0]), str):
         return refuse(call, "a separator that is not a constant", Reason.ARGUMENT_VALUE)
-    return same(_string)(call)
+    return same(_is_text_or_texts, alike=False)(call)
+
+
+def _is_text_or_texts(data_type: DataType) -> bool:
+    return data_type == STRING or (isinstance(data_type, ArrayType) and data_type.element == STRING)
 
 
 def _locate(call: Call) -> Unsupported | None:
@@ -171,7 +176,7 @@ STRINGS: dict[str, ExpressionRule] = {
             "Upper": (arguments(_string), ""),
             "Lower": (arguments(_string), "If a value contains a capital sigma, Spark runs the query."),
             "Concat": (_concat, "Strings and arrays."),
-            "ConcatWs": (_concat_ws, "Strings with a constant separator."),
+            "ConcatWs": (_concat_ws, "Strings and arrays of them, with a constant separator."),
             "StringTrim": (same(_string), "Spaces, or the given characters."),
             "StringTrimLeft": (same(_string), "Spaces, or the given characters."),
             "StringTrimRight": (same(_string), "Spaces, or the given characters."),

@@ -8,12 +8,13 @@ import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
+from volley.lower.functions.array_texts import concat_ws_of_arrays
 from volley.lower.functions.arrays import concat_arrays, reverse_array
 from volley.lower.functions.digests import base64
 from volley.lower.registry import always, translates
 from volley.lower.semantics import constant, kernel, null_or_fail
 from volley.plan.expressions import Call, Expression, Literal
-from volley.plan.types import BINARY, ArrayType, to_arrow
+from volley.plan.types import BINARY, STRING, ArrayType, to_arrow
 from volley.support.patterns import translation
 
 
@@ -74,6 +75,8 @@ def concat_ws(call: Call, arguments: list[Expr]) -> Expr:
     assert isinstance(separator.value, str)
     if len(arguments) == 1:
         return constant("", pa.string())
+    if any(part.type != STRING for part in call.arguments):
+        return concat_ws_of_arrays(call, arguments)
     return f.concat_ws(separator.value, *arguments[1:])
 
 
