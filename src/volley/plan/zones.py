@@ -44,8 +44,8 @@ def decode_offsets(content: bytes) -> Offsets:
 def zone_of(call: Call) -> str | None:
     """The zone on which the value of a call depends; None if it depends on none, or on one that is not known yet."""
     if call.function in _OF_ARGUMENTS:
-        zone = call.arguments[1]
-        return zone.value if isinstance(zone, Literal) and isinstance(zone.value, str) else None
+        constant = call.arguments[1]
+        return constant.value if isinstance(constant, Literal) and isinstance(constant.value, str) else None
     if call.function == "Cast":
         source, target = call.arguments[0].type, call.type
         # Dates and local times have no zone, but text is parsed to instants.

@@ -24,6 +24,7 @@ from volley.support.signatures import (
     ExpressionRule,
     all_of,
     arguments,
+    constant_text,
     integral,
     literal_value,
     one_of,
@@ -107,7 +108,7 @@ _times = one_of(TIMESTAMP, TIMESTAMP_NTZ)
 _PART = arguments(_date)
 _INSTANT = arguments(one_of(TIMESTAMP))
 _CLOCK = all_of(arguments(_times), casts.check_zone)
-_IN_ZONE = all_of(arguments(one_of(TIMESTAMP), _string), casts.check_zone)
+_IN_ZONE = all_of(arguments(one_of(TIMESTAMP), _string), constant_text(1), casts.check_zone)
 _FORMATS = "A constant pattern of yyyy, MM, dd, HH, mm, ss, fractions and short names"
 
 DATES: dict[str, ExpressionRule] = {

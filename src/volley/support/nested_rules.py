@@ -13,6 +13,8 @@ from volley.plan.types import (
     DAY_TIME_INTERVALS,
     INTEGER,
     STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     ArrayType,
     DataType,
     MapType,
@@ -79,13 +81,19 @@ def _create_array(call: Call) -> Unsupported | None:
 
 
 def _array_item(call: Call) -> Unsupported | None:
-    if element_type(call) != call.type or call.option("defaultValueOutOfBound") is not None:
+    if element_type(call) != call.type or (call.option("defaultValueOutOfBound") and not is_split_part(call)):
         return refuse(call, str(call.arguments[0].type))
     if not _may_be_null(call):
         return refuse(
             call, "Spark takes the element of an array without NULL for not NULL where the position is"
         )
     return all_of(arguments(array, integral), option_in("failOnError", True, False))(call)
+
+
+def is_split_part(call: Call) -> bool:
+    """Whether this is `split_part`, the only access to an element that has a default: the empty text."""
+    whole = call.arguments[0]
+    return isinstance(whole, Call) and whole.function == "StringSplitSQL"
 
 
 def _may_be_null(call: Call) -> bool:
@@ -170,6 +178,13 @@ def _sort_array(call: Call) -> Unsupported | None:
 
 def _array_of_identified(data_type: DataType) -> bool:
     return isinstance(data_type, ArrayType) and _is_identified(data_type.element)
+
+
+def _array_of_numbers(data_type: DataType) -> bool:
+    """Of values that Arrow keeps as numbers. The JVM is as fast for others."""
+    if not isinstance(data_type, ArrayType):
+        return False
+    return integral(data_type.element) or data_type.element in (BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
 def _array_sort(call: Call) -> Unsupported | None:
@@ -301,8 +316,8 @@ NESTED: dict[str, ExpressionRule] = {
             "ArrayRemove": (_set_of_values, _NO_FLOATS),
             "SortArray": (_sort_array, f"A constant direction. {_NO_FLOATS}"),
             "ArraySort": (_array_sort, f"Without a lambda. {_NO_FLOATS}"),
-            "ArrayMin": (arguments(_array_of_identified), _NO_FLOATS),
-            "ArrayMax": (arguments(_array_of_identified), _NO_FLOATS),
+            "ArrayMin": (arguments(_array_of_numbers), "Integers, dates, timestamps and booleans."),
+            "ArrayMax": (arguments(_array_of_numbers), "Integers, dates, timestamps and booleans."),
             "ArrayInsert": (_array_insert, "At one of the ends."),
             "ArrayRepeat": (_array_repeat, ""),
             "ArrayJoin": (_array_join, "Constant separators and replacements of NULL."),

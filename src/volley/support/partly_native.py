@@ -19,12 +19,9 @@ def _parses(call: Call) -> bool:
     return call.arguments[0].type == STRING and call.type not in (STRING, BINARY)
 
 
-def _always(call: Call) -> bool:
-    return True
-
-
 _TESTS: dict[str, Callable[[Call], bool]] = {
     "Cast": _parses,
     **dict.fromkeys(("GetTimestamp", "UnixTimestamp", "ToUnixTimestamp"), _parses),
+    "InitCap": lambda call: True,
     **dict.fromkeys(("RLike", "RegExpReplace", "RegExpExtract"), is_guarded_regex),
 }

@@ -3,16 +3,26 @@
 
 from __future__ import annotations
 
-import re
 
-_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+def like_pattern(pattern: str, escape: str) -> str | None:
+    """The LIKE pattern with a backslash as its escape.
 
-
-def is_portable_like(pattern: str, escape: str) -> bool:
-    """Whether the pattern is valid. Spark rejects an escape at the end or before an ordinary character; DataFusion
-    takes it literally.
+    None for what Spark rejects, and DataFusion takes literally: an escape at the end or before an ordinary character.
     """
-    return escape == "\\" and all(after in ("%", "_", "\\") for after in _ESCAPED.findall(pattern) or ["%"])
+    if len(escape) != 1 or escape in "%_":
+        return None
+    written: list[str] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            character = next(characters, "")
+            if not character or character not in ("%", "_", escape):
+                return None
+            written.append("\\" if character in ("%", "_", "\\") else "")
+        elif character == "\\":
+            written.append("\\")
+        written.append(character)
+    return "".join(written)
 
 
 def translation(matching: str, replacing: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from volley.plan.types import (
 )
 from volley.spark_versions.registry import current
 from volley.support.nested_rules import element_type
-from volley.support.patterns import is_portable_like, overlaps_itself
+from volley.support.patterns import like_pattern, overlaps_itself
 from volley.support.reasons import Reason, Unsupported
 from volley.support.regexes import Regex, read_regex, read_replacement
 from volley.support.signatures import (
@@ -44,8 +44,8 @@ _int = one_of(INTEGER)
 
 def _like(call: Call) -> Unsupported | None:
     pattern, escape = literal_value(call.arguments[1]), call.option("escapeChar")
-    if not isinstance(pattern, str) or not isinstance(escape, str) or not is_portable_like(pattern, escape):
-        return refuse(call, "a pattern that is not a constant, or uses another escape", Reason.ARGUMENT_VALUE)
+    if not isinstance(pattern, str) or not isinstance(escape, str) or like_pattern(pattern, escape) is None:
+        return refuse(call, "a pattern that is not a constant, or not valid", Reason.ARGUMENT_VALUE)
     return arguments(_string, _string)(call)
 
 
@@ -116,6 +116,17 @@ def _is_text_or_texts(data_type: DataType) -> bool:
     return data_type == STRING or (isinstance(data_type, ArrayType) and data_type.element == STRING)
 
 
+def _overlay(call: Call) -> Unsupported | None:
+    start, size = map(literal_value, call.arguments[2:])
+    if not isinstance(start, int) or not isinstance(size, int) or start < 1 or start + abs(size) >= 2**31:
+        return refuse(call, "a start and a length that are not constants", Reason.ARGUMENT_VALUE)
+    return arguments(_string, _string, _int, _int)(call)
+
+
+def _split_sql(call: Call) -> Unsupported | None:
+    return arguments(_string, _string)(call) if literal_value(call.arguments[1]) else constant_text(1)(call)
+
+
 def _locate(call: Call) -> Unsupported | None:
     if literal_value(call.arguments[2]) != 1:
         return refuse(call, "a start other than the constant 1", Reason.ARGUMENT_VALUE)
@@ -183,7 +194,7 @@ STRINGS: dict[str, ExpressionRule] = {
             "StartsWith": (arguments(_string, _string), ""),
             "EndsWith": (arguments(_string, _string), ""),
             "Contains": (arguments(_string, _string), ""),
-            "Like": (_like, "A constant pattern with backslash as the escape."),
+            "Like": (_like, "A constant pattern."),
             "RLike": (_rlike, "A constant pattern in the subset that Java and Rust share."),
             "RegExpReplace": (
                 _regexp_replace,
@@ -198,6 +209,10 @@ STRINGS: dict[str, ExpressionRule] = {
                 _split,
                 "A constant pattern in the subset that Java and Rust share, without anchors; a constant limit.",
             ),
+            "InitCap": (arguments(_string), "Spark's code computes texts that are not ASCII."),
+            "Levenshtein": (arguments(_string, _string), "Without a threshold."),
+            "Overlay": (_overlay, "A constant start from 1, and a constant length."),
+            "StringSplitSQL": (_split_sql, "A constant delimiter."),
             "StringReplace": (arguments(_string, _string, _string), ""),
             "StringLPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),
             "StringRPad": (all_of(arguments(_string, _int, _string), constant_text(2)), "A constant pad."),

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datafusion import Expr
+from datafusion import functions as f
 
 from volley.lower.functions.constants import constant_value, is_constant
 from volley.lower.functions.lists import (
@@ -32,6 +33,7 @@ from volley.lower.registry import always, translates
 from volley.lower.semantics import ExactnessError, Kernel, constant
 from volley.plan.expressions import Call
 from volley.plan.types import MapType, to_arrow
+from volley.support.nested_rules import is_split_part
 
 
 @translates("CreateArray")
@@ -109,7 +111,11 @@ def element_at(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.arguments[0].type, MapType):
         return get_map_value(call, arguments)
     strict = _fails_on_bad_index(call)
-    return list_kernel(call, _at_strict if strict else _at, arguments, strict)
+    found = list_kernel(call, _at_strict if strict else _at, arguments, strict)
+    if not is_split_part(call):
+        return found
+    known = arguments[0].is_not_null() & arguments[1].is_not_null()
+    return f.coalesce(found, f.when(known, constant("", pa.string())).end())
 
 
 def _at(arrays: pa.Array, index: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datafusion import Expr
 
-from volley.lower.functions.datetime_text import read, read_cast, write
+from volley.lower.functions.datetime_text import SECOND, read, read_cast, write
 from volley.lower.functions.jvm import else_spark
 from volley.lower.functions.zones import INSTANT, LOCAL, digest, local_time, offsets_of, zone_with
 from volley.lower.registry import always, translates
@@ -25,9 +25,6 @@ from volley.plan.expressions import Call
 from volley.plan.types import STRING, TIMESTAMP, to_arrow
 from volley.support.datetime_patterns import FORMATTED, Part, parsed_pattern, read_pattern
 from volley.support.signatures import literal_value
-
-_CAST = (("yyyy", True), ("-", False), ("MM", True), ("-", False), ("dd", True), (" ", False), ("HH", True))
-_CAST += ((":", False), ("mm", True), (":", False), ("ss", True))
 
 
 @translates("DateFormatClass", fails=always)
@@ -72,7 +69,7 @@ def _write(parts: tuple[Part, ...], with_fraction: bool) -> Kernel:
 def time_as_text(call: Call, value: Expr) -> Expr:
     """The cast of a timestamp to text."""
     local = local_time(call, value) if call.arguments[0].type == TIMESTAMP else value
-    return _written(local, _CAST, with_fraction=True)
+    return _written(local, SECOND, with_fraction=True)
 
 
 # ----------------------------------------------------------------------------------------------- parsing

@@ -15,13 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from volley.lower.semantics import MICROS_A_DAY, MICROS_A_SECOND, ExactnessError
-from volley.support.datetime_patterns import Part
+from volley.support.datetime_patterns import FORMATTED, Part, read_pattern
 
 _FIRST = -62_135_596_800 * MICROS_A_SECOND
 _LAST = 253_402_300_800 * MICROS_A_SECOND - 1
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 _ZERO = ord("0")
+_DAY = read_pattern("yyyy-MM-dd", FORMATTED) or ()
+SECOND = read_pattern("yyyy-MM-dd HH:mm:ss", FORMATTED) or ()
+"""The form of a timestamp that is cast to text, up to its fraction."""
 
 
 # ----------------------------------------------------------------------------------------------- writing
@@ -37,6 +40,7 @@ class _Clock:
         years, month = np.divmod(months.astype(np.int64), 12)
         self.year, self.month = years + 1970, month + 1
         seconds, self.fraction = np.divmod(self.micros, MICROS_A_SECOND)
+        seconds = seconds.astype(np.int32)
         minutes, self.second = np.divmod(seconds, 60)
         self.hour, self.minute = np.divmod(minutes, 60)
 
@@ -50,7 +54,8 @@ class _Number:
     padded: bool = True
 
     def columns(self, clock: _Clock) -> Iterator[tuple[Any, Any]]:
-        value = self.value(clock)
+        # Divisions of short numbers are faster.
+        value = self.value(clock).astype(np.uint32)
         for place in reversed(range(self.width)):
             shown = True if self.padded or place == 0 else value >= 10**place
             yield value // 10**place % 10 + _ZERO, shown
@@ -108,7 +113,7 @@ def write(micros: Any, present: Any, parts: Sequence[Part], *, with_fraction: bo
         else:
             field = _fraction(len(text)) if text[0] == "S" else _WRITTEN[text]
             columns += field.columns(clock)
-    if with_fraction:
+    if with_fraction and np.any(clock.fraction):
         columns.append((ord("."), clock.fraction > 0))
         for place, (digit, _) in enumerate(_fraction(6).columns(clock)):
             columns.append((digit, clock.fraction % 10 ** (6 - place) > 0))
@@ -143,8 +148,10 @@ class _Table:
         self.sizes = np.diff(offsets)
         data = texts.buffers()[2]
         letters = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-        if len(self.sizes) and self.sizes.min() == self.sizes.max() == width:
-            self.letters = letters[offsets[0] : offsets[-1]].reshape(-1, width)
+        size = int(self.sizes[0]) if len(self.sizes) else 0
+        if 0 < size <= width and np.all(self.sizes == size):
+            self.letters = np.zeros((len(texts), width), np.uint8)
+            self.letters[:, :size] = letters[offsets[0] : offsets[-1]].reshape(-1, size)
         elif not len(letters):
             self.letters = np.zeros((len(texts), width), np.uint8)
         else:
@@ -155,13 +162,13 @@ class _Table:
         """Whether all that has been read of a text was what it should be."""
 
     def number(self, start: int, width: int) -> Any:
-        value = np.zeros(len(self.letters), np.int64)
+        value = np.zeros(len(self.letters), np.int32)
         for place in range(start, start + width):
             # Below 0 they wrap.
             digit = self.letters[:, place] - np.uint8(_ZERO)
             self.plain &= digit <= 9
             value = value * 10 + digit
-        return value
+        return value.astype(np.int64)
 
     def skip(self, start: int, text: str) -> None:
         for place, letter in enumerate(text, start):
@@ -216,6 +223,11 @@ def read_cast(texts: pa.Array) -> tuple[Any, Any, Any]:
     The other values are which texts are such, and which of them end with Z.
     """
     table = _Table(texts, 27)
+    if len(texts) and np.all(table.sizes == 10):
+        # Usual columns have one form.
+        return *read(texts, _DAY), np.zeros(len(texts), np.bool_)
+    if len(texts) and np.all(table.sizes == 19) and np.all(table.letters[:, 10] == ord(" ")):
+        return *read(texts, SECOND), np.zeros(len(texts), np.bool_)
     rows = np.arange(len(texts))
     sizes = np.minimum(table.sizes, 27)
     zulu = (sizes > 19) & (table.letters[rows, np.maximum(sizes - 1, 0)] == ord("Z"))

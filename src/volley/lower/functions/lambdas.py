@@ -17,7 +17,7 @@ def variable(call: Call, arguments: list[Expr]) -> Expr:
 
 
 def _name(call: Call) -> str:
-    return f"element_{call.option('exprId')}"
+    return f"element_{call.option('exprId')!s}"
 
 
 @translates("LambdaFunction")
