@@ -86,8 +86,8 @@ class _Elements:
         """The places at which a key occurs first."""
         if self.size > _DENSE * (len(keys) + 1000):
             return np.sort(np.unique(keys, return_index=True)[1])
-        places = np.arange(len(keys))
-        first = np.empty(self.size, np.int64)
+        places = np.arange(len(keys), dtype=np.int32)
+        first = np.empty(self.size, np.int32)
         # Of several places the one that is written last remains.
         first[keys[::-1]] = places[::-1]
         return np.flatnonzero(first[keys] == places)
