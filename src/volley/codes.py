@@ -259,8 +259,8 @@ _REMEDIES: dict[Reason, str] = {
     "native if it is worth a hand-over.",
     Reason.PYTHON: "Use functions without accumulators or TaskContext. "
     "Start worker daemons with `--python-functions`.",
-    Reason.TIME_ZONE: "Set `spark.sql.session.timeZone=UTC`, or give the workers a JVM, in which Spark's code "
-    "evaluates it: see `NO_JVM_AT_THE_WORKERS`.",
+    Reason.TIME_ZONE: "Use a constant time zone, or give the workers a JVM, in which Spark's code evaluates it: see "
+    "`NO_JVM_AT_THE_WORKERS`.",
     Reason.NONDETERMINISTIC: "`rand()`, `uuid()`, `monotonically_increasing_id()` and the like depend on Spark's "
     "partitions. Use a key of the data instead.",
     Reason.ORDER: "Repeat the ORDER BY directly below the operator that needs it, or remove it if nothing does.",

@@ -117,7 +117,7 @@ def test_rows_are_those_of_spark(on_worker: SparkSession, query: str) -> None:
 
 
 def test_errors_are_those_of_spark(on_worker: SparkSession) -> None:
-    frame = on_worker.sql("select date_format(t, 'E'), cast(s as int) from t")
+    frame = on_worker.sql("select date_format(t, 'D E'), cast(s as int) from t")
     explained = volley.explain(frame)
     assert explained.native
     assert "by Spark's own code in the JVM: date_format (DateFormatClass)" in str(explained)
@@ -253,7 +253,7 @@ def test_workers_without_java_leave_it_to_spark(table: SparkSession, monkeypatch
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with LocalCluster(1, cores=1, memory="512m") as without, conf(table, without.settings):
         reasons = volley.explain(table.sql("select date_format(t, 'y') from t")).reasons
-        assert [reason.reason for reason in reasons][:2] == [Reason.EXPRESSION, Reason.NO_JVM]
+        assert [reason.reason for reason in reasons][:2] == [Reason.ARGUMENT_VALUE, Reason.NO_JVM]
         assert f"worker {without.addresses[0]}: Java is not installed there" in str(reasons[1])
         # What is native stays so, also a cast whose other texts the JVM would have cast.
         assert_same_rows(table, "select cast(substring(s, 4, 1) as int) + k from t where s is not null")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from volley.testing.expressions import compare_expressions
+from volley.testing.session import conf
 
 _PRICE, _TOTAL = pa.decimal128(15, 2), pa.decimal128(38, 6)
 
@@ -33,6 +34,13 @@ _COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "q": (_TOTAL, _cents(38, 6) | _cents(8, 6)),
     "s": (pa.string(), st.text(max_size=8) | st.sampled_from(["a", "ab", "", "b%", "12", " 7 "])),
     "d": (pa.date32(), st.dates(datetime.date(1, 1, 1), datetime.date(9999, 12, 31))),
+    "t": (
+        pa.timestamp("us", tz="UTC"),
+        st.datetimes(datetime.datetime(2, 1, 1), datetime.datetime(9998, 12, 31))
+        # The hours around a change of the clock.
+        | st.datetimes(datetime.datetime(2024, 3, 10, 5), datetime.datetime(2024, 3, 10, 9)),
+    ),
+    "a": (pa.list_(pa.int32()), st.lists(st.none() | st.integers(-3, 3), max_size=5)),
 }
 
 
@@ -55,6 +63,8 @@ _LEAVES = {
     "q": ["q", "coalesce(q, cast(0 as decimal(38,6)))"],
     "s": ["s", "coalesce(s, 'Ab')", "nullif(s, 'a')"],
     "d": ["d", "coalesce(d, date'2020-02-29')"],
+    "t": ["t", "coalesce(t, timestamp'2024-11-03 01:30:00')"],
+    "a": ["a", "coalesce(a, array(1, null))"],
     "b": ["i is null", "x = 0.0D", "l > 0", "s like '%a%'"],
 }
 _SAME_KIND = ["coalesce({0}, {0})", "if({b}, {0}, {0})", "case when {b} then {0} when {b} then {0} end"]
@@ -62,7 +72,8 @@ _TEMPLATES = {
     "i": [
         "({i} + {i})", "({i} - {i})", "({i} * {i})", "({i} % {i})", "({i} & {i})", "-({i})", "abs({i})", "length({s})",
         "year({d})", "datediff({d}, {d})", "cast({l} as int)", "cast({x} as int)", "cast({p} as int)",
-        "try_add({i}, {i})", "cast({s} as int)", "pmod({i}, {i})",
+        "try_add({i}, {i})", "cast({s} as int)", "pmod({i}, {i})", "hour({t})", "minute({t})", "size({a})",
+        "array_max({a})", "levenshtein({s}, {s})", "size(split({s}, '[ab]'))", "size(filter({a}, e -> e > {i}))",
     ],
     "l": [
         "({l} + {l})", "({l} - {l})", "({l} * {l})", "({l} % {l})", "({l} div {l})", "cast({i} as bigint)",
@@ -83,21 +94,35 @@ _TEMPLATES = {
         "concat({s}, {s})", "upper({s})", "lower({s})", "trim({s})", "substring({s}, 1, 2)", "substring({s}, -2, 2)",
         "substring({s}, {i}, {i})", "cast({i} as string)", "cast({l} as string)", "cast({b} as string)",
         "cast({d} as string)", "replace({s}, {s}, {s})", "lpad({s}, 4, '*')", "cast({p} as string)",
+        "regexp_replace({s}, '[ab]+|[^0-9]', '<$0>')", "regexp_extract({s}, '^(.)(b|a)?', 2)", "split({s}, 'b')[0]",
+        "split_part({s}, 'a', 1)", "overlay({s} placing {s} from 2)", "array_join(split({s}, 'a'), '-')",
+        "concat_ws(',', {s}, split({s}, 'b'))", "cast({t} as string)", "date_format({t}, 'E d MMM yyyy HH:mm')",
     ],
-    "d": ["date_add({d}, 1)", "date_sub({d}, 400)", "last_day({d})", "trunc({d}, 'month')", "add_months({d}, 7)"],
+    "d": ["date_add({d}, 1)", "date_sub({d}, 400)", "last_day({d})", "trunc({d}, 'month')",
+    "add_months({d}, 7)", "cast({t} as date)"],
+    "t": [
+        "date_trunc('hour', {t})", "date_trunc('month', {t})", "from_utc_timestamp({t}, 'Europe/London')",
+        "to_utc_timestamp({t}, 'Australia/Lord_Howe')", "({t} + interval 1 day)", "cast({d} as timestamp)",
+    ],
+    "a": [
+        "array_distinct({a})", "array_union({a}, {a})", "array_except({a}, {a})", "sort_array({a}, false)",
+        "array_sort({a})", "array_append({a}, {i})", "array_remove({a}, {i})", "transform({a}, e -> try_add(e, {i}))",
+        "filter({a}, e -> e <> {i} or e is null)", "sequence(size({a}), 2)",
+    ],
     "b": [
         "({b} and {b})", "({b} or {b})", "(not {b})", "({i} in ({i}, {i}))", "({s} in ({s}, 'a'))",
         "({x} in ({x}, {x}))",
         "({l} <> 0 and {l} / {l} > 1)", "startswith({s}, {s})", "contains({s}, {s})", "isnan({x})",
-        *(f"({{{kind}}} {sign} {{{kind}}})" for kind in "ilxpqsd" for sign in ("=", "<", "<=", "<=>", "<>")),
-        *(f"({{{kind}}} is null)" for kind in "ilxpqsd"),
+        "arrays_overlap({a}, {a})", "exists({a}, e -> e = {i})", "forall({a}, e -> e < {i})", "({s} rlike '^[^a]b?')",
+        *(f"({{{kind}}} {sign} {{{kind}}})" for kind in "ilxpqsdt" for sign in ("=", "<", "<=", "<=>", "<>")),
+        *(f"({{{kind}}} is null)" for kind in "ilxpqsdta"),
     ],
 }  # fmt: skip
 
 
 @st.composite
 def expressions(draw: st.DrawFn, depth: int = 3) -> str:
-    return _expression(draw, draw(st.sampled_from("ilxpqsdb")), depth)
+    return _expression(draw, draw(st.sampled_from("ilxpqsdtab")), depth)
 
 
 def _expression(draw: st.DrawFn, kind: str, depth: int) -> str:
@@ -122,7 +147,8 @@ def test_random_expressions_on_random_rows(
     @given(table=tables(), texts=st.lists(expressions(), min_size=25, max_size=25, unique=True))
     def compare(table: pa.Table, texts: list[str]) -> None:
         directory: Path = tmp_path_factory.mktemp("rows")
-        verdicts = compare_expressions(spark, table, texts, directory, ansi=ansi)
+        with conf(spark, {"spark.sql.session.timeZone": "America/New_York"}):
+            verdicts = compare_expressions(spark, table, texts, directory, ansi=ansi)
         counts["native"] += sum(verdict.refusal is None for verdict in verdicts)
         refusals.update(str(verdict.refusal) for verdict in verdicts if verdict.refusal)
         counts["equal"] += sum(verdict.equal for verdict in verdicts)

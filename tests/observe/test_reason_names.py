@@ -29,9 +29,9 @@ def test_names_are_those_of_sparks_registry(spark: SparkSession) -> None:
 def test_a_lambda_is_reported_by_the_function_that_calls_it(spark: SparkSession) -> None:
     frame = spark.createDataFrame([([1, 2], "x")], "a array<int>, s string")
     with conf(spark, {"spark.volley.jvmExpressions": "off"}):
-        explanation = explain(frame.select(F.transform("a", lambda item: item + F.length("s"))))
+        explanation = explain(frame.select(F.zip_with("a", "a", lambda item, _: item + F.length("s"))))
     assert [str(reason) for reason in explanation.reasons][:1] == [
-        "[EXPRESSION_NOT_SUPPORTED] transform (ArrayTransform): it calls a lambda"
+        "[EXPRESSION_NOT_SUPPORTED] zip_with (ZipWith): it calls a lambda"
     ]
 
 

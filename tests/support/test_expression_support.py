@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import pytest
-
 import volley.lower.expressions  # noqa: F401  (fills the registry)
 from volley.lower.registry import TRANSLATIONS, may_fail
 from volley.plan.expressions import (
@@ -33,7 +31,7 @@ from volley.plan.types import (
     OtherType,
 )
 from volley.support.expressions import EXPRESSIONS, check_expression
-from volley.support.patterns import is_portable_like, is_portable_regex
+from volley.support.patterns import like_pattern
 from volley.support.reasons import Reason, Unsupported
 
 
@@ -64,13 +62,13 @@ def test_plain_expressions_are_accepted() -> None:
 
 
 def test_an_unknown_class_is_named() -> None:
-    (found,) = check_expression(Call("Levenshtein", (column(STRING), column(STRING)), INTEGER))
+    (found,) = check_expression(Call("JsonTuple", (column(STRING), column(STRING)), INTEGER))
     assert found.reason is Reason.EXPRESSION
-    assert found.what == "Levenshtein"
+    assert found.what == "JsonTuple"
 
 
 def test_only_the_root_reason_is_given_and_only_once() -> None:
-    unknown = Call("Levenshtein", (column(STRING), column(STRING)), INTEGER)
+    unknown = Call("JsonTuple", (column(STRING), column(STRING)), INTEGER)
     assert reasons(add(unknown, add(unknown, Literal(1, INTEGER)))) == [Reason.EXPRESSION]
 
 
@@ -88,7 +86,7 @@ def test_operands_of_different_types_are_refused() -> None:
 
 def test_the_arguments_of_an_aggregate_are_judged_and_the_aggregate_is_not() -> None:
     good = Call("SomeAggregate", (column(LONG),), LONG)
-    bad = Call("SomeAggregate", (Call("Levenshtein", (), INTEGER),), LONG)
+    bad = Call("SomeAggregate", (Call("JsonTuple", (), INTEGER),), LONG)
     assert reasons(AggregateCall(good, AggregateMode.PARTIAL, False, None, 9)) == []
     assert reasons(AggregateCall(bad, AggregateMode.PARTIAL, False, None, 9)) == [Reason.EXPRESSION]
 
@@ -102,39 +100,12 @@ def test_a_cast_of_time_needs_a_session_in_utc() -> None:
     assert reasons(cast("Europe/Paris")) == [Reason.TIME_ZONE]
 
 
-@pytest.mark.parametrize("pattern", ["abc", "^a.*b$", "[a-z]+|x", r"\d+\.\d", "(ab|c)*d", "[^a-c]x?"])
-def test_portable_patterns(pattern: str) -> None:
-    assert is_portable_regex(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "",
-        "(?i)a",
-        "a++",
-        "a*?",
-        r"(a)\1",
-        "a{2,3}",
-        "[z-a]",
-        "[a&&b]",
-        "a$b",
-        "a^",
-        r"\p{L}",
-        "é",
-        "(a",
-        r"\bx",
-    ],
-)
-def test_patterns_that_differ_between_java_and_rust_or_might(pattern: str) -> None:
-    assert not is_portable_regex(pattern)
-
-
 def test_like_patterns() -> None:
-    assert is_portable_like(r"100\%_\\", "\\")
-    assert not is_portable_like(r"a\b", "\\")
-    assert not is_portable_like("a\\", "\\")
-    assert not is_portable_like("a%", "/")
+    assert like_pattern(r"100\%_\\", "\\") == r"100\%_\\"
+    assert like_pattern(r"a#%#_##\%", "#") == r"a\%\_#\\%"
+    assert like_pattern(r"a\b", "\\") is None
+    assert like_pattern("a\\", "\\") is None
+    assert like_pattern("a%", "%") is None
 
 
 def test_what_cannot_fail_is_known_not_to() -> None:

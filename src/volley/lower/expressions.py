@@ -7,16 +7,21 @@ from datafusion import Expr, col
 
 from volley.lower.functions import (  # noqa: F401  (each registers its translations)
     arithmetic,
+    array_sets,
+    array_texts,
     arrays,
     bits,
     casts,
     comparison,
     conditional,
     dates,
+    datetime_formats,
     decimals,
     digests,
     jvm,
+    lambdas,
     maps,
+    regexes,
     strings,
     structs,
 )

@@ -3,6 +3,10 @@ package volley;
 
 import java.lang.reflect.Method;
 import java.lang.reflect.Parameter;
+import java.time.Instant;
+import java.time.LocalDate;
+import java.time.zone.ZoneOffsetTransition;
+import java.time.zone.ZoneRules;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
@@ -33,6 +37,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.SpecifiedWindowFrame;
+import org.apache.spark.sql.catalyst.expressions.TimestampFormatterHelper;
 import org.apache.spark.sql.catalyst.expressions.aggregate.HyperLogLogPlusPlus;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
@@ -40,6 +45,7 @@ import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.DateTimeUtils;
 import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.execution.BaseSubqueryExec;
@@ -180,6 +186,34 @@ public final class PlanReader {
         return text.close(']').toString();
     }
 
+    /**
+     * The offsets of a time zone from UTC in seconds, as a JSON list: [[first, period, epoch], [[second, offset], ...]].
+     * `first` holds before the first transition, and `offset` from `second` on. After `period` seconds from `epoch` all
+     * that follows it begins again; there is nothing after the last transition if `period` is 0.
+     */
+    public String zoneOffsets(String id) {
+        ZoneRules rules = DateTimeUtils.getZoneId(id).getRules();
+        long period = 0L;
+        long epoch = 0L;
+        if (!rules.getTransitionRules().isEmpty()) {
+            List listed = rules.getTransitions();
+            int year = ((ZoneOffsetTransition) listed.get(listed.size() - 1)).getDateTimeBefore().getYear();
+            epoch = LocalDate.of(year + 2, 7, 1).toEpochDay() * 86400L;
+            // The Gregorian calendar repeats itself, with its days of the week.
+            period = 146097L * 86400L;
+        }
+        Text text = new Text().open('[').next().open('[');
+        text.next().number(rules.getOffset(Instant.MIN).getTotalSeconds());
+        text.next().number(period).next().number(epoch).close(']').next().open('[');
+        ZoneOffsetTransition next = rules.nextTransition(Instant.MIN);
+        while (next != null && (period == 0L || next.toEpochSecond() < epoch + period)) {
+            text.next().open('[').next().number(next.toEpochSecond());
+            text.next().number(next.getOffsetAfter().getTotalSeconds()).close(']');
+            next = rules.nextTransition(next.getInstant());
+        }
+        return text.close(']').close(']').toString();
+    }
+
     /** One plan that was read: its text, and the operators that the text describes. */
     public static final class Reading {
         // As Catalyst writes ids into names. More digits would be none of its own.
@@ -218,6 +252,7 @@ public final class PlanReader {
         private final Map unreadNumbers = new IdentityHashMap();
         private final Map shownInOrder = new IdentityHashMap();
         private final FieldNames fieldNames;
+        private final String parserPolicy;
         private Map parts = null;
         private boolean readsFiles = false;
         private boolean observed = false;
@@ -237,6 +272,8 @@ public final class PlanReader {
             types.open('[');
             scans.open('[');
             functions.open('[');
+            org.apache.spark.sql.classic.SparkSession session = plan.session();
+            parserPolicy = session == null ? "" : setting(session, "spark.sql.legacy.timeParserPolicy");
             showOrder(plan);
             operator(plan);
             // The optimizer may have dropped the operator, but not the wish.
@@ -638,6 +675,9 @@ public final class PlanReader {
                     entries.key(name);
                     scalar(value, entries);
                 }
+            }
+            if (part instanceof TimestampFormatterHelper) {
+                entries.key("parserPolicy").string(parserPolicy);
             }
             if (part instanceof HyperLogLogPlusPlus) {
                 corrections(((HyperLogLogPlusPlus) part).relativeSD());

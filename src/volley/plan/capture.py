@@ -14,7 +14,7 @@ from volley.errors import CaptureError
 from volley.plan.decode_expressions import Part, decode, type_of
 from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
 from volley.plan.decode_python import PYTHON_DECODED, PythonAccess, decode_python
-from volley.plan.expressions import Alias, Expression
+from volley.plan.expressions import Alias, Call, Expression
 from volley.plan.file_scans import file_scan
 from volley.plan.input_files import asks_for_file_names, file_name_columns, replace_file_names
 from volley.plan.jvm import Java, enable_quick_ack
@@ -24,6 +24,7 @@ from volley.plan.read_rules import SETTINGS
 from volley.plan.reader import Reader, Reading, Wanted, reader_of, wait_for_reader
 from volley.plan.sources import SOURCES
 from volley.plan.stores import AddStore, configuration_of, find_store
+from volley.plan.zones import with_offsets
 
 
 class Origins:
@@ -159,12 +160,19 @@ class _Decoder:
         self._file_column = file_name_columns() if asks else None
 
     def decode(self) -> Node:
-        built, types = self._built, self._types
+        built = self._built
         for entry in self._tables.entries:
-            built.append(self._node(entry) if type(entry) is dict else decode(entry, built, types))
+            built.append(self._node(entry) if type(entry) is dict else self._part(entry))
         self._origins.add_expressions(self._reading, built)
         node: Node = built[-1]
         return node if self._file_column is None else replace_file_names(node, self._origins.replace)
+
+    def _part(self, entry: list[Any]) -> Part:
+        part = decode(entry, self._built, self._types)
+        return with_offsets(part, self._zone_offsets) if type(part) is Call else part
+
+    def _zone_offsets(self, zone: str) -> bytes:
+        return plan_reader(self._gateway).zone_offsets(zone)
 
     def _node(self, entry: dict[str, Any]) -> Node:
         number, self._operators = self._operators, self._operators + 1

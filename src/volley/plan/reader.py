@@ -12,6 +12,7 @@ import re
 import secrets
 import threading
 import weakref
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ class Reader:
 
     def __init__(self, java: Java) -> None:
         self._java = java
+        self._zones: dict[str, bytes] = {}
 
     def read(self, plan: Java, execution: Java | None = None) -> Reading:
         """A physical plan, and the QueryExecution that it is of, if it is of one."""
@@ -161,6 +163,12 @@ class Reader:
         """The thread's local properties of these names, and the tags of the session."""
         values, tags = json.loads(self._java.labels(session, ",".join(properties)))
         return values, tags
+
+    def zone_offsets(self, zone: str) -> bytes:
+        """The offsets of a time zone, as `zones.decode_offsets` reads them."""
+        if zone not in self._zones:
+            self._zones[zone] = zlib.compress(str(self._java.zoneOffsets(zone)).encode())
+        return self._zones[zone]
 
     def strings(self, sequence: Java) -> list[str]:
         """The strings of a Scala sequence."""

@@ -18,21 +18,19 @@ from volley.plan.types import (
     DecimalType,
     is_number,
 )
+from volley.plan.zones import UTC, ZONE_OFFSETS, zone_of
 from volley.support.reasons import Reason, Unsupported
 
-_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "Zulu", "Universal", "UCT"})
 # Outside ANSI mode a decimal with a larger scale may print in scientific notation (1E-7).
 _PLAIN_SCALE = 6
 
 
-def check_utc(call: Call) -> Unsupported | None:
-    """The call must not depend on a session time zone other than UTC."""
-    zone = str(call.option("timeZoneId")).removeprefix("Some(").removesuffix(")")
-    return None if is_utc(zone) else Unsupported(Reason.TIME_ZONE, call.function, zone)
-
-
-def is_utc(zone: str) -> bool:
-    return zone in _UTC
+def check_zone(call: Call) -> Unsupported | None:
+    """The zone on which the call depends must be a constant, whose offsets the plan has."""
+    zone = zone_of(call)
+    if zone in UTC or call.option(ZONE_OFFSETS) is not None:
+        return None
+    return Unsupported(Reason.TIME_ZONE, call.function, str(zone))
 
 
 def check_cast(call: Call) -> Unsupported | None:
@@ -41,8 +39,8 @@ def check_cast(call: Call) -> Unsupported | None:
         return None
     if call.mode is None:
         return Unsupported(Reason.CAPTURE, call.function, "unknown evaluation mode")
-    if {source, target} in ({DATE, TIMESTAMP}, {TIMESTAMP, TIMESTAMP_NTZ}):
-        return check_utc(call)
+    if {source, target} in ({DATE, TIMESTAMP}, {TIMESTAMP, TIMESTAMP_NTZ}, {TIMESTAMP, STRING}):
+        return check_zone(call)
     if _is_exact(source, target, call.mode):
         return None
     return Unsupported(Reason.CAST, call.function, f"{source} to {target}")
@@ -54,7 +52,9 @@ def _is_exact(source: DataType, target: DataType, mode: EvalMode) -> bool:
             return _prints_plainly(source, mode)
         return is_number(target) or target == BOOLEAN
     if source == STRING:
-        return is_number(target) or target in (BOOLEAN, DATE, BINARY)
+        return is_number(target) or target in (BOOLEAN, DATE, BINARY, TIMESTAMP_NTZ)
+    if source == TIMESTAMP_NTZ and target == STRING:
+        return True
     if source == DATE:
         return target in (STRING, TIMESTAMP_NTZ)
     return (source, target) in ((TIMESTAMP_NTZ, DATE), (TIMESTAMP, LONG))

@@ -227,8 +227,8 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
         {
             "Cast": (
                 casts.check_cast,
-                "Between numbers, booleans, dates and timestamps (session time zone UTC); to strings from "
-                "integers, decimals, booleans and dates; from strings to numbers, dates and booleans.",
+                "Between numbers, booleans, dates and timestamps; to strings from integers, decimals, booleans, "
+                "dates and timestamps; from strings to numbers, dates, timestamps and booleans.",
             ),
             "CheckOverflowInTableInsert": (_branches(0), "The casts of an INSERT."),
         },

@@ -12,7 +12,8 @@ Several of them in one projection are one program, so that its rows cross once:
 
     date_format(t, 'E'), soundex(s)           ->   f0 and f1 of JvmExpression[date_format, soundex](t, s)
 
-Text is cast natively where it has a plain form, and by Spark's code elsewhere, row by row.
+Some calls are native for most values only, such as casts of text in a plain form; Spark's code computes them for the
+other rows.
 
 An aggregate function without a native form is computed by Spark's code from the rows of each group:
 
@@ -49,10 +50,11 @@ from volley.plan.expressions import (
 )
 from volley.plan.nodes import FileScan, Node, Project, SourceScan, Unknown, map_expressions
 from volley.plan.nodes import with_children as with_inputs
-from volley.plan.types import BINARY, BOOLEAN, STRING
+from volley.plan.types import BOOLEAN
 from volley.support.aggregates import check_function
 from volley.support.expressions import check_expression, check_itself
 from volley.support.jvm_aggregates import program_kind
+from volley.support.partly_native import is_partly_native
 
 
 class Preparation(Protocol):
@@ -195,11 +197,15 @@ class _Delegation:
         return replace(new, function=function), not (new.filter and check_expression(new.filter))
 
     def _with_fallback(self, old: Call, new: Expression) -> Expression:
-        """A cast of text with a program for the texts that have no plain form."""
-        if old.function != "Cast" or old.arguments[0].type != STRING or old.type in (STRING, BINARY):
+        """A call that is native for most values, with a program for the others."""
+        if not is_partly_native(old):
             return new
-        key = (old.type, old.mode, old.options, getattr(old.arguments[0], "nullable", True))
-        program = self._programs.defer(key, old, old.arguments)
+        read = [argument for argument in old.arguments if not isinstance(argument, Literal)]
+        constants = tuple(argument for argument in old.arguments if isinstance(argument, Literal))
+        kinds = tuple((argument.type, getattr(argument, "nullable", True)) for argument in read)
+        program = self._programs.defer(
+            (old.function, old.type, old.mode, old.options, kinds, constants), old, read
+        )
         if program is None or not isinstance(new, Call):
             return new
         return replace(new, options=(*new.options, *program))

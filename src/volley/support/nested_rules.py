@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
-from volley.plan.expressions import Call
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from volley.plan.expressions import Call, Expression, Literal, walk
 from volley.plan.types import (
+    BOOLEAN,
+    DATE,
+    DAY_TIME_INTERVALS,
     INTEGER,
     STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     ArrayType,
     DataType,
     MapType,
@@ -18,8 +26,10 @@ from volley.support.signatures import (
     Check,
     ExpressionRule,
     all_of,
+    any_type,
     arguments,
     array,
+    fractional,
     integral,
     literal_value,
     map_,
@@ -28,6 +38,7 @@ from volley.support.signatures import (
     ordered,
     refuse,
     rules,
+    same,
 )
 
 _int = one_of(INTEGER)
@@ -70,7 +81,7 @@ def _create_array(call: Call) -> Unsupported | None:
 
 
 def _array_item(call: Call) -> Unsupported | None:
-    if element_type(call) != call.type or call.option("defaultValueOutOfBound") is not None:
+    if element_type(call) != call.type or (call.option("defaultValueOutOfBound") and not is_split_part(call)):
         return refuse(call, str(call.arguments[0].type))
     if not _may_be_null(call):
         return refuse(
@@ -79,15 +90,19 @@ def _array_item(call: Call) -> Unsupported | None:
     return all_of(arguments(array, integral), option_in("failOnError", True, False))(call)
 
 
+def is_split_part(call: Call) -> bool:
+    """Whether this is `split_part`, the only access to an element that has a default: the empty text."""
+    whole = call.arguments[0]
+    return isinstance(whole, Call) and whole.function == "StringSplitSQL"
+
+
 def _may_be_null(call: Call) -> bool:
     """Whether Spark tests the array and the position for NULL, or neither can be NULL."""
     whole, position = call.arguments
-    known = isinstance(literal_value(position), int)
     if isinstance(whole.type, ArrayType) and whole.type.contains_null:
         return True
-    if known:
-        return isinstance(whole, Call) and whole.function == "CreateArray"
-    return call.option("failOnError") is False
+    # Spark knows the nullability of an element of `array(...)`, and takes that of any other for unknown.
+    return isinstance(literal_value(position), int) or call.option("failOnError") is False
 
 
 def _array_search(call: Call) -> Unsupported | None:
@@ -141,6 +156,135 @@ def _map_entries(call: Call) -> Unsupported | None:
     return None if [f.type for f in fields] == [source.key, source.value] else refuse(call, str(made))
 
 
+def _is_identified(data_type: DataType) -> bool:
+    """Whether equal values of the type have the same form in Arrow."""
+    return ordered(data_type) and not fractional(data_type)
+
+
+def _set_of_values(call: Call) -> Unsupported | None:
+    """Arrays of one element type, and maybe such an element, whose equal values are the same for Arrow."""
+    element = element_type(call)
+    parts = [part.type.element if isinstance(part.type, ArrayType) else part.type for part in call.arguments]
+    if element is None or not _is_identified(element) or set(parts) != {element}:
+        return refuse(call, ", ".join(str(argument.type) for argument in call.arguments))
+    return None
+
+
+def _sort_array(call: Call) -> Unsupported | None:
+    if not isinstance(literal_value(call.arguments[1]), bool):
+        return refuse(call, "a direction that is not a constant", Reason.ARGUMENT_VALUE)
+    return arguments(_array_of_identified, one_of(BOOLEAN))(call)
+
+
+def _array_of_identified(data_type: DataType) -> bool:
+    return isinstance(data_type, ArrayType) and _is_identified(data_type.element)
+
+
+def _array_of_numbers(data_type: DataType) -> bool:
+    """Of values that Arrow keeps as numbers. The JVM is as fast for others."""
+    if not isinstance(data_type, ArrayType):
+        return False
+    return integral(data_type.element) or data_type.element in (BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ)
+
+
+def _array_sort(call: Call) -> Unsupported | None:
+    function = call.arguments[1]
+    if (
+        not isinstance(function, Call)
+        or _shape(function.arguments[0], function.arguments[1:]) != _SPARKS_ORDER
+    ):
+        return refuse(call, "a comparison by a lambda")
+    return None if _array_of_identified(call.arguments[0].type) else refuse(call, str(call.arguments[0].type))
+
+
+def _shape(body: Expression, variables: Sequence[Expression]) -> Any:
+    """A lambda's body as plain values: its variables are their places."""
+    if isinstance(body, Literal):
+        return body.value
+    if body in variables:
+        return f"{variables.index(body)}"
+    return (
+        (body.function, *(_shape(part, variables) for part in body.arguments))
+        if isinstance(body, Call)
+        else None
+    )
+
+
+def _first_true(*branches: Any) -> Any:
+    *rest, otherwise = branches
+    for condition, value in reversed(rest):
+        otherwise = ("If", condition, value, otherwise)
+    return otherwise
+
+
+# What `array_sort` compares by without a lambda: NULLs are last.
+_SPARKS_ORDER = _first_true(
+    (("And", ("IsNull", "0"), ("IsNull", "1")), 0),
+    (("IsNull", "0"), 1),
+    (("IsNull", "1"), -1),
+    (("LessThan", "0", "1"), -1),
+    (("GreaterThan", "0", "1"), 1),
+    0,
+)
+
+
+def _calls_lambda(call: Call) -> Unsupported | None:
+    source, function = call.arguments
+    if not isinstance(function, Call) or len(function.arguments) != 2:
+        return refuse(call, "a lambda of several variables")
+    # DataFusion does not find the variables then, or takes them for NULL.
+    if any(part.function == "LambdaFunction" for part in _calls(source, function.arguments[0])):
+        return refuse(call, "a lambda that depends on another")
+    if any(part.function == "CreateNamedStruct" for part in _calls(function.arguments[0])):
+        return refuse(call, "a lambda that makes structs")
+    if call.function == "ArrayTransform" and isinstance(call.type, ArrayType):
+        return None if function.type == call.type.element else refuse(call, str(call.type))
+    return None
+
+
+def _calls(*expressions: Expression) -> Iterator[Call]:
+    for expression in expressions:
+        yield from (part for part in walk(expression) if isinstance(part, Call))
+
+
+def _array_insert(call: Call) -> Unsupported | None:
+    if literal_value(call.arguments[1]) not in (1, -1) or call.option("legacyNegativeIndex") is not False:
+        return refuse(call, "a place other than an end", Reason.ARGUMENT_VALUE)
+    if element_type(call) != call.arguments[2].type:
+        return refuse(call, ", ".join(str(argument.type) for argument in call.arguments))
+    return None
+
+
+def _array_repeat(call: Call) -> Unsupported | None:
+    if not isinstance(call.type, ArrayType) or call.type.element != call.arguments[0].type:
+        return refuse(call, str(call.type))
+    return arguments(any_type, _int)(call)
+
+
+def _sequence(call: Call) -> Unsupported | None:
+    first, last, *steps = call.arguments
+    if first.type != last.type or not (integral(first.type) or first.type == DATE):
+        return refuse(call, ", ".join(str(argument.type) for argument in call.arguments))
+    for step in steps:
+        value = literal_value(step)
+        days = step.type in DAY_TIME_INTERVALS and isinstance(value, int) and value % MICROS_A_DAY == 0
+        if not value or not (days if first.type == DATE else integral(step.type)):
+            return refuse(call, "a step that is not a constant number, or whole days", Reason.ARGUMENT_VALUE)
+    return None
+
+
+MICROS_A_DAY = 86_400_000_000
+
+
+def _array_join(call: Call) -> Unsupported | None:
+    if not all(isinstance(literal_value(part), str) for part in call.arguments[1:]):
+        return refuse(call, "a separator or replacement that is not a constant", Reason.ARGUMENT_VALUE)
+    return None if element_type(call) == STRING else refuse(call, str(call.arguments[0].type))
+
+
+_NO_FLOATS = "Not of floats, structs and arrays."
+_ONE_VARIABLE = "A lambda of one variable, which makes no structs, with no other lambda inside or below."
+
 NESTED: dict[str, ExpressionRule] = {
     **rules(
         "Structs",
@@ -164,6 +308,35 @@ NESTED: dict[str, ExpressionRule] = {
             "ArrayContains": (_array_search, "Any element type but structs and arrays."),
             "ArrayPosition": (_array_search, "Any element type but structs and arrays."),
             "Flatten": (_flatten, ""),
+            "ArrayDistinct": (_set_of_values, _NO_FLOATS),
+            "ArrayUnion": (_set_of_values, _NO_FLOATS),
+            "ArrayIntersect": (_set_of_values, _NO_FLOATS),
+            "ArrayExcept": (_set_of_values, _NO_FLOATS),
+            "ArraysOverlap": (_set_of_values, _NO_FLOATS),
+            "ArrayRemove": (_set_of_values, _NO_FLOATS),
+            "SortArray": (_sort_array, f"A constant direction. {_NO_FLOATS}"),
+            "ArraySort": (_array_sort, f"Without a lambda. {_NO_FLOATS}"),
+            "ArrayMin": (arguments(_array_of_numbers), "Integers, dates, timestamps and booleans."),
+            "ArrayMax": (arguments(_array_of_numbers), "Integers, dates, timestamps and booleans."),
+            "ArrayInsert": (_array_insert, "At one of the ends."),
+            "ArrayRepeat": (_array_repeat, ""),
+            "ArrayJoin": (_array_join, "Constant separators and replacements of NULL."),
+            "Sequence": (_sequence, "Integers and dates, by a constant step or without one."),
+            "KnownNotContainsNull": (arguments(array), "Added by Spark, for array_compact."),
+        },
+    ),
+    **rules(
+        "Lambdas",
+        {
+            "ArrayTransform": (_calls_lambda, _ONE_VARIABLE),
+            "ArrayFilter": (_calls_lambda, _ONE_VARIABLE),
+            "ArrayExists": (
+                all_of(option_in("followThreeValuedLogic", True), _calls_lambda),
+                _ONE_VARIABLE,
+            ),
+            "ArrayForAll": (_calls_lambda, _ONE_VARIABLE),
+            "LambdaFunction": (same(any_type, alike=False), "Of the functions above."),
+            "NamedLambdaVariable": (arguments(), "Of a lambda."),
         },
     ),
     **rules(

@@ -1,32 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which LIKE and regular-expression patterns mean the same in Java and in Rust."""
+"""Constants that functions of texts and dates read: LIKE patterns, characters to translate, names of days."""
 
 from __future__ import annotations
 
-import re
 
-_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+def like_pattern(pattern: str, escape: str) -> str | None:
+    """The LIKE pattern with a backslash as its escape.
 
-# A deliberate subset: no look-around, back-references, lazy or possessive quantifiers, counted repeats, flags or
-# Unicode classes; `^` only at the start and `$` only at the end, where both languages agree.
-_ATOM = r"(?:[A-Za-z0-9 _,:;@#%=<>~!'\"/-]|\.|\\[dDwWsS.\[\](){}*+?^$|\\/-]|\[\^?(?:[A-Za-z0-9_ ](?:-[A-Za-z0-9])?)+\])"
-_SEQUENCE = rf"(?:{_ATOM}[*+?]?)+"
-_GROUP = rf"(?:\({_SEQUENCE}(?:\|{_SEQUENCE})*\)[*+?]?|{_ATOM}[*+?]?)+"
-_PORTABLE = re.compile(rf"\^?{_GROUP}(?:\|{_GROUP})*\$?")
-_RANGE = re.compile(r"([A-Za-z0-9])-([A-Za-z0-9])")
-
-
-def is_portable_like(pattern: str, escape: str) -> bool:
-    """Whether the pattern is valid. Spark rejects an escape at the end or before an ordinary character; DataFusion
-    takes it literally.
+    None for what Spark rejects, and DataFusion takes literally: an escape at the end or before an ordinary character.
     """
-    return escape == "\\" and all(after in ("%", "_", "\\") for after in _ESCAPED.findall(pattern) or ["%"])
-
-
-def is_portable_regex(pattern: str) -> bool:
-    if len(pattern) > 200 or not _PORTABLE.fullmatch(pattern):
-        return False
-    return all(low <= high for low, high in _RANGE.findall(pattern))
+    if len(escape) != 1 or escape in "%_":
+        return None
+    written: list[str] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            character = next(characters, "")
+            if not character or character not in ("%", "_", escape):
+                return None
+            written.append("\\" if character in ("%", "_", "\\") else "")
+        elif character == "\\":
+            written.append("\\")
+        written.append(character)
+    return "".join(written)
 
 
 def translation(matching: str, replacing: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from volley.plan.types import (
     DataType,
     DecimalType,
 )
-from volley.support.casts import is_utc
+from volley.plan.zones import UTC
 
 _DAY_MICROSECONDS = 24 * 60 * 60 * 1_000_000
 
@@ -49,7 +49,7 @@ def offset_of(bound: Expression, key: DataType, frame: Frame) -> Offset:
     if key in (TIMESTAMP, TIMESTAMP_NTZ):
         # Days and months of a timestamp are those of the clock of its time zone.
         offset = _microseconds(value, kind)
-        if key == TIMESTAMP and not is_utc(frame.time_zone) and not _is_below_a_day(offset):
+        if key == TIMESTAMP and frame.time_zone not in UTC and not _is_below_a_day(offset):
             raise ValueError(f"days or months in the session time zone {frame.time_zone}")
         return offset
     is_exact = (

@@ -70,7 +70,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.FILE_OPTION: "A reader option or file setting has no native form.",
     Reason.DATA_SOURCE: "A data source, or this use of it, has no native form.",
     Reason.PYTHON: "A Python function uses what only a task of Spark has, or the workers may not run it.",
-    Reason.TIME_ZONE: "The result depends on a session time zone other than UTC.",
+    Reason.TIME_ZONE: "The result depends on a time zone whose offsets are not in the plan.",
     Reason.NONDETERMINISTIC: "The result depends on how Spark partitions the rows.",
     Reason.ORDER: "The rows depend on an ORDER BY below, whose order does not reach this operator natively.",
     Reason.NO_JVM: "Spark's own code could evaluate this, but not all workers have a JVM for it.",

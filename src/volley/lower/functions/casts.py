@@ -11,10 +11,11 @@ from datafusion import Expr
 
 from volley.jvm.calls import ProgramCall
 from volley.lower.functions import parsing
+from volley.lower.functions.datetime_formats import text_as_time, time_as_text
 from volley.lower.functions.jvm import run_program
+from volley.lower.functions.zones import has_zone, instant_of, local_date, local_time, start_of_day
 from volley.lower.registry import translates
 from volley.lower.semantics import (
-    MICROS_A_DAY,
     MICROS_A_SECOND,
     Kernel,
     constant,
@@ -53,7 +54,10 @@ _DIGITS_EXACT_IN_DOUBLE = 15
 
 
 def _may_fail(call: Call) -> bool:
-    return not _is_total(call.arguments[0].type, call.type)
+    source, target = call.arguments[0].type, call.type
+    # Only usual years are written, and a zone does not reach to the ends of the calendar.
+    is_time_text = source in (TIMESTAMP, TIMESTAMP_NTZ) and target == STRING
+    return is_time_text or has_zone(call) or not _is_total(source, target)
 
 
 def _is_total(source: DataType, target: DataType) -> bool:
@@ -91,6 +95,8 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
         return value
     if source == NULL:
         return value.cast(arrow_type)
+    if source == STRING and target in (TIMESTAMP, TIMESTAMP_NTZ):
+        return text_as_time(call, arguments)
     if source == STRING and target != BINARY:
         program = ProgramCall.of(call)
         if program is not None:
@@ -110,7 +116,7 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
     if source in INTEGRAL and target in INTEGRAL and call.mode is EvalMode.LEGACY:
         return value.cast(arrow_type) if _is_total(source, target) else _wrap(value, source, target)
     if source in _TEMPORAL:
-        return _from_time(value, source, target)
+        return _from_time(call, value, source, target)
     return _convert(call.mode, value, arrow_type, exact=_is_total(source, target))
 
 
@@ -173,13 +179,15 @@ def _wrapping(arrow_type: pa.DataType) -> Kernel:
     return run
 
 
-def _from_time(value: Expr, source: DataType, target: DataType) -> Expr:
-    """Dates and timestamps, in UTC. Values outside the range of a timestamp fail in Spark in every mode."""
+def _from_time(call: Call, value: Expr, source: DataType, target: DataType) -> Expr:
+    """Dates and timestamps. Values outside the range of a timestamp fail in Spark in every mode."""
     if source == DATE:
-        return value.cast(to_arrow(target))
+        return start_of_day(call, value) if target == TIMESTAMP else value.cast(to_arrow(target))
     micros = value.cast(pa.int64())
+    if target == STRING:
+        return time_as_text(call, value)
     if target == DATE:
-        return floor_divide(micros, MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())
+        return local_date(call, value)
     if target == LONG:
         return floor_divide(micros, MICROS_A_SECOND)
-    return micros.cast(to_arrow(target))
+    return local_time(call, value) if target == TIMESTAMP_NTZ else instant_of(call, value)

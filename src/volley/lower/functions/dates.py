@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Date functions, and the time fields of timestamps in sessions whose time zone is UTC."""
+"""Date functions, and the fields of timestamps in the time zone of the session."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
+from volley.lower.functions.zones import (
+    INSTANT,
+    LOCAL,
+    has_zone,
+    instant_of,
+    local_date,
+    local_time,
+    moved,
+    start_of_day,
+    truncated,
+)
 from volley.lower.registry import always, translates
 from volley.lower.semantics import (
     MICROS_A_DAY,
@@ -27,7 +38,7 @@ from volley.lower.semantics import (
     typed_null,
 )
 from volley.plan.expressions import Call, Literal
-from volley.plan.types import DATE, INTEGER
+from volley.plan.types import DATE, INTEGER, TIMESTAMP_NTZ, DataType, to_arrow
 from volley.support.patterns import day_of_week
 
 _PARTS = {
@@ -37,33 +48,50 @@ _PARTS = {
     "Quarter": "quarter",
     "DayOfYear": "doy",
     "WeekOfYear": "week",
-    "Hour": "hour",
-    "Minute": "minute",
-    "Second": "second",
 }
+_TIME_PARTS = {"Hour": "hour", "Minute": "minute", "Second": "second"}
 
 
-def _part(call: Call, value: Expr, part: str) -> Expr:
+def _part(value: Expr, part: str, source: DataType = DATE) -> Expr:
     """A field of a date. The native calendar ends after 262,000 years and returns NULL beyond."""
     field = f.date_part(part, value).cast(pa.int32())
-    return null_only_where(field, value, call.arguments[0].type, call.type)
+    return null_only_where(field, value, source, INTEGER)
 
 
 @translates(*_PARTS, fails=always)
 def field(call: Call, arguments: list[Expr]) -> Expr:
-    return _part(call, arguments[0], _PARTS[call.function])
+    return _part(arguments[0], _PARTS[call.function])
+
+
+@translates(*_TIME_PARTS, fails=always)
+def time_field(call: Call, arguments: list[Expr]) -> Expr:
+    return _part(local_time(call, arguments[0]), _TIME_PARTS[call.function], TIMESTAMP_NTZ)
+
+
+@translates("SecondWithFraction", fails=always)
+def second_with_fraction(call: Call, arguments: list[Expr]) -> Expr:
+    seconds = kernel("second_with_fraction", _second_with_fraction, to_arrow(call.type), LOCAL)
+    return seconds(local_time(call, arguments[0]))
+
+
+def _second_with_fraction(local: pa.Array) -> pa.Array:
+    micros = local.cast(pa.int64()).fill_null(0).to_numpy() % (60 * MICROS_A_SECOND)
+    validity = pa.array(~_nulls(local)).buffers()[1]
+    # The halves of decimals, of which the upper ones are 0.
+    halves = np.stack([micros, np.zeros_like(micros)], axis=1)
+    return pa.Array.from_buffers(pa.decimal128(8, 6), len(local), [validity, pa.py_buffer(halves)])
 
 
 @translates("DayOfWeek", fails=always)
 def day_of_week_(call: Call, arguments: list[Expr]) -> Expr:
     # Spark counts from 1, Sunday; DataFusion's dow from 0.
-    return _part(call, arguments[0], "dow") + constant(1, pa.int32())
+    return _part(arguments[0], "dow") + constant(1, pa.int32())
 
 
 @translates("WeekDay", fails=always)
 def week_day(call: Call, arguments: list[Expr]) -> Expr:
     # Spark counts from 0, Monday.
-    return (_part(call, arguments[0], "dow") + constant(6, pa.int32())) % constant(7, pa.int32())
+    return (_part(arguments[0], "dow") + constant(6, pa.int32())) % constant(7, pa.int32())
 
 
 def _days(value: Expr) -> Expr:
@@ -140,8 +168,8 @@ def _first_of_week(value: Expr) -> Expr:
 
 
 def _first_of_quarter(value: Expr) -> Expr:
-    # Computed in nanoseconds, which fails before 1677 and after 2262.
-    first = f.date_trunc("quarter", value).cast(pa.date32())
+    months_before = (_number("month", value) - constant(1, pa.int32())) % constant(3, pa.int32())
+    first = f.spark.add_months(_first_of_month(value), constant(0, pa.int32()) - months_before)
     return null_only_where(first, value, DATE, DATE)
 
 
@@ -155,20 +183,28 @@ _TRUNCATIONS: dict[str, Callable[[Expr], Expr]] = {
 
 @translates("TruncTimestamp", fails=always)
 def trunc_timestamp(call: Call, arguments: list[Expr]) -> Expr:
-    """In UTC every unit up to a week is a fixed number of microseconds; months and years use the date."""
+    """Units up to an hour, and in UTC a day, are fixed numbers of microseconds; longer ones use the date."""
     unit = call.arguments[0]
     assert isinstance(unit, Literal)
     assert isinstance(unit.value, str)
-    name, utc = unit.value.lower(), pa.timestamp("us", tz="UTC")
-    micros = arguments[1].cast(pa.int64())
-    if name in _SECONDS:
-        size = _SECONDS[name] * MICROS_A_SECOND
-        return floor_to(micros, size).cast(utc)
-    day = floor_divide(micros, MICROS_A_DAY).cast(pa.int32()).cast(pa.date32())
-    return _TRUNCATIONS[name](day).cast(utc)
+    name = unit.value.lower()
+    if name in _MICROS_OF:
+        size = _MICROS_OF[name]
+        if has_zone(call) and size > MICROS_A_SECOND:
+            return truncated(call, arguments[1], size)
+        return floor_to(arguments[1].cast(pa.int64()), size).cast(INSTANT)
+    return start_of_day(call, _TRUNCATIONS[name](local_date(call, arguments[1])))
 
 
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "dd": 86_400}
+_MICROS_OF = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": MICROS_A_SECOND,
+    "minute": 60 * MICROS_A_SECOND,
+    "hour": 3600 * MICROS_A_SECOND,
+    "day": MICROS_A_DAY,
+    "dd": MICROS_A_DAY,
+}
 
 
 _DAY_NAMES = pa.array(["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"])
@@ -275,3 +311,40 @@ def timestamp_of(call: Call, arguments: list[Expr]) -> Expr:
     multiply = kernel("checked_multiply", pc.multiply_checked, pa.int64(), pa.int64(), pa.int64())
     micros = multiply(arguments[0].cast(pa.int64()), constant(_SIZES[call.function], pa.int64()))
     return micros.cast(pa.timestamp("us", tz="UTC"))
+
+
+@translates("PreciseTimestampConversion")
+def precise_timestamp_conversion(call: Call, arguments: list[Expr]) -> Expr:
+    """Added by Spark around the arithmetic of `window`."""
+    return arguments[0].cast(pa.int64()).cast(to_arrow(call.type))
+
+
+@translates("FromUTCTimestamp", fails=always)
+def from_utc_timestamp(call: Call, arguments: list[Expr]) -> Expr:
+    return local_time(call, arguments[0]).cast(pa.int64()).cast(INSTANT)
+
+
+@translates("ToUTCTimestamp", fails=always)
+def to_utc_timestamp(call: Call, arguments: list[Expr]) -> Expr:
+    return instant_of(call, arguments[0].cast(pa.int64()).cast(LOCAL))
+
+
+@translates("SubtractTimestamps", fails=always)
+def subtract_timestamps(call: Call, arguments: list[Expr]) -> Expr:
+    """The difference of what the clocks show."""
+    subtract = kernel("subtract_checked", pc.subtract_checked, pa.int64(), pa.int64(), pa.int64())
+    return subtract(*(local_time(call, argument).cast(pa.int64()) for argument in arguments))
+
+
+@translates("TimestampAddInterval", fails=always)
+def timestamp_add_interval(call: Call, arguments: list[Expr]) -> Expr:
+    """Days are those of the calendar, which may have more or fewer hours than 24."""
+    interval = call.arguments[1]
+    assert isinstance(interval, Literal)
+    assert isinstance(interval.value, int)
+    # As in Java both have the sign of the interval.
+    rest = abs(interval.value) % MICROS_A_DAY * (1 if interval.value > 0 else -1)
+    start = moved(call, arguments[0], interval.value - rest) if has_zone(call) else arguments[0]
+    add = kernel("add_checked", pc.add_checked, pa.int64(), pa.int64(), pa.int64())
+    by = rest if has_zone(call) else interval.value
+    return add(start.cast(pa.int64()), constant(by, pa.int64())).cast(to_arrow(call.type))

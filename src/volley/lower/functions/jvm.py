@@ -7,13 +7,14 @@ from functools import cache, lru_cache
 
 import pyarrow as pa
 from datafusion import Expr, ScalarUDF, udf
+from datafusion import functions as f
 
 from volley.jvm.calls import ProgramCall
 from volley.jvm.connection import EvaluationError
 from volley.lower.registry import always, translates
-from volley.lower.semantics import ExactnessError, Kernel, kernel
-from volley.plan.expressions import JVM_EXPRESSION, JVM_FIELD, Call
-from volley.plan.types import to_arrow
+from volley.lower.semantics import TRUE, ExactnessError, Kernel, case, kernel
+from volley.plan.expressions import JVM_EXPRESSION, JVM_FIELD, Call, Literal
+from volley.plan.types import BOOLEAN, to_arrow
 
 
 # Only Spark's code knows whether it may raise.
@@ -46,6 +47,34 @@ def run_program(program: ProgramCall, call: Call, arguments: list[Expr]) -> Expr
     """The result of a program that computes `call` from its arguments."""
     types = tuple(to_arrow(argument.type) for argument in call.arguments)
     return _function(program, types)(*arguments)
+
+
+def else_spark(call: Call, arguments: list[Expr], plain: Expr, native: Expr) -> Expr:
+    """`native` where `plain` holds, or is NULL; elsewhere Spark's code computes the call, row by row.
+
+    Without a program for it the query fails there, and Spark runs it.
+    """
+    read = [
+        (part, value)
+        for part, value in zip(call.arguments, arguments, strict=True)
+        if not isinstance(part, Literal)
+    ]
+    types = tuple(to_arrow(part.type) for part, _ in read)
+    program = ProgramCall.of(call)
+    function = _refusal(types, to_arrow(call.type)) if program is None else _function(program, types)
+    otherwise = function(*(value for _, value in read))
+    # A boolean CASE would evaluate `otherwise` for every row.
+    return case([(f.coalesce(plain, TRUE), native)], otherwise, lazy_boolean=call.type == BOOLEAN)
+
+
+@cache
+def _refusal(arguments: tuple[pa.DataType, ...], result: pa.DataType) -> ScalarUDF:
+    def run(*columns: pa.Array) -> pa.Array:
+        if len(columns[0]):
+            raise ExactnessError("a value that only Spark's own code can compute")
+        return pa.nulls(0, result)
+
+    return udf(run, list(arguments), result, "immutable", f"volley_refusal_{result}_{arguments}")
 
 
 # One object per program, so that DataFusion recognizes equal calls.

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
+from volley.lower.functions.array_texts import concat_ws_of_arrays
 from volley.lower.functions.arrays import concat_arrays, reverse_array
 from volley.lower.functions.digests import base64
-from volley.lower.functions.patterns import rust_regex
+from volley.lower.functions.jvm import else_spark
 from volley.lower.registry import always, translates
-from volley.lower.semantics import constant, kernel, null_or_fail
+from volley.lower.semantics import Kernel, constant, kernel, null_or_fail
 from volley.plan.expressions import Call, Expression, Literal
-from volley.plan.types import BINARY, ArrayType, to_arrow
-from volley.support.patterns import translation
+from volley.plan.types import BINARY, STRING, ArrayType, to_arrow
+from volley.support.patterns import like_pattern, translation
+from volley.support.signatures import literal_value
 
 
 @translates("Substring")
@@ -75,6 +80,8 @@ def concat_ws(call: Call, arguments: list[Expr]) -> Expr:
     assert isinstance(separator.value, str)
     if len(arguments) == 1:
         return constant("", pa.string())
+    if any(part.type != STRING for part in call.arguments):
+        return concat_ws_of_arrays(call, arguments)
     return f.concat_ws(separator.value, *arguments[1:])
 
 
@@ -110,15 +117,66 @@ def contains(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("Like")
 def like(call: Call, arguments: list[Expr]) -> Expr:
-    return f.spark.like(*arguments)
+    pattern = like_pattern(str(literal_value(call.arguments[1])), str(call.option("escapeChar")))
+    return f.spark.like(arguments[0], constant(pattern, pa.string()))
 
 
-@translates("RLike")
-def rlike(call: Call, arguments: list[Expr]) -> Expr:
-    pattern = call.arguments[1]
-    assert isinstance(pattern, Literal)
-    assert isinstance(pattern.value, str)
-    return f.regexp_like(arguments[0], constant(rust_regex(pattern.value), pa.string()))
+@translates("InitCap", fails=always)
+def initcap(call: Call, arguments: list[Expr]) -> Expr:
+    is_ascii = f.octet_length(arguments[0]) == f.character_length(arguments[0]).cast(pa.int32())
+    return else_spark(
+        call, arguments, is_ascii, kernel("initcap", _initcap, pa.string(), pa.string())(arguments[0])
+    )
+
+
+def _initcap(texts: pa.Array) -> pa.Array:
+    """Words begin after a space, and only there."""
+    lower = pc.ascii_lower(texts)
+    offsets = np.frombuffer(lower.buffers()[1], np.int32)[lower.offset : lower.offset + len(lower) + 1]
+    data = lower.buffers()[2]
+    letters = np.frombuffer(data, np.uint8).copy() if data is not None else np.zeros(0, np.uint8)
+    first = np.zeros(len(letters) + 1, np.bool_)
+    first[offsets] = True
+    first[1:] |= letters == ord(" ")
+    letters[first[:-1] & (letters >= ord("a")) & (letters <= ord("z"))] -= 32
+    buffers = [*lower.buffers()[:2], pa.py_buffer(letters)]
+    return pa.Array.from_buffers(pa.string(), len(lower), buffers, offset=lower.offset)
+
+
+@translates("Levenshtein")
+def levenshtein(call: Call, arguments: list[Expr]) -> Expr:
+    return f.levenshtein(*arguments).cast(pa.int32())
+
+
+@translates("Overlay")
+def overlay(call: Call, arguments: list[Expr]) -> Expr:
+    """A negative length stands for that of the replacement."""
+    text, replacement, start, length = arguments
+    size = literal_value(call.arguments[3])
+    assert isinstance(size, int)
+    after = start + (length if size >= 0 else f.character_length(replacement).cast(pa.int32()))
+    before = start - constant(1, pa.int32())
+    one, most = constant(1, pa.int32()), constant(2**31 - 1, pa.int32())
+    return f.spark.concat(
+        f.spark.substring(text, one, before), replacement, f.spark.substring(text, after, most)
+    )
+
+
+@translates("StringSplitSQL")
+def split_part(call: Call, arguments: list[Expr]) -> Expr:
+    delimiter = str(literal_value(call.arguments[1]))
+    wanted = to_arrow(call.type)
+    return kernel(f"split_at_{delimiter}_{wanted}", _split(delimiter, wanted), wanted, pa.string())(
+        arguments[0]
+    )
+
+
+@cache
+def _split(delimiter: str, wanted: pa.DataType) -> Kernel:
+    def run(texts: pa.Array) -> pa.Array:
+        return pc.split_pattern(texts, delimiter).cast(wanted)
+
+    return run
 
 
 @translates("StringReplace")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time zones of a plan: the offsets that Java has for them travel with the calls that need them.
+
+Workers may have other rules for a zone, and those of C and Rust libraries differ for old and far dates.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from volley.plan.expressions import Call, Literal
+from volley.plan.types import NULL, TIMESTAMP, TIMESTAMP_NTZ
+
+ZONE_OFFSETS = "zoneOffsets"
+"""The option of a call that has the `Offsets` of its zone, encoded."""
+
+UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "Zulu", "Universal", "UCT"})
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """How far a zone is ahead of UTC, in seconds.
+
+    `first` holds before the first of `transitions`, which are seconds since the epoch with the offset from then on.
+    After `period` seconds from `start` all that follows it begins again; nothing does if `period` is 0.
+    """
+
+    first: int
+    period: int
+    start: int
+    transitions: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=256)
+def decode_offsets(content: bytes) -> Offsets:
+    (first, period, start), transitions = json.loads(zlib.decompress(content))
+    return Offsets(first, period, start, tuple((second, offset) for second, offset in transitions))
+
+
+def zone_of(call: Call) -> str | None:
+    """The zone on which the value of a call depends; None if it depends on none, or on one that is not known yet."""
+    if call.function in _OF_ARGUMENTS:
+        constant = call.arguments[1]
+        return constant.value if isinstance(constant, Literal) and isinstance(constant.value, str) else None
+    if call.function == "Cast":
+        source, target = call.arguments[0].type, call.type
+        # Dates and local times have no zone, but text is parsed to instants.
+        if TIMESTAMP not in (source, target) or source in (target, NULL):
+            return None
+    elif call.function not in _OF_SESSION:
+        return None
+    if any(argument.type == TIMESTAMP_NTZ for argument in call.arguments) and call.function != "Cast":
+        return "UTC"
+    zone = call.option("timeZoneId")
+    return None if zone is None else str(zone).removeprefix("Some(").removesuffix(")")
+
+
+_OF_ARGUMENTS = frozenset({"FromUTCTimestamp", "ToUTCTimestamp"})
+_OF_SESSION = frozenset(
+    {
+        "Hour",
+        "Minute",
+        "Second",
+        "SecondWithFraction",
+        "TruncTimestamp",
+        "DateFormatClass",
+        "FromUnixTime",
+        "UnixTimestamp",
+        "ToUnixTimestamp",
+        "GetTimestamp",
+        "SubtractTimestamps",
+        "TimestampAddInterval",
+    }
+)
+
+
+def with_offsets(call: Call, find: Callable[[str], bytes]) -> Call:
+    """The call, with the offsets of its zone if that is not UTC."""
+    zone = zone_of(call)
+    if zone is None or zone in UTC:
+        return call
+    return replace(call, options=(*call.options, (ZONE_OFFSETS, find(zone))))
