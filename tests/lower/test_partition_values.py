@@ -78,6 +78,7 @@ ROWS: dict[str, Frames] = {
     "arithmetic": lambda spark: slices(spark).selectExpr("cast(1 + 9 * rand(3) as int) + id", "id / rand(4)"),
     "uniform": lambda spark: slices(spark).selectExpr("id % 7 + rand(1)", "-rand(5)", "round(rand(1), 2)"),
     "case": lambda spark: slices(spark).selectExpr("case when rand(1) < 0.5 then 'a' else 'b' end c"),
+    "uuid": lambda spark: slices(spark).selectExpr("id", "uuid() u", "uuid(17) v"),
     "struct": lambda spark: slices(spark).selectExpr("struct(id, rand(1)) s", "array(rand(1), rand(2)) a"),
     "filtered": lambda spark: slices(spark).where("id % 2 = 1").selectExpr(*COLUMNS),
     "in a filter": lambda spark: slices(spark).where("id > 100 and rand(3) < 0.4 and id < 800"),
@@ -123,8 +124,8 @@ ROWS: dict[str, Frames] = {
     "ordered": lambda spark: slices(spark).withColumn("a", F.rand(4)).orderBy("a").limit(7),
     "spark's code": lambda spark: (
         slices(spark)
-        .selectExpr("id", "date_format(date '2024-01-01', 'E') d")
-        .selectExpr("*", "format_string('%s %s', d, rand(2)) f", "rand(1) r")
+        .where("date_format(timestamp_seconds(id), 's') > '3'")
+        .selectExpr("date_format(timestamp_seconds(id), 'E s')", "rand(1) r")
     ),
 }
 
@@ -143,6 +144,12 @@ FILE_ROWS: dict[str, Frames] = {
     "union": lambda spark: spark.sql(
         f"select {VALUES} from (select * from files where k = 2 union all select id, 1, 'x' from range(5))"
     ),
+    "random split": lambda spark: spark.table("files").randomSplit([0.3, 0.7], seed=3)[1],
+    "split of floats": lambda spark: (
+        spark.sql("select if(id % 2 = 0, 0D, -0D) f, float(k) g, s from files where k < 3")
+        .randomSplit([0.5, 0.5], seed=3)[0]
+        .selectExpr("cast(f as string) f", "g", "s")
+    ),
     "coalesce": lambda spark: spark.table("files").coalesce(2).selectExpr(*COLUMNS),
     "grouped": lambda spark: spark.sql(
         f"select k, max(r), min(m) from (select {VALUES} from files) group by k"
@@ -160,6 +167,8 @@ def test_row_numbers_follow_partitions(files: SparkSession) -> None:
     numbered = files.table("files").where("k > 2").pandas_api()._internal.to_internal_spark_frame
     assert check(files, lambda spark: numbered).num_rows
     check(files, lambda spark: numbered.where("id % 3 = 1"))
+    again = files.table("files").pandas_api().iloc[10:300]._internal.to_internal_spark_frame
+    assert check(files, lambda spark: again).num_rows == 290
 
 
 def test_several_workers_compute_the_same(files: SparkSession) -> None:
@@ -178,7 +187,7 @@ def test_an_early_end_stops_the_partitions(files: SparkSession) -> None:
 
 LEFT_TO_SPARK: dict[str, Frames] = {
     "after an exchange": lambda spark: slices(spark).repartition(3).selectExpr(*COLUMNS),
-    "after a sort": lambda spark: slices(spark).orderBy("id").selectExpr(*COLUMNS),
+    "after a sort": lambda spark: slices(spark).orderBy(F.desc("id")).selectExpr(*COLUMNS),
     "after an aggregate": lambda spark: slices(spark).groupBy("id").count().selectExpr(*COLUMNS),
     "after a join": lambda spark: slices(spark).join(slices(spark), "id").selectExpr(*COLUMNS),
     "one partition beside another": lambda spark: (

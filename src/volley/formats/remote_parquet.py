@@ -57,17 +57,13 @@ class RemoteParquet:
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         with open_source(request.file) as opened:
-            if isinstance(opened, OpenObject):
-                metadata = _metadata(opened)
-            else:
-                metadata = _local_metadata(opened, request.file)
-            yield from _read(opened, metadata, request)
+            yield from _read(opened, _metadata(opened, request.file), request)
 
 
 def remote_footer(file: DataFile) -> ParquetFooter:
     """The footer of a file. Raises DataError if the object cannot be read, or has changed since planning."""
     with open_remote(file) as opened:
-        return _metadata(opened).footer
+        return _metadata(opened, file).footer
 
 
 def drop_remote_footers() -> None:
@@ -75,17 +71,15 @@ def drop_remote_footers() -> None:
     _known.clear()
 
 
-def _metadata(opened: OpenObject) -> _Metadata:
+def _metadata(opened: Source, file: DataFile) -> _Metadata:
+    if not isinstance(opened, OpenObject):
+        return _Metadata(pq.read_metadata(opened.source), Parquet().footer(file))
     key = (opened.name.store, opened.name.path, opened.version)
     if (found := _known.get(key)) is None:
         stored = pq.read_metadata(opened.source)
         opened.confirm()
         _known.put(key, found := _Metadata(stored, describe(opened.name.path, stored)))
     return found
-
-
-def _local_metadata(opened: Source, file: DataFile) -> _Metadata:
-    return _Metadata(pq.read_metadata(opened.source), Parquet().footer(file))
 
 
 def _read(opened: Source, metadata: _Metadata, request: ReadRequest) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ _IN_TURN = frozenset(
         "GreaterThan",
         "GreaterThanOrEqual",
     }
-    | {"ElementAt", "GetArrayItem", "Round", "Pow"}
+    | {"ElementAt", "GetArrayItem", "Round", "Pow", "Concat"}
 )
 _DIVISOR_FIRST = frozenset({"Divide", "IntegralDivide", "Remainder", "Pmod"})
 _NUMBERS = INTEGRAL | FRACTIONAL
@@ -68,6 +68,8 @@ def _is_never_null(expression: Expression) -> bool:
             return True
         case Call("Cast", (child,), kind, _, _):
             return child.type in _NUMBERS and kind in _NUMBERS | {STRING} and _is_never_null(child)
+        case Call(function, (left, right), _, _, _) if function in _DIVISOR_FIRST:
+            return _is_never_null(left) and _is_never_zero(right)
         case Call("Add" | "Subtract" | "Multiply" | "Floor" | "Ceil", arguments, kind, _, _):
             return kind in _NUMBERS and all(map(_is_never_null, arguments))
         case _:

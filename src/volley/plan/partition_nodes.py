@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ROW_NUMBER = "DistributedSequenceID"
 """The number of a row, from 0, with the partitions one after the other."""
 
-PARTITION_FUNCTIONS = frozenset({"MonotonicallyIncreasingID", "SparkPartitionID", "Rand", ROW_NUMBER})
+PARTITION_FUNCTIONS = frozenset({"MonotonicallyIncreasingID", "SparkPartitionID", "Rand", "Uuid", ROW_NUMBER})
 """The functions that a `PartitionedRows` computes."""
 
 

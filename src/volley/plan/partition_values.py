@@ -30,6 +30,7 @@ from volley.plan.expressions import (
     Call,
     Expression,
     Literal,
+    attribute_of,
     conjuncts,
     references,
     transform,
@@ -134,17 +135,23 @@ class PartitionValues:
         """The rows with a column for each call. `old` is the node of Spark's plan that is over them."""
         columns = {call: column or Attribute(next(self._ids), "value", call.type, False) for call in calls}
         values = tuple(Alias(found.id, found.name, call) for call, found in columns.items())
-        match rows:
-            case PartitionedRows():
-                return _Placed(replace(rows, values=(*rows.values, *values)), columns)
-            case Project(shown, PartitionedRows() as below):
-                # The same rows, and so the same places.
-                below = replace(below, values=(*below.values, *values))
-                return _Placed(Project((*shown, *columns.values()), below), columns)
+        if (extended := _extend(rows, values)) is not None:
+            return _Placed(extended, columns)
         layout = self._layout_below(old)
         known = None if layout is None else with_partitions(rows, layout)
         prepared = None if known is None or any(True for _ in plans_in(known)) else self._prepare(known)
         return None if prepared is None else _Placed(PartitionedRows(prepared, values), columns)
+
+
+def _extend(rows: Node, values: tuple[Alias, ...]) -> Node | None:
+    """Rows whose places are known already, with more values; None for others."""
+    match rows:
+        case PartitionedRows():
+            return replace(rows, values=(*rows.values, *values))
+        case Project(shown, child) if (below := _extend(child, values)) is not None:
+            return Project((*shown, *map(attribute_of, values)), below)
+        case _:
+            return None
 
 
 class _Placed:

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from volley.plan import synthetic_ids
+from volley.plan.expressions import Alias, Attribute, Call, SortKey
 from volley.plan.file_scans import plain_path
 from volley.plan.nodes import (
     FilePart,
@@ -28,9 +30,11 @@ from volley.plan.nodes import (
     PartitionedRows,
     Project,
     Range,
+    Sort,
     Union,
     with_children,
 )
+from volley.plan.types import LONG
 
 Item = TypeVar("Item")
 
@@ -88,6 +92,13 @@ def with_partitions(plan: Node, layout: Layout) -> Node | None:
         case Project() | Filter() | Generate() | Limit():
             child = with_partitions(plan.child, layout)
             return None if child is None else with_children(plan, (child,))
+        case Sort(keys, False, rows) if not isinstance(layout, Grouped):
+            shown = {key.child.id for key in keys if isinstance(key.child, Attribute)}
+            if not all(column.id in shown for column in rows.output):
+                # The order of equal rows would show.
+                return None
+            child = with_partitions(rows, layout)
+            return None if child is None else _sort_stably(plan, keys, child)
         case PartitionedRows() if not isinstance(layout, Grouped | Unclear) and not plan.in_order:
             return plan
         case Union() if isinstance(layout, Concatenated) and len(layout.inputs) == len(plan.inputs):
@@ -108,6 +119,18 @@ def with_partitions(plan: Node, layout: Layout) -> Node | None:
             return plan
         case _:
             return None
+
+
+def _sort_stably(sort: Sort, keys: tuple[SortKey, ...], rows: Node) -> Node:
+    """A sort within partitions. As in Spark, rows with equal keys stay in order: 0.0 and -0.0 are equal."""
+    numbered = PartitionedRows(
+        rows, (Alias(_PLACE.id, _PLACE.name, Call("MonotonicallyIncreasingID", (), LONG)),)
+    )
+    place = SortKey(_PLACE, ascending=True, nulls_first=True)
+    return Project(sort.output, replace(sort, keys=(*keys, place), child=numbered))
+
+
+_PLACE = Attribute(synthetic_ids.PLACE, "place", LONG, False)
 
 
 def partition_count(plan: Node) -> int:

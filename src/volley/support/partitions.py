@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from volley.plan.capture import Origins
 from volley.plan.jvm import Java
-from volley.plan.nodes import Node
+from volley.plan.nodes import Node, Sort, walk
 from volley.plan.partition_reader import read_layout
 from volley.plan.partition_values import PartitionValues
 from volley.plan.spark_partitions import Layout
 from volley.support.check import check
 from volley.support.jvm_expressions import Preparation, delegate_to_jvm
+from volley.support.sort_keys import is_sorted_alike
 
 
 def place_in_partitions(plan: Node, gateway: Java, origins: Origins, programs: Preparation | None) -> Node:
@@ -21,6 +22,9 @@ def place_in_partitions(plan: Node, gateway: Java, origins: Origins, programs: P
         return None if operator is None else read_layout(gateway, operator.children().apply(0))
 
     def prepare(rows: Node) -> Node | None:
+        sorts = (node for node in walk(rows) if isinstance(node, Sort))
+        if not all(is_sorted_alike(key.type) for sort in sorts for key in sort.keys):
+            return None
         if programs is not None:
             rows = delegate_to_jvm(rows, programs, origins.replace)
         return rows if check(rows).native else None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from volley.plan.expressions import Call, Expression, Literal
 from volley.plan.partition_nodes import ROW_NUMBER
@@ -49,6 +50,27 @@ class _Random:
         return pa.array(self._numbers.doubles(rows))
 
 
+class _Uuids:
+    """Random identifiers of version 4, from a Mersenne twister."""
+
+    def __init__(self, seed: int) -> None:
+        words = [(seed >> 32) & _WORD, seed & _WORD]
+        self._generator = np.random.RandomState(np.array(words, dtype=np.uint32))
+
+    def take(self, rows: int) -> pa.Array:
+        words = self._generator.randint(0, 1 << 32, size=(rows, 4), dtype=np.uint32)
+        words[:, 1] = words[:, 1] & 0xFFFF0FFF | 0x4000
+        words[:, 2] = words[:, 2] & 0x3FFFFFFF | 0x80000000
+        digits = words.astype(">u4").tobytes().hex().encode()
+        whole = pa.Array.from_buffers(pa.binary(32), rows, [None, pa.py_buffer(digits)]).cast(pa.string())
+        parts = [pc.utf8_slice_codeunits(whole, first, end) for first, end in _UUID_PARTS]
+        return pc.binary_join_element_wise(*parts, "-")
+
+
+_WORD = (1 << 32) - 1
+_UUID_PARTS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
+
+
 def _constant(call: Call) -> int:
     match call.arguments:
         case (Literal(int(value), _),):
@@ -57,9 +79,17 @@ def _constant(call: Call) -> int:
             raise TypeError(f"{call.function} has a seed that is not constant")
 
 
+def _option(call: Call, name: str) -> int:
+    value = call.option(name)
+    if not isinstance(value, int):
+        raise TypeError(f"{call.function} has no seed")
+    return value
+
+
 _FUNCTIONS: dict[str, Callable[[Call, int], Values]] = {
     "MonotonicallyIncreasingID": lambda call, partition: _Numbers(partition << _ID_BITS),
     "SparkPartitionID": lambda call, partition: _Constant(partition),
+    "Uuid": lambda call, partition: _Uuids(_option(call, "randomSeed") + partition),
     "Rand": lambda call, partition: _Random(_constant(call) + partition),
 }
 
@@ -72,10 +102,10 @@ class PartitionValues:
 
     def __init__(self, functions: tuple[Expression, ...]) -> None:
         self._calls = [function for function in functions if isinstance(function, Call)]
-        self._row_numbers = _Numbers(0)
+        self._row_numbers = [_Numbers(0) for _ in self._calls]
 
     def begin(self, partition: int) -> list[Values]:
         return [
-            self._row_numbers if call.function == ROW_NUMBER else _FUNCTIONS[call.function](call, partition)
-            for call in self._calls
+            numbers if call.function == ROW_NUMBER else _FUNCTIONS[call.function](call, partition)
+            for call, numbers in zip(self._calls, self._row_numbers, strict=True)
         ]
