@@ -72,7 +72,7 @@ OPERATORS: dict[str, Rule] = {
     "UnionLoopExec": Rule("WITH RECURSIVE, step by step from the driver."),
     "SampleExec": Rule(
         "TABLESAMPLE and sample() without replacement, where Spark's partitions are known: see "
-        "[Partitions](exactness.md)."
+        "[Partitions](exactness.md#partitions)."
     ),
     "AttachDistributedSequenceExec": Rule(
         "The default index of pandas on Spark, where Spark's partitions are known."
