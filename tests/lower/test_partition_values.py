@@ -194,6 +194,9 @@ LEFT_TO_SPARK: dict[str, Frames] = {
         spark.range(0, 5, 1, 1).union(spark.range(0, 5, 1, 1)).selectExpr(*COLUMNS)
     ),
     "for some rows": lambda spark: slices(spark).selectExpr("case when id > 5 then rand(1) end"),
+    "for the rows that are left": lambda spark: slices(spark).selectExpr(
+        "case when rand(1) < 0.5 then 1 when rand(1) < 0.7 then 2 end c"
+    ),
     "after a NULL": lambda spark: slices(spark).selectExpr("nullif(id, 3) + rand(1)"),
     "over a divisor": lambda spark: slices(spark).selectExpr("rand(1) / nullif(id + 1, 4)"),
     "in an option": lambda spark: slices(spark).selectExpr("coalesce(nullif(id, 3), rand(1))"),

@@ -193,11 +193,19 @@ def _calls_of(parts: tuple[Expression, ...] | list[Expression]) -> list[Call]:
 
 def _is_certain(expression: Expression) -> bool:
     """Whether all such calls of an expression are evaluated for every row, with constants that are known."""
-    certain = set(map(id, always_evaluated(expression)))
-    return all(
-        id(call) in certain and all(isinstance(part, Literal) for part in call.arguments)
-        for call in _calls(expression)
+    # Counted, because one object may stand in several places.
+    certain = sum(
+        isinstance(part, Call) and part.function in PARTITION_FUNCTIONS
+        for part in always_evaluated(expression)
     )
+    calls = list(_calls(expression))
+    return certain == len(calls) and all(
+        map(_is_integer, (part for call in calls for part in call.arguments))
+    )
+
+
+def _is_integer(part: Expression) -> bool:
+    return isinstance(part, Literal) and type(part.value) is int
 
 
 def _moves_null_checks(parts: list[Expression]) -> bool:
