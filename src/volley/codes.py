@@ -262,7 +262,7 @@ _REMEDIES: dict[Reason, str] = {
     Reason.TIME_ZONE: "Use a constant time zone, or give the workers a JVM, in which Spark's code evaluates it: see "
     "`NO_JVM_AT_THE_WORKERS`.",
     Reason.NONDETERMINISTIC: "`rand()`, `uuid()`, `monotonically_increasing_id()` and the like depend on Spark's "
-    "partitions. Use a key of the data instead.",
+    "partitions, which are known below exchanges and joins only. Compute them there, or use a key of the data instead.",
     Reason.ORDER: "Repeat the ORDER BY directly below the operator that needs it, or remove it if nothing does.",
     Reason.NO_JVM: "The detail names a worker and what it lacks. Start all worker daemons with `--jvm-expressions`, "
     "and install Java and PySpark there in the versions of the driver. User-defined functions in Scala and Java need "

@@ -41,6 +41,7 @@ from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.nodes import Node, Recursion, Unknown
 from volley.plan.observed_metrics import ObservedMetrics
+from volley.plan.partition_values import depends_on_partitions
 from volley.plan.reader import Reading
 from volley.plan.recursive_plans import RECURSION, mark_inputs, read_recursion, replace_leaves
 from volley.plan.types import is_collected
@@ -49,6 +50,7 @@ from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
 from volley.support.jvm_expressions import delegate_to_jvm
 from volley.support.observed import DEPENDS_ON_SPARK, settle_metrics
+from volley.support.partitions import place_in_partitions
 from volley.support.reasons import Engine, Reason, Unsupported
 from volley.support.whole_partitions import aggregate_whole_partitions
 
@@ -319,13 +321,17 @@ class Decider:
         frame_scans = frame_scans or self._frame_scans()
         plan = aggregate_whole_partitions(frame_scans.resolve(decoded.plan, origins), origins.replace)
         programs = self._make_programs(origins) if self._jvm else None
+        depends = depends_on_partitions(plan)
+        if depends:
+            plan = place_in_partitions(plan, self._gateway, origins, programs)
         if programs is not None:
             plan = delegate_to_jvm(plan, programs, origins.replace)
         plan, observed = settle_metrics(plan, self._observes_once if observes else None, origins.replace)
         captured = _Captured(
             plan,
             programs or None,
-            decoded.by_text_alone,
+            # The text does not have the partitions.
+            decoded.by_text_alone and not depends,
             frame_scans.frames,
             observed,
             programs.problem if programs is not None else "",

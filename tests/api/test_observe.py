@@ -79,6 +79,7 @@ def engine_of(spark: SparkSession) -> str:
 
 
 NATIVE: dict[str, Program] = {
+    "random rows": lambda spark, observe: observe(spark.table("t").where("rand(1) < 0.5")),
     "all": lambda spark, observe: observe(spark.table("t")),
     "no rows": lambda spark, observe: observe(spark.table("nothing")),
     "below a filter": lambda spark, observe: observe(spark.table("t")).where("id < 5"),
@@ -123,7 +124,6 @@ DEPENDS: dict[str, Program] = {
     "limit": lambda spark, observe: observe(spark.table("t")).limit(3),
     "self join": lambda spark, observe: _with_itself(observe(spark.table("t"))),
     "rows that may differ": lambda spark, observe: observe(spark.table("t").limit(3)),
-    "random rows": lambda spark, observe: observe(spark.table("t").where("rand(1) < 0.5")),
     "in a cached frame": lambda spark, observe: observe(spark.table("t")).cache(),
     "in a subquery": lambda spark, observe: spark.table("t").where(
         F.col("id") > observe(spark.table("t")).agg(F.max("id") - 3).scalar()

@@ -63,7 +63,7 @@ def test_an_answer(spark: SparkSession) -> None:
 @pytest.mark.parametrize("action", ["collect", "take", "toArrow", "toPandas"])
 def test_the_rows_of_an_answer_of_spark(spark: SparkSession, action: str) -> None:
     """toArrow and toPandas are given batches of rows."""
-    frame = spark.range(0, 7, 1, 2).selectExpr("spark_partition_id()", "id")
+    frame = spark.range(0, 7, 1, 2).selectExpr("input_file_block_start()", "id")
     getattr(frame, action)(*([7] if action == "take" else []))
     assert (report_of(spark).engine, report_of(spark).rows) == ("spark", 7)
 
@@ -138,7 +138,7 @@ def test_rows_that_are_not_read_to_the_end(spark: SparkSession) -> None:
 
 
 def test_a_failure_between_rows(spark: SparkSession) -> None:
-    rows = spark.sql("select 1 / (id - 2) as x from range(5)").select(F.monotonically_increasing_id(), "x")
+    rows = spark.sql("select 1 / (id - 2) as x from range(5)").select(F.input_file_block_start(), "x")
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         list(rows.toLocalIterator())
     assert (report_of(spark).action, report_of(spark).outcome) == ("toLocalIterator", "failed")
@@ -278,7 +278,7 @@ def test_a_warning_points_at_the_line_that_asked(spark: SparkSession) -> None:
     def ask(frame: DataFrame) -> None:
         frame.collect()
 
-    frame = spark.range(3).select(F.monotonically_increasing_id().alias("m"))
+    frame = spark.range(3).select(F.input_file_block_start().alias("m"))
     with conf(spark, {"spark.volley.fallback": "warn"}), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         ask(frame)

@@ -121,10 +121,10 @@ class TestAssertSameRows:
 
     def test_a_query_on_spark_is_not_a_pass(self, spark: SparkSession) -> None:
         with pytest.raises(AssertionError, match="not natively"):
-            assert_same_rows(spark, "select monotonically_increasing_id() as i from range(3)")
+            assert_same_rows(spark, "select input_file_block_start() as i from range(3)")
 
     def test_where_native_is_not_asked_it_is(self, spark: SparkSession) -> None:
-        assert_same_rows(spark, "select monotonically_increasing_id() as i from range(3)", native=False)
+        assert_same_rows(spark, "select input_file_block_start() as i from range(3)", native=False)
 
 
 class TestConf:

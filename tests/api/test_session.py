@@ -110,7 +110,7 @@ def test_to_pandas(people: SparkSession, arrow: str) -> None:
 
 def test_a_spark_run_counts_its_tasks(people: SparkSession) -> None:
     """The control: the counter that shows 0 for native queries counts when Spark runs one."""
-    frame = people.table("people").select(F.monotonically_increasing_id(), "id")
+    frame = people.table("people").select(F.input_file_block_start(), "id")
     for action in ("collect", "toLocalIterator"):
         assert len(ACTIONS[action](frame)) == 40
         report = volley.last_query(people)
@@ -222,17 +222,17 @@ def test_options_are_checked(spark: SparkSession) -> None:
 
 def test_fallback_policies(spark: SparkSession) -> None:
     def unsupported() -> DataFrame:
-        return spark.range(3).select(F.monotonically_increasing_id().alias("m"))
+        return spark.range(3).select(F.input_file_block_start().alias("m"))
 
     assert len(unsupported().collect()) == 3
     with (
         conf(spark, {"spark.volley.fallback": "warn"}),
-        pytest.warns(UserWarning, match="MonotonicallyIncreasing"),
+        pytest.warns(UserWarning, match="InputFileBlockStart"),
     ):
         unsupported().collect()
     with (
         conf(spark, {"spark.volley.fallback": "error"}),
-        pytest.raises(FallbackError, match="MonotonicallyIncreasing"),
+        pytest.raises(FallbackError, match="InputFileBlockStart"),
     ):
         unsupported().collect()
 

@@ -23,7 +23,7 @@ print("arguments", sys.argv[1:], __name__, helper.WORD, spark.conf.get("spark.te
 frame = spark.range(100).groupBy((F.col("id") % 7).alias("k")).count()
 print("rows", frame.count())
 print("tasks", spark._jsc.sc().statusStore().executorList(False).apply(0).totalTasks())
-frame.select(F.monotonically_increasing_id()).collect()
+frame.select(F.input_file_block_start()).collect()
 spark.stop()
 """
 

@@ -35,7 +35,7 @@ def test_a_statement_is_complete_at_its_semicolon(text: str, complete: bool) -> 
 def test_rows_are_printed_and_the_engine_is_named(tmp_path: Path) -> None:
     file = tmp_path / "report.sql"
     file.write_text(
-        "select id, id * 2 as twice from range(3) order by id;\nselect monotonically_increasing_id() < 2 as below;"
+        "select id, id * 2 as twice from range(3) order by id;\nselect input_file_block_start() < 2 as below;"
     )
     result = CliRunner().invoke(cli, ["sql", "--format", "csv", "-f", str(file)])
     assert result.exit_code == 0, result.output

@@ -113,7 +113,7 @@ def test_show_is_native(connected: Any, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_what_is_not_native_is_answered_by_the_server(connected: Any) -> None:
-    frame = connected.range(4).selectExpr("monotonically_increasing_id() as m", "id")
+    frame = connected.range(4).selectExpr("input_file_block_start() as m", "id")
     assert len(frame.collect()) == 4
     report = volley.last_query(connected)
     assert report is not None

@@ -148,7 +148,7 @@ def test_a_client_reattaches_and_releases(client: ConnectClient) -> None:
 def test_what_is_not_native_is_answered_by_sparks_server(
     spark_session: SparkSession, client: ConnectClient
 ) -> None:
-    request = client.request("select monotonically_increasing_id() as m, id from range(4)", reattachable=True)
+    request = client.request("select input_file_block_start() as m, id from range(4)", reattachable=True)
     answer = client.execute(request)
     assert len(answer.rows) == 4
     assert not any(name.startswith("Volley") for name in answer.metrics)
@@ -161,7 +161,7 @@ def test_what_is_not_native_is_answered_by_sparks_server(
 
 def test_a_request_that_spark_answers_is_repeated(client: ConnectClient) -> None:
     """A client whose stream broke asks again, before and after the end: it gets the same responses, of one run."""
-    request = client.request("select monotonically_increasing_id() as m, id from range(4)", reattachable=True)
+    request = client.request("select input_file_block_start() as m, id from range(4)", reattachable=True)
     broken = client.stub.ExecutePlan(request, metadata=client.metadata)
     first = next(broken).response_id
     broken.cancel()
@@ -196,7 +196,7 @@ def test_an_option_that_is_wrong_is_an_error_of_the_query(client: ConnectClient)
 def test_fallback_can_be_forbidden(client: ConnectClient) -> None:
     client.set("spark.volley.fallback", "error")
     with pytest.raises(grpc.RpcError) as raised:
-        client.query("select monotonically_increasing_id() from range(4)")
+        client.query("select input_file_block_start() from range(4)")
     code, message, details = error_info(raised.value)
     assert (code, details["reason"]) == (grpc.StatusCode.INTERNAL, "org.apache.spark.SparkException")
     assert "[NOT_NATIVE]" in message

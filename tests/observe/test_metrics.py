@@ -82,7 +82,7 @@ def test_a_driver_and_a_worker(spark: SparkSession, daemon: Daemon) -> None:
     spark.conf.set("spark.volley.transport", "flight")
     spark.conf.set("spark.volley.workers", daemon.address)
     assert len(spark.range(1000).groupBy((F.col("id") % 7).alias("k")).count().collect()) == 7
-    spark.range(3).select(F.monotonically_increasing_id()).collect()
+    spark.range(3).select(F.input_file_block_start()).collect()
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         spark.range(3).select(F.expr("1 / (id - 1)")).collect()
     driver, worker = scrape(port), scrape(daemon.metrics_port)

@@ -109,6 +109,8 @@ NOT_EVALUATED = {
     ("SourceScan", "filters"),
     ("StageInput", "sorted_by"),
     ("CachedRows", "order"),
+    # Calls of the functions that it has for them, and of no other.
+    ("PartitionedRows", "values"),
 }
 
 

@@ -23,7 +23,7 @@ FORMATS: dict[str, FileFormat] = {file_format.name: file_format for file_format 
 STREAMED: dict[str, StreamedFormat] = {
     file_format.name: file_format for file_format in (Csv(), Json(), Orc(), Text(), BinaryFile())
 }
-# How files in object stores are read.
+# How files in object stores are read, and those of which a plan needs the order of rows.
 _REMOTE: dict[str, StreamedFormat] = {**STREAMED, RemoteParquet.name: RemoteParquet()}
 _WRITABLE: tuple[WritableFormat, ...] = (*FORMATS.values(), CsvWriter(), JsonWriter(), OrcWriter())
 WRITABLE = {file_format.name: file_format for file_format in _WRITABLE}
@@ -35,8 +35,11 @@ def format_of(name: str) -> FileFormat:
 
 
 def streamed_format(scan: FileScan) -> StreamedFormat | None:
-    """The format of a scan that is read as streams of batches; None if DataFusion reads its files."""
-    return _REMOTE[scan.format] if scan.stores else STREAMED.get(scan.format)
+    """The format of a scan that is read as streams of batches; None if DataFusion reads its files.
+
+    DataFusion reads no parts of files in order.
+    """
+    return _REMOTE[scan.format] if scan.stores or scan.partitions else STREAMED.get(scan.format)
 
 
 def footer_of(scan: FileScan, file: DataFile) -> Footer | None:

@@ -107,6 +107,7 @@ class NotWritable:
 class ReadRequest:
     """Part `part` of `parts` of the rows of a file. Together the parts contain every row once.
 
+    With `spark_range` it is a part as Spark's reader divides files, by the bytes from the first of them to the last.
     `columns` are those to read; `file_columns` are all columns of the table, in the order of its files.
     """
 
@@ -118,6 +119,7 @@ class ReadRequest:
     options: ReadOptions
     filters: tuple[Expression, ...] = ()
     """Hints: rows for which one of them is not true need not be returned."""
+    spark_range: tuple[int, int] | None = None
 
 
 class StreamedFormat(Protocol):

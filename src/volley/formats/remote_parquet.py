@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files in object stores, row group by row group, with pyarrow.
+"""Parquet files in object stores, and parts of local ones, row group by row group, with pyarrow.
 
     open       two requests for the metadata of the object and the footer; none for a footer that is known
     prune      row groups that the statistics exclude are not read
@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from volley.batches import batch_by_position
 from volley.formats.base import ReadRequest
-from volley.formats.file_source import open_remote
-from volley.formats.parquet import ParquetFooter, describe
+from volley.formats.file_source import Source, open_remote, open_source
+from volley.formats.parquet import Parquet, ParquetFooter, describe
 from volley.formats.prune import comparisons, may_hold
 from volley.lru_cache import LruCache
 from volley.plan.expressions import Attribute
@@ -56,14 +56,14 @@ class RemoteParquet:
         return None
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-        with open_remote(request.file) as opened:
-            yield from _read(opened, request)
+        with open_source(request.file) as opened:
+            yield from _read(opened, _metadata(opened, request.file), request)
 
 
 def remote_footer(file: DataFile) -> ParquetFooter:
     """The footer of a file. Raises DataError if the object cannot be read, or has changed since planning."""
     with open_remote(file) as opened:
-        return _metadata(opened).footer
+        return _metadata(opened, file).footer
 
 
 def drop_remote_footers() -> None:
@@ -71,7 +71,9 @@ def drop_remote_footers() -> None:
     _known.clear()
 
 
-def _metadata(opened: OpenObject) -> _Metadata:
+def _metadata(opened: Source, file: DataFile) -> _Metadata:
+    if not isinstance(opened, OpenObject):
+        return _Metadata(pq.read_metadata(opened.source), Parquet().footer(file))
     key = (opened.name.store, opened.name.path, opened.version)
     if (found := _known.get(key)) is None:
         stored = pq.read_metadata(opened.source)
@@ -80,8 +82,7 @@ def _metadata(opened: OpenObject) -> _Metadata:
     return found
 
 
-def _read(opened: OpenObject, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    metadata = _metadata(opened)
+def _read(opened: Source, metadata: _Metadata, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     stored, footer = metadata.stored, metadata.footer
     fields = [footer.column(column.name, column.type, request.options) for column in request.columns]
     names = [None if field is None else field.name for field in fields]
@@ -132,9 +133,13 @@ def _dictionaries(
 
 def _is_wanted(group: int, stored: pq.FileMetaData, footer: ParquetFooter, request: ReadRequest) -> bool:
     """Whether a row group belongs to this part of the file, and may have rows that the filters keep."""
-    if group * request.parts // stored.num_row_groups != request.part:
-        return False
     found = stored.row_group(group)
+    if request.spark_range is not None:
+        start, end = request.spark_range
+        if not start <= _middle(found) < end:
+            return False
+    elif group * request.parts // stored.num_row_groups != request.part:
+        return False
     for column, function, values in comparisons(request.filters):
         field = footer.column(column.name, column.type, request.options)
         if field is None or pa.types.is_unsigned_integer(field.type):
@@ -143,6 +148,16 @@ def _is_wanted(group: int, stored: pq.FileMetaData, footer: ParquetFooter, reque
         if not may_hold(found, field.name, function, values):
             return False
     return True
+
+
+def _middle(group: pq.RowGroupMetaData) -> int:
+    """The place in its file by which Spark's reader takes a row group for a part of it."""
+    columns = [group.column(place) for place in range(group.num_columns)]
+    begin: int = columns[0].data_page_offset
+    if columns[0].dictionary_page_offset is not None:
+        begin = min(begin, columns[0].dictionary_page_offset)
+    size_bytes: int = sum(column.total_compressed_size for column in columns)
+    return begin + size_bytes // 2
 
 
 def _select(batch: pa.RecordBatch, names: list[str | None], request: ReadRequest) -> pa.RecordBatch:

@@ -36,10 +36,13 @@ from volley.plan.nodes import (
     Limit,
     LocalRows,
     Node,
+    NumberedRows,
     Observe,
     OneRow,
+    PartitionedRows,
     Project,
     Range,
+    Sample,
     Sort,
     SourceScan,
     StageInput,
@@ -85,6 +88,12 @@ def lower_split(node: Node, context: SessionContext, resources: ExitStack, parts
     return _cast_to(frame, read_schema(node.output))
 
 
+def lower_partition(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
+    """Like `lower`, for a plan that runs once: it has one stream, in the order of the rows of its leaves."""
+    frame = _lower(drop_implied_null_checks(node), Scope(context, inputs, resources, 1))
+    return _cast_to(frame, arrow_schema(node.output))
+
+
 def _no_inputs(node: Streamed) -> StreamTable:
     raise TypeError(f"a split reads only files, not {type(node).__name__}")
 
@@ -111,7 +120,7 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             return _range(node, scope)
         case OneRow():
             return scope.context.read_empty()
-        case StageInput() | FeedInput():
+        case StageInput() | FeedInput() | PartitionedRows():
             return _read_stream(node, scope)
         case (
             PythonEval()
@@ -156,6 +165,8 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
             raise TypeError("a write has no rows of its own; lower its child")
         case Observe():
             raise TypeError("observed metrics are computed by plans of their own")
+        case Sample() | NumberedRows():
+            raise TypeError(f"{type(node).__name__} runs natively only as PartitionedRows")
         case Unknown(name, _, _, _):
             raise TypeError(f"{name} has no native form; the support table must refuse it first")
 

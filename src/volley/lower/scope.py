@@ -16,11 +16,11 @@ from volley.lower.expressions import column_name
 from volley.lower.streams import StreamTable
 from volley.lower.symlink_tables import Link, link_files
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import DataFile, FeedInput, StageInput
+from volley.plan.nodes import DataFile, FeedInput, PartitionedRows, StageInput
 from volley.plan.python_nodes import PythonNode
 from volley.plan.types import STRING, DataType, to_arrow
 
-Streamed = StageInput | FeedInput | PythonNode
+Streamed = StageInput | FeedInput | PartitionedRows | PythonNode
 """Nodes whose rows do not come from DataFusion. The worker gives them as streams."""
 
 Inputs = Callable[[Streamed], StreamTable]

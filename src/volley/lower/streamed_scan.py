@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -35,17 +36,35 @@ Part = tuple[DataFile, int, int]
 
 def lower_streamed_scan(node: FileScan, streamed: StreamedFormat, scope: Scope) -> DataFrame:
     """The rows of the scan. DataError is raised while they are read, if a record has no certain meaning."""
-    streams = divide(node, streamed, scope.streams)
+    streams = _requests(node, streamed, scope.streams)
     # A stream without columns still has to tell the number of its rows.
     schema = arrow_schema(node.output) if node.output else pa.schema([pa.field("row", pa.null())])
     read = partial(_read, node, streamed, schema=schema)
-    frame = scope.dataset(StreamTable(schema, [partial(_batches, parts, read, schema) for parts in streams]))
+    frame = scope.dataset(
+        StreamTable(schema, [partial(_batches, requests, read, schema) for requests in streams])
+    )
     if not node.output:
         return frame.select()
     # This function, which with one argument is the identity, keeps DataFusion from pushing filters into the stream as
     # pyarrow expressions, which mean something else for NULL and NaN.
     names = [column_name(attribute.id) for attribute in distinct(node.output)]
     return frame.select(*(f.greatest(col(name)).alias(name) for name in names))
+
+
+def _requests(node: FileScan, streamed: StreamedFormat, streams: int) -> list[list[ReadRequest]]:
+    """What each stream reads: all of a partition of Spark's, if that is what is scanned."""
+    if not node.partitions:
+        parts = divide(node, streamed, streams)
+        return [[_request(node, *part) for part in stream] for stream in parts]
+    (partition,) = node.partitions
+    return [
+        [
+            replace(
+                _request(node, part.file, 0, 1), spark_range=None if part.is_whole else (part.start, part.end)
+            )
+            for part in partition
+        ]
+    ]
 
 
 def divide(node: FileScan, streamed: StreamedFormat, streams: int) -> list[list[Part]]:
@@ -76,23 +95,22 @@ def _open_bytes(file: DataFile) -> int:
 
 
 def _batches(
-    parts: Sequence[Part], read: Callable[[Part], Batches], schema: pa.Schema
+    requests: Sequence[ReadRequest], read: Callable[[ReadRequest], Batches], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a stream, in the order of its parts."""
-    if not any(file.store for file, _, _ in parts):
-        for part in parts:
-            yield from read(part)
+    """The rows of a stream, in the order of its requests."""
+    if not any(request.file.store for request in requests):
+        for request in requests:
+            yield from read(request)
         return
-    mean_bytes = sum(file.size_bytes // count for file, _, count in parts) // len(parts)
+    mean_bytes = sum(request.file.size_bytes // request.parts for request in requests) // len(requests)
     count = _LITTLE_PARTS_AHEAD if mean_bytes < _LITTLE_BYTES else _PARTS_AHEAD
-    works = (partial(read, part) for part in parts)
+    works = (partial(read, request) for request in requests)
     yield from read_ahead(works, count, _AHEAD_BYTES, empty_batch(schema))
 
 
-def _read(node: FileScan, streamed: StreamedFormat, part: Part, *, schema: pa.Schema) -> Batches:
+def _read(node: FileScan, streamed: StreamedFormat, request: ReadRequest, *, schema: pa.Schema) -> Batches:
     """The rows of a part, with the values that all rows of its file have."""
     places = {attribute.id: place for place, attribute in enumerate(node.partition_columns)}
-    request = _request(node, part)
     values = request.file.partition
     for batch in streamed.read(request):
         if not node.output:
@@ -108,8 +126,7 @@ def _read(node: FileScan, streamed: StreamedFormat, part: Part, *, schema: pa.Sc
         yield make_batch(arrays, schema, batch.num_rows)
 
 
-def _request(node: FileScan, part: Part) -> ReadRequest:
+def _request(node: FileScan, file: DataFile, number: int, count: int) -> ReadRequest:
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = tuple(attribute for attribute in distinct(node.output) if attribute.id not in from_path)
-    file, number, count = part
     return ReadRequest(file, number, count, columns, node.file_columns, node.options, node.filters)

@@ -19,6 +19,7 @@ from volley.plan.nodes import (
     Limit,
     LocalRows,
     Node,
+    PartitionedRows,
     Project,
     Range,
     Sort,
@@ -36,6 +37,7 @@ from volley.plan.python_nodes import (
     PythonTable,
     PythonWindow,
 )
+from volley.plan.spark_partitions import partition_count
 from volley.plan.traits import traits_of
 from volley.splits.files import FileSource
 from volley.stages.limits import DEFAULT_LIMITS, PlannerLimits
@@ -110,7 +112,10 @@ def _summary(node: Node, workers: int, limits: PlannerLimits, name_of: Callable[
             return f"SourceScan {name}, splits found while it runs, up to {workers} tasks [{names(output)}]"
         case CachedRows(output):
             return f"CachedRows [{names(output)}]"
-        case LocalRows(output, _) | Range(_, _, _, output):
+        case PartitionedRows(plan, values):
+            found = ", ".join(str(getattr(value.child, "function", "")) for value in values)
+            return f"PartitionedRows, {partition_count(plan)} of Spark's: {found} [{names(node.output)}]"
+        case LocalRows(output) | Range(_, _, _, output):
             return f"{type(node).__name__} [{names(output)}]"
         case Project() | Window() | Expand():
             return f"{type(node).__name__} [{names(node.output)}]"

@@ -47,8 +47,8 @@ public final class LocalData {
         SerDeUtil.initialize();
     }
 
-    /** The rows as an Arrow IPC stream; null if there are too many. Only for what createDataFrame made of local data. */
-    public byte[] read(RDDScanExec scan) throws Exception {
+    /** The rows; null if there are too many. Only for what createDataFrame made of local data. */
+    public Found read(RDDScanExec scan) throws Exception {
         StructType schema = scan.schema();
         RDD source = scan.rdd();
         boolean pickled = false;
@@ -70,20 +70,43 @@ public final class LocalData {
         Rows rows = new Rows(schema, mostBytes);
         try {
             Partition[] partitions = values.partitions();
+            StringBuilder counts = new StringBuilder();
             for (int i = 0; i < partitions.length; i++) {
                 scala.collection.Iterator each = values.iterator(partitions[i], context);
+                long count = 0;
                 while (each.hasNext()) {
                     Object value = each.next();
                     rows.write((InternalRow) (convert == null ? value : convert.apply(value)));
+                    count++;
                     if (rows.tooMany()) {
                         return null;
                     }
                 }
+                counts.append(i == 0 ? "" : ",").append(count);
             }
             byte[] found = rows.finish();
-            return rows.tooMany() ? null : found;
+            return rows.tooMany() ? null : new Found(found, counts.toString());
         } finally {
             rows.close();
+        }
+    }
+
+    /** Rows as an Arrow IPC stream, and how many of them are in each of Spark's partitions. */
+    public static final class Found {
+        private final byte[] stream;
+        private final String counts;
+
+        Found(byte[] stream, String counts) {
+            this.stream = stream;
+            this.counts = counts;
+        }
+
+        public byte[] stream() {
+            return stream;
+        }
+
+        public String counts() {
+            return counts;
         }
     }
 

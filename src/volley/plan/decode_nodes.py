@@ -31,11 +31,13 @@ from volley.plan.nodes import (
     JoinKind,
     Limit,
     Node,
+    NumberedRows,
     Observe,
     OneRow,
     Partitioning,
     Project,
     Range,
+    Sample,
     Sort,
     TopN,
     Union,
@@ -286,6 +288,18 @@ def _observe(operator: Operator) -> Node:
 def _range(operator: Operator) -> Node:
     start, end, step = (operator.value(field) for field in ("start", "end", "step"))
     return Range(start, end, step, operator.all("output"))
+
+
+@decodes("SampleExec")
+def _sample(operator: Operator) -> Node:
+    lower, upper = float(operator.value("lowerBound")), float(operator.value("upperBound"))
+    replacement, seed = operator.value("withReplacement"), operator.value("seed")
+    return Sample(lower, upper, replacement, seed, operator.children[0])
+
+
+@decodes("AttachDistributedSequenceExec")
+def _numbered_rows(operator: Operator) -> Node:
+    return NumberedRows(operator.one("sequenceAttr"), operator.children[0])
 
 
 @decodes("OneRowRelationExec")

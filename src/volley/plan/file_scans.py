@@ -188,7 +188,7 @@ def _files(
 
     found = []
     for url, size, time, partition in facts.files:
-        path = _plain_path(url)
+        path = plain_path(url)
         values = (*partitions[partition], *(read(url, size, time) for read in of_file))
         found.append(DataFile(path, size, 0 if facts.is_delta else time, values, store_of(path)))
     if len({bool(file.store) for file in found}) > 1:
@@ -209,7 +209,7 @@ def _partition_value(text: str | bool | None, data_type: DataType) -> Scalar:
     return scalar(text, data_type)
 
 
-def _plain_path(url: str) -> str:
+def plain_path(url: str) -> str:
     """Turn a `file:` URL into a local path, and decode any other."""
     parsed = urlparse(url)
     return unquote(parsed.path) if parsed.scheme in ("", "file") else unquote(url)

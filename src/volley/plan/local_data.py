@@ -16,7 +16,7 @@ import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -51,6 +51,11 @@ _jvms: weakref.WeakKeyDictionary[Any, _Jvm] = weakref.WeakKeyDictionary()
 _marks = itertools.count(1)
 
 
+class _Rows(NamedTuple):
+    ipc: bytes
+    partition_rows: tuple[int, ...]
+
+
 class _Cache:
     """Rows that were read, or why they were not, by mark; what was not used for longest is dropped."""
 
@@ -58,24 +63,28 @@ class _Cache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._found: OrderedDict[int, bytes | str] = OrderedDict()
+        self._found: OrderedDict[int, _Rows | str] = OrderedDict()
 
-    def get(self, mark: int) -> bytes | str | None:
+    def get(self, mark: int) -> _Rows | str | None:
         with self._lock:
             if mark not in self._found:
                 return None
             self._found.move_to_end(mark)
             return self._found[mark]
 
-    def add(self, mark: int, found: bytes | str) -> None:
+    def add(self, mark: int, found: _Rows | str) -> None:
         with self._lock:
             if mark in self._found:
                 return
             self._found[mark] = found
-            self._bytes += len(found) + _ENTRY_BYTES
+            self._bytes += _size_bytes(found)
             while self._bytes > self._max_bytes:
                 _, dropped = self._found.popitem(last=False)
-                self._bytes -= len(dropped) + _ENTRY_BYTES
+                self._bytes -= _size_bytes(dropped)
+
+
+def _size_bytes(found: _Rows | str) -> int:
+    return _ENTRY_BYTES + len(found if isinstance(found, str) else found.ipc)
 
 
 _cache = _Cache(MAX_CACHED_BYTES)
@@ -108,13 +117,14 @@ def read_rows(operator: Operator, gateway: Java, scan: Java) -> Node:
     if found is None:
         found = _read(jvm.reader, scan, output)
         _cache.add(mark, found)
-    return unknown(operator, found) if isinstance(found, str) else LocalRows(output, found)
+    return unknown(operator, found) if isinstance(found, str) else LocalRows(output, *found)
 
 
-def _read(reader: CompiledClass, scan: Java, output: tuple[Attribute, ...]) -> bytes | str:
-    """The rows as an Arrow IPC stream, or why Spark has to read them."""
+def _read(reader: CompiledClass, scan: Java, output: tuple[Attribute, ...]) -> _Rows | str:
+    """The rows, or why Spark has to read them."""
     try:
-        stream = reader.get().read(scan)
+        rows = reader.get().read(scan)
+        stream, counts = (None, "") if rows is None else (rows.stream(), str(rows.counts()))
     except (CaptureError, Py4JError) as error:
         # Such as a value that does not fit its type: when Spark reads it, the program sees Spark's own error.
         return f"local data that could not be read: {describe_error(error)}"
@@ -128,7 +138,8 @@ def _read(reader: CompiledClass, scan: Java, output: tuple[Attribute, ...]) -> b
     ):
         # verifySchema=False lets them pass. What Spark makes of them depends on how it runs the query.
         return "local data with NULL in a column that has none by its schema"
-    return to_ipc(batches, output)
+    partition_rows = tuple(map(int, counts.split(","))) if counts else ()
+    return _Rows(to_ipc(batches, output), partition_rows)
 
 
 def _jvm(gateway: Java) -> _Jvm:

@@ -26,6 +26,9 @@ from volley.plan.expressions import (
     attribute_of,
 )
 from volley.plan.node_shapes import UnaryNode
+from volley.plan.partition_nodes import NumberedRows as NumberedRows
+from volley.plan.partition_nodes import PartitionedRows as PartitionedRows
+from volley.plan.partition_nodes import Sample as Sample
 from volley.plan.python_nodes import (
     PythonAggregate,
     PythonCoGroupMap,
@@ -39,6 +42,7 @@ from volley.plan.source_nodes import HERE as HERE
 from volley.plan.source_nodes import CachedRows as CachedRows
 from volley.plan.source_nodes import DataFile as DataFile
 from volley.plan.source_nodes import FeedInput as FeedInput
+from volley.plan.source_nodes import FilePart as FilePart
 from volley.plan.source_nodes import FileScan as FileScan
 from volley.plan.source_nodes import LocalRows as LocalRows
 from volley.plan.source_nodes import MaterializedInput as MaterializedInput
@@ -382,6 +386,7 @@ Node = (
     | LocalRows
     | CachedRows
     | MaterializedInput
+    | PartitionedRows
     | Range
     | OneRow
     | StageInput
@@ -393,6 +398,8 @@ Node = (
     | TopN
     | Expand
     | Generate
+    | Sample
+    | NumberedRows
     | Window
     | PythonEval
     | PythonMap

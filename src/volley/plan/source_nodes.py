@@ -28,6 +28,19 @@ class DataFile:
 
 
 @dataclass(frozen=True)
+class FilePart:
+    """The row groups of a file whose middles are in [`start`, `end`); the whole file if that is all of it."""
+
+    file: DataFile
+    start: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start == 0 and self.end >= self.file.size_bytes
+
+
+@dataclass(frozen=True)
 class FileScan:
     """Files of one format. `filters` are only hints for pruning: a Filter above repeats them.
 
@@ -37,7 +50,8 @@ class FileScan:
     read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
     find columns by position. `prunings` are conditions on partition columns that a join above implies.
     `unreachable` says why only Spark reads from the file system of its files. Spark reads the files of one bucket
-    together if `bucketed`, and plans no exchange then.
+    together if `bucketed`, and plans no exchange then. In a `PartitionedRows`, `partitions` are the parts of files that
+    each of Spark's partitions reads, in order.
     """
 
     format: str
@@ -53,6 +67,7 @@ class FileScan:
     prunings: tuple[InSubquery, ...] = ()
     unreachable: str | None = None
     bucketed: bool = False
+    partitions: tuple[tuple[FilePart, ...], ...] = ()
 
     children = ()
 
@@ -90,10 +105,14 @@ class SourceScan:
 
 @dataclass(frozen=True)
 class LocalRows:
-    """Rows held by the driver, as an Arrow IPC stream: bytes can be compared and sent."""
+    """Rows held by the driver, as an Arrow IPC stream: bytes can be compared and sent.
+
+    `partition_rows` is how many of them are in each of Spark's partitions, where that is known.
+    """
 
     output: tuple[Attribute, ...]
     ipc: bytes
+    partition_rows: tuple[int, ...] = ()
 
     children = ()
 
@@ -119,10 +138,13 @@ class CachedRows:
 
 @dataclass(frozen=True)
 class Range:
+    """In a `PartitionedRows`, `partition_rows` is how many rows each of Spark's partitions has."""
+
     start: int
     end: int
     step: int
     output: tuple[Attribute, ...]
+    partition_rows: tuple[int, ...] = ()
 
     children = ()
 

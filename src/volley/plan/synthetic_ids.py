@@ -40,6 +40,9 @@ OBSERVED = 2**58 + 2**57 + 2**56 + 2**55
 ROW = 2**59
 """Constant columns that preserve the number of rows without columns (`stages.row_counts`)."""
 
+PARTITION_VALUE = 2**59 + 2**58
+"""Values that depend on the partitions of rows (`plan.partition_values`)."""
+
 PLACE = 2**60
 """Columns that record the order of rows (`plan.order`)."""
 

@@ -9,7 +9,7 @@ expressions. A test fails if a class has no row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -44,12 +44,15 @@ from volley.plan.nodes import (
     LocalRows,
     MaterializedInput,
     Node,
+    NumberedRows,
     Observe,
     OneRow,
+    PartitionedRows,
     Project,
     Range,
     Recursion,
     RecursionInput,
+    Sample,
     Sort,
     SourceScan,
     StageInput,
@@ -145,6 +148,10 @@ _ANY = frozenset({0})
 
 def _leaf(node: Node) -> Traits:
     return Traits(together=None, repeatable=True, needs_order=False)
+
+
+def _partitioned_rows(node: PartitionedRows) -> Traits:
+    return replace(_leaf(node), is_work=True)
 
 
 def _project(node: Project) -> Traits:
@@ -355,6 +362,7 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     LocalRows: _leaf,
     CachedRows: _leaf,
     MaterializedInput: _leaf,
+    PartitionedRows: _partitioned_rows,
     Range: _leaf,
     OneRow: _leaf,
     StageInput: _leaf,
@@ -367,6 +375,8 @@ TRAITS: dict[type[Any], Callable[[Any], Traits]] = {
     TopN: _top_n,
     Expand: _expand,
     Generate: _generate,
+    Sample: unknown,
+    NumberedRows: unknown,
     Window: _window,
     PythonEval: _python_eval,
     PythonMap: _python_map,

@@ -203,8 +203,7 @@ def reason_for(function: str) -> Reason | None:
 
 
 _OF_SPARK_TASKS = frozenset(
-    ("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "monotonically_increasing_id",
-     "spark_partition_id", "input_file_block_start", "input_file_block_length", "java_method", "reflect",
+    ("randn", "randstr", "shuffle", "input_file_block_start", "input_file_block_length", "java_method", "reflect",
      "try_reflect")
 )  # fmt: skip
 _OF_SPARK_PARTITIONS = frozenset(
@@ -214,6 +213,13 @@ _OF_SPARK_PARTITIONS = frozenset(
         "histogram_numeric",
         "hll_union",
         "hll_union_agg",
+        # Native where Spark's partitions are known, which a log does not show.
+        "monotonically_increasing_id",
+        "rand",
+        "random",
+        "spark_partition_id",
+        "uniform",
+        "uuid",
         "vector_avg",
         "vector_sum",
     )

@@ -40,7 +40,7 @@ from volley import ids
 from volley.errors import QueryError
 from volley.events import FetchMetrics, OperatorMetrics, TaskMetrics
 from volley.field_types import NOT_SENT, AtMost, Between, Matches
-from volley.plan import expressions, nodes, python_nodes, source_nodes, types
+from volley.plan import expressions, nodes, partition_nodes, python_nodes, source_nodes, types
 from volley.rpc import blocks, control, messages, shuffle_messages
 from volley.stages.graph import Output
 from volley.storage import settings as store_settings
@@ -50,6 +50,7 @@ _MODULES: tuple[ModuleType, ...] = (
     types,
     expressions,
     nodes,
+    partition_nodes,
     python_nodes,
     source_nodes,
     blocks,

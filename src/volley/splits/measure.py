@@ -19,6 +19,7 @@ from volley.plan.nodes import (
     LocalRows,
     MaterializedInput,
     Node,
+    PartitionedRows,
     Range,
     SourceScan,
     transform,
@@ -63,6 +64,8 @@ def _reads(plan: Node, limits: PlannerLimits) -> Iterator[float]:
                 yield len(node.ipc)
             case CachedRows():
                 yield node.size_bytes
+            case PartitionedRows():
+                yield from _reads(node.plan, limits)
             case Range():
                 yield _NUMBER_BYTES * len(range(node.start, node.end, node.step))
             case SourceScan() if node.estimated_bytes is not None:

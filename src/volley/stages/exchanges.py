@@ -25,6 +25,7 @@ from volley.plan.nodes import (
     MaterializedInput,
     Node,
     OneRow,
+    PartitionedRows,
     Partitioning,
     Range,
     Sort,
@@ -67,7 +68,7 @@ class _Placement:
         match node:
             case FileScan() | SourceScan():
                 return node, Distribution(scan_tasks(node, self._workers, self._limits))
-            case LocalRows() | CachedRows() | Range() | OneRow():
+            case LocalRows() | CachedRows() | PartitionedRows() | Range() | OneRow():
                 return node, SINGLE
             case MaterializedInput():
                 return node, Distribution(node.partitions)

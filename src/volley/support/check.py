@@ -19,9 +19,12 @@ from volley.plan.nodes import (
     Limit,
     LocalRows,
     Node,
+    NumberedRows,
+    PartitionedRows,
     Range,
     Recursion,
     RecursionInput,
+    Sample,
     Sort,
     SourceScan,
     StageInput,
@@ -65,7 +68,7 @@ from volley.support.aggregates import check_aggregate
 from volley.support.expressions import check_expression
 from volley.support.generators import check_generate
 from volley.support.operators import JOINS, OPERATORS, PYTHON_OPERATORS
-from volley.support.reasons import Reason, Unsupported
+from volley.support.reasons import NOT_CERTAIN, Reason, Unsupported
 from volley.support.sort_keys import is_sorted_alike
 from volley.support.windows import check_window
 
@@ -126,7 +129,8 @@ def _judge(node: Node, depth: int, in_subquery: bool) -> Iterator[NodeVerdict]:
         for part in walk_expression(expression):
             if isinstance(part, ScalarSubquery | InSubquery):
                 yield from _judge(part.plan, depth + 1, in_subquery=True)
-    for child in node.children:
+    below = (node.plan,) if isinstance(node, PartitionedRows) else node.children
+    for child in below:
         yield from _judge(child, depth + 1, in_subquery)
 
 
@@ -141,7 +145,15 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             if node.unsupported is not None:
                 yield Unsupported(Reason.DATA_SOURCE, node.name, node.unsupported)
             yield from _check_shared(node.output)
-        case LocalRows() | CachedRows() | Range() | StageInput() | Recursion() | RecursionInput():
+        case (
+            LocalRows()
+            | CachedRows()
+            | Range()
+            | StageInput()
+            | Recursion()
+            | RecursionInput()
+            | PartitionedRows()
+        ):
             yield from _check_types(node.output)
         case PythonEval():
             yield from _check_functions(node.program, node.results)
@@ -188,6 +200,11 @@ def _own_reasons(node: Node) -> Iterator[Unsupported]:
             yield from _check_join(node)
         case Union():
             yield from _check_union(node)
+        case Sample():
+            detail = "with replacement" if node.replacement else NOT_CERTAIN
+            yield Unsupported(Reason.NONDETERMINISTIC, "SampleExec", detail)
+        case NumberedRows():
+            yield Unsupported(Reason.NONDETERMINISTIC, "AttachDistributedSequenceExec", NOT_CERTAIN)
         case Unknown(name, detail, _, _):
             rule = OPERATORS.get(name)
             reason = rule.reason if rule and rule.reason else Reason.OPERATOR

@@ -17,9 +17,10 @@ from volley.plan.expressions import (
     WindowCall,
     children,
 )
+from volley.plan.partition_nodes import PARTITION_FUNCTIONS
 from volley.plan.types import is_carried, is_comparable
 from volley.support.expression_rules import EXPRESSIONS
-from volley.support.reasons import Reason, Unsupported
+from volley.support.reasons import NOT_CERTAIN, Reason, Unsupported
 from volley.support.signatures import ExpressionRule
 
 __all__ = ["EXPRESSIONS", "ExpressionRule", "check_expression", "check_itself"]
@@ -63,6 +64,9 @@ def check_itself(expression: Expression) -> Unsupported | None:
         return Unsupported(Reason.DATA_TYPE, "ScalarSubquery", str(expression.type))
     if not isinstance(expression, Call):
         return None
+    if expression.function in PARTITION_FUNCTIONS:
+        # It is part of the operator that needs it, where that can be native.
+        return Unsupported(Reason.NONDETERMINISTIC, expression.function, NOT_CERTAIN)
     rule = EXPRESSIONS.get(expression.function)
     return Unsupported(Reason.EXPRESSION, expression.function) if rule is None else rule.check(expression)
 

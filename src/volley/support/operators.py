@@ -71,7 +71,11 @@ OPERATORS: dict[str, Rule] = {
     ),
     "UnionLoopExec": Rule("WITH RECURSIVE, step by step from the driver."),
     "SampleExec": Rule(
-        "TABLESAMPLE and sample(): the sample depends on Spark's partitions.", Reason.NONDETERMINISTIC
+        "TABLESAMPLE and sample() without replacement, where Spark's partitions are known: see "
+        "[Partitions](exactness.md#partitions)."
+    ),
+    "AttachDistributedSequenceExec": Rule(
+        "The default index of pandas on Spark, where Spark's partitions are known."
     ),
     "InMemoryTableScanExec": Rule("Cached frames: Volley keeps their rows, see [Cached frames](caching.md)."),
     "ExternalRDDScanExec": Rule("The rows come from an RDD.", Reason.OPERATOR),

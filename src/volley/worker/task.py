@@ -40,7 +40,15 @@ from volley.lower.scope import Inputs, Streamed, arrow_schema
 from volley.lower.sessions import hashing_context, planning_context, running_context
 from volley.lower.streams import StreamTable
 from volley.lower.write import lower_write
-from volley.plan.nodes import FeedInput, Join, Partitioning, StageInput, WriteFiles, walk
+from volley.plan.nodes import (
+    FeedInput,
+    Join,
+    PartitionedRows,
+    Partitioning,
+    StageInput,
+    WriteFiles,
+    walk,
+)
 from volley.process.loop import Work, run_blocking
 from volley.process.tracing import start_span
 from volley.rpc.messages import Failure, InputBlocks, TaskDone, TaskFailure, TaskSpec
@@ -51,6 +59,7 @@ from volley.worker.async_sink import AsyncSink
 from volley.worker.fetch_meter import FetchMeter, Readable
 from volley.worker.fragment import Fragment, Running
 from volley.worker.micro_batches import MicroBatches, find_filtered_scan
+from volley.worker.partitions import PartitionStreams
 from volley.worker.python.files import HeldFiles, files_of, with_paths
 from volley.worker.python.streams import PythonStreams
 from volley.worker.scan import Scans
@@ -112,11 +121,12 @@ async def _run_once(
         resources.callback(scans.close)
         task = await _receive_files(task, split_queues, resources)
         python = PythonStreams(task.attempt, cores, memory, errors)
-        inputs = _Inputs(task, store, fetched, cores, errors, scans, python, resources)
+        partitions = PartitionStreams(cores, memory, errors)
+        inputs = _Inputs(task, store, fetched, cores, errors, scans, python, partitions, resources)
         running = await run_blocking(Work.PLAN, _plan, task, inputs, cores, memory, resources, scans, errors)
         on_running(running)
         try:
-            await scans.admit(python.tables)
+            await scans.admit(python.tables + partitions.tables)
             if isinstance(task.plan, WriteFiles):
                 done = await _write(task, task.plan, running, give, started)
             elif task.output is None:
@@ -136,8 +146,10 @@ async def _run_once(
             # until Python's garbage collector runs.
             errors.clear()
             python.close()
+            partitions.close()
             scans.close()
             await python.wait_closed()
+            await partitions.wait_closed()
             await scans.wait_closed()
 
 
@@ -288,6 +300,7 @@ class _Inputs:
     errors: list[Exception]
     scans: Scans
     python: PythonStreams
+    partitions: PartitionStreams
     resources: ExitStack
 
     def __call__(self, node: Streamed) -> StreamTable:
@@ -297,6 +310,8 @@ class _Inputs:
             case StageInput():
                 store = self.fetched.measure(self.store, node.stage)
                 return _input_table(self.task.inputs, store, self.cores, self.errors, node)
+            case PartitionedRows():
+                return self.partitions.table(node)
             case _:
                 return self.python.table(node, self, self.resources)
 

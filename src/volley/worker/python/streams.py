@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 from datafusion import DataFrame, SessionContext
 
-from volley.batches import empty_batch
 from volley.errors import DataError, EngineError, PythonWorkerLost
 from volley.ids import AttemptId
 from volley.lower.memory import OperatorMemory
@@ -32,9 +31,10 @@ from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import StreamTable
 from volley.plan.python_nodes import PythonNode
 from volley.process.loop import Work, run_blocking
-from volley.worker.batch_queue import NOTHING, BatchQueue
-from volley.worker.engine_threads import EngineThreads, engine_threads
+from volley.worker.batch_queue import BatchQueue
+from volley.worker.engine_threads import engine_threads
 from volley.worker.fragment import Fragment
+from volley.worker.pass_table import PassTable
 from volley.worker.python.batching import Gathered
 from volley.worker.python.channel import Channel
 from volley.worker.python.conversions import Converted, convert
@@ -46,9 +46,6 @@ from volley.worker.python.ranges import divide_range
 from volley.worker.split_queue import Stopped
 
 _QUEUE_BYTES = 32 * 2**20
-# How long DataFusion's thread waits for a batch before it does other work: see `worker.scan`.
-_TURN_SECONDS = 0.001
-_LONGEST_SECONDS = 0.02
 _END_SECONDS = 5.0
 _POLL_SECONDS = 0.002
 
@@ -89,8 +86,8 @@ class PythonStreams:
         # Made here, because DataFusion cannot make a session on its own threads, on which a pass begins.
         context = running_context(self._cores, self._memory)
         width = self._width(operator, frame)
-        table = _Table(self, operator, frame, context, width, self._threads)
-        return StreamTable(operator.schema, [partial(table.batches, number) for number in range(width)])
+        begin = partial(self.begin, operator, frame, context, width)
+        return PassTable(operator.schema, width, begin, self._threads).streams()
 
     def _width(self, operator: Converted, frame: DataFrame) -> int:
         if operator.single:
@@ -130,50 +127,6 @@ class PythonStreams:
         deadline = time.monotonic() + _END_SECONDS
         while any(item.busy for item in self._passes) and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_SECONDS)
-
-
-class _Table:
-    """The streams of one operator. DataFusion may read a table several times: each time it is computed again."""
-
-    def __init__(
-        self,
-        owner: PythonStreams,
-        operator: Converted,
-        frame: DataFrame,
-        context: SessionContext,
-        width: int,
-        threads: EngineThreads,
-    ) -> None:
-        self._owner = owner
-        self._operator = operator
-        self._frame = frame
-        self._context = context
-        self._width = width
-        self._threads = threads
-        self._lock = threading.Lock()
-        self._passes: list[_Pass] = []
-        self._read = [0] * width
-
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Rows for one of DataFusion's streams, which share them: any of them may end early, but for the first."""
-        with self._lock:
-            place = self._read[number]
-            self._read[number] += 1
-            if place == len(self._passes):
-                started = self._owner.begin(self._operator, self._frame, self._context, self._width)
-                self._passes.append(started)
-                self._threads.hold()
-            elif not self._threads.try_hold():
-                return
-        nothing = empty_batch(self._operator.schema)
-        wait_seconds = _TURN_SECONDS
-        try:
-            while (batch := self._passes[place].output.get(wait_seconds)) is not None:
-                # Polling a slow function a thousand times a second costs more than it gains.
-                wait_seconds = min(2 * wait_seconds, _LONGEST_SECONDS) if batch is NOTHING else _TURN_SECONDS
-                yield nothing if batch is NOTHING else batch
-        finally:
-            self._threads.release()
 
 
 class _Pass:
