@@ -4,8 +4,11 @@ join, an aggregate or a window has sorted already."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from volley.testing.rows import assert_same_rows, native_rows
 
@@ -36,6 +39,22 @@ def test_hidden_columns(distributed: SparkSession) -> None:
     ids, _ = native_rows(distributed, f"select id from {numbered} order by k, v")
     expected = sorted(rows.to_pylist(), key=lambda row: (row["k"], row["v"]))
     assert ids.column(0).to_pylist() == [row["id"] for row in expected]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda frame: frame.repartitionByRange(400, F.desc("v")).select("id", "s"),
+        lambda frame: frame.repartitionByRange(400, "s", "v").filter("k > 1").limit(7).select("v"),
+        lambda frame: frame.repartitionByRange(5, F.desc("s")).sortWithinPartitions(F.desc("s"), "id"),
+        lambda frame: frame.repartitionByRange(400, "v").limit(9).groupBy("k").agg(F.max("id")).sort("k"),
+    ],
+)
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_ranges(distributed: SparkSession, query: Callable[[DataFrame], DataFrame], workers: str) -> None:
+    """The partitions of `repartitionByRange` come one after the other, and here each has one row or is sorted."""
+    _tables(distributed, workers)
+    assert_same_rows(distributed, lambda spark: query(spark.table("l")), ordered=True)
 
 
 def _tables(spark: SparkSession, workers: str) -> None:

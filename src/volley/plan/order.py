@@ -43,12 +43,14 @@ from volley.plan.nodes import (
     Generate,
     Limit,
     Node,
+    Partitioning,
     Project,
     Sort,
     TopN,
     Union,
     Window,
     transform,
+    with_children,
 )
 from volley.plan.traits import (
     NUMBERING,
@@ -118,6 +120,33 @@ def make_order_explicit(plan: Node, carrier: OrderCarrier | None = None) -> Node
                 return node
 
     return transform(plan, change)
+
+
+def sort_ranges(plan: Node) -> Node:
+    """Sort the rows that `repartitionByRange` left in the order of their ranges, where this order can be seen.
+
+    Spark returns one partition after the other, and a LIMIT takes the first rows of the first partition. A sort by the
+    same keys has this order wherever the ranges end.
+    """
+    return _sort_ranges_below(transform(plan, _sort_ranges_below_limit))
+
+
+def _sort_ranges_below_limit(node: Node) -> Node:
+    return replace(node, child=_sort_ranges_below(node.child)) if isinstance(node, Limit) else node
+
+
+def _sort_ranges_below(node: Node) -> Node:
+    match node:
+        case Exchange(partitioning=Partitioning.RANGE):
+            return Sort(node.order, whole=True, child=node)
+        case Sort(child=Exchange(partitioning=Partitioning.RANGE) as exchange) if not node.whole:
+            # The rows of a partition are in the order of `sortWithinPartitions`.
+            by_range = node.keys[: len(exchange.order)] == exchange.order
+            return replace(node, whole=True) if by_range else node
+        case _ if traits_of(node).keeps_order:
+            return with_children(node, tuple(map(_sort_ranges_below, node.children)))
+        case _:
+            return node
 
 
 # -------------------------------------------------------------------------------------------- consumers
