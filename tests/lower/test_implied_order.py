@@ -47,12 +47,13 @@ def test_hidden_columns(distributed: SparkSession) -> None:
         lambda frame: frame.repartitionByRange(400, F.desc("v")).select("id", "s"),
         lambda frame: frame.repartitionByRange(400, "s", "v").filter("k > 1").limit(7).select("v"),
         lambda frame: frame.repartitionByRange(5, F.desc("s")).sortWithinPartitions(F.desc("s"), "id"),
+        lambda frame: frame.coalesce(1).filter("k > 1").sortWithinPartitions("s", F.desc("id")),
         lambda frame: frame.repartitionByRange(400, "v").limit(9).groupBy("k").agg(F.max("id")).sort("k"),
     ],
 )
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_ranges(distributed: SparkSession, query: Callable[[DataFrame], DataFrame], workers: str) -> None:
-    """The partitions of `repartitionByRange` come one after the other, and here each has one row or is sorted."""
+def test_partitions(distributed: SparkSession, query: Callable[[DataFrame], DataFrame], workers: str) -> None:
+    """The partitions of `repartitionByRange` come one after the other. Here each has one row, or is sorted."""
     _tables(distributed, workers)
     assert_same_rows(distributed, lambda spark: query(spark.table("l")), ordered=True)
 
