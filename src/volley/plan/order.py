@@ -49,6 +49,7 @@ from volley.plan.nodes import (
     TopN,
     Union,
     Window,
+    WriteFiles,
     transform,
     with_children,
 )
@@ -120,6 +121,22 @@ def make_order_explicit(plan: Node, carrier: OrderCarrier | None = None) -> Node
                 return node
 
     return transform(plan, change)
+
+
+def order_result(plan: Node, carrier: OrderCarrier) -> Node:
+    """Sort the rows that a query returns or writes where they show an ORDER BY that is not its last operator.
+
+    Union         top and bottom                          one branch after the other, each in its order
+      TopN        v
+      TopN        v desc
+    """
+    if isinstance(plan, WriteFiles):
+        return replace(plan, child=order_result(plan.child, carrier))
+    if is_ordered(plan):
+        return plan
+    child, order = carrier.carry(plan)
+    keys, _ = order.keys_within(())
+    return Project(plan.output, Sort(keys, whole=True, child=child)) if keys and order.requested else plan
 
 
 def sort_ranges(plan: Node) -> Node:
