@@ -4,8 +4,12 @@ join, an aggregate or a window has sorted already."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from volley.testing.rows import assert_same_rows, native_rows
 
@@ -36,6 +40,63 @@ def test_hidden_columns(distributed: SparkSession) -> None:
     ids, _ = native_rows(distributed, f"select id from {numbered} order by k, v")
     expected = sorted(rows.to_pylist(), key=lambda row: (row["k"], row["v"]))
     assert ids.column(0).to_pylist() == [row["id"] for row in expected]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda frame: frame.repartitionByRange(400, F.desc("v")).select("id", "s"),
+        lambda frame: frame.repartitionByRange(400, "s", "v").filter("k > 1").limit(7).select("v"),
+        lambda frame: frame.repartitionByRange(5, F.desc("s")).sortWithinPartitions(F.desc("s"), "id"),
+        lambda frame: frame.repartitionByRange(400, "v").limit(9).groupBy("k").agg(F.max("id")).sort("k"),
+    ],
+)
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_partitions(distributed: SparkSession, query: Callable[[DataFrame], DataFrame], workers: str) -> None:
+    """The partitions of `repartitionByRange` come one after the other. Here each has one row, or is sorted."""
+    _tables(distributed, workers)
+    assert_same_rows(distributed, lambda spark: query(spark.table("l")), ordered=True)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "(select * from l order by v limit 9) union all (select * from l order by id desc limit 7)",
+        "select s, id from l where id = 7 union all (select s, v from l order by k, v)",
+        "select t.id, d.x from (select * from l order by v limit 50) t left join d on t.k = d.k",
+        "select /*+ broadcast(d) */ t.id, x from (select id, k from l order by s, id limit 300) t join d using (k)",
+    ],
+)
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_inner_orders(distributed: SparkSession, query: str, workers: str) -> None:
+    """An ORDER BY that is not the last operator, but shows in the order of the rows."""
+    _tables(distributed, workers)
+    distributed.conf.set("spark.sql.autoBroadcastJoinThreshold", "10m")
+    distributed.sql("select id % 5 k, id * 10 x from range(5)").createOrReplaceTempView("d")
+    assert_same_rows(distributed, query, ordered=True)
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_one_partition(distributed: SparkSession, tmp_path: Path, workers: str) -> None:
+    _tables(distributed, workers)
+    distributed.table("l").write.partitionBy("k").parquet(str(tmp_path / "files"))
+    files = distributed.read.parquet(str(tmp_path / "files"))
+    assert_same_rows(
+        distributed,
+        lambda spark: files.coalesce(1).filter("k > 1").sortWithinPartitions("s", F.desc("id")),
+        ordered=True,
+    )
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_written_in_one_partition(distributed: SparkSession, tmp_path: Path, workers: str) -> None:
+    _tables(distributed, workers)
+    header = distributed.createDataFrame([("id", "v")], "a string, b string")
+    rows = distributed.table("l").sort("v").selectExpr("string(id)", "string(v)")
+    header.union(rows).coalesce(1).write.csv(str(tmp_path / "out"))
+    (written,) = (tmp_path / "out").glob("part-*")
+    expected = distributed.table("l").sort("v").collect()
+    assert written.read_text().splitlines() == ["id,v", *(f"{row.id},{row.v}" for row in expected)]
 
 
 def _tables(spark: SparkSession, workers: str) -> None:

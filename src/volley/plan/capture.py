@@ -16,6 +16,7 @@ from volley.plan.decode_nodes import DECODERS, TRANSPARENT, Operator, unknown
 from volley.plan.decode_python import PYTHON_DECODED, PythonAccess, decode_python
 from volley.plan.expressions import Alias, Call, Expression
 from volley.plan.file_scans import file_scan
+from volley.plan.gathered import sort_whole
 from volley.plan.input_files import asks_for_file_names, file_name_columns, replace_file_names
 from volley.plan.jvm import Java, enable_quick_ack
 from volley.plan.nodes import Node, Project, Sort
@@ -187,6 +188,7 @@ class _Decoder:
         operator = Operator(name, expressions, entry["values"], children)
         node = self._decode_operator(operator, lambda: self._reading.operator(number))
         self._origins.add(node, lambda: self._reading.operator(number))
+        node = sort_whole(node, self._gathered)
         if ordering := operator.all("ordering"):
             # The order of an algorithm of Spark's, which may stand for an ORDER BY.
             return Sort(ordering, whole=True, child=node)

@@ -24,6 +24,7 @@ from volley.plan.expressions import (
     Literal,
     attribute_of,
 )
+from volley.plan.gathered import is_gathered
 from volley.plan.nodes import (
     Exchange,
     Filter,
@@ -267,12 +268,14 @@ def _fields(attributes: tuple[Attribute, ...]) -> tuple[StructField, ...]:
 
 def _is_placed(node: Node, gathered: Sequence[Node]) -> bool:
     """Whether rows were partitioned or sorted for what reads them, which sees that."""
-    while isinstance(node, Project | Filter | PythonEval) and not any(node is one for one in gathered):
+    if is_gathered(node, gathered):
+        return True
+    while isinstance(node, Project | Filter | PythonEval):
         node = node.child
     placed = (Partitioning.HASH, Partitioning.RANGE, Partitioning.SINGLE)
     if isinstance(node, Exchange):
         return node.partitioning in placed
-    return isinstance(node, Sort | TopN | Limit) or any(node is one for one in gathered)
+    return isinstance(node, Sort | TopN | Limit)
 
 
 def _one_call(

@@ -43,12 +43,15 @@ from volley.plan.nodes import (
     Generate,
     Limit,
     Node,
+    Partitioning,
     Project,
     Sort,
     TopN,
     Union,
     Window,
+    WriteFiles,
     transform,
+    with_children,
 )
 from volley.plan.traits import (
     NUMBERING,
@@ -118,6 +121,49 @@ def make_order_explicit(plan: Node, carrier: OrderCarrier | None = None) -> Node
                 return node
 
     return transform(plan, change)
+
+
+def order_result(plan: Node, carrier: OrderCarrier) -> Node:
+    """Sort the rows that a query returns or writes where they show an ORDER BY that is not its last operator.
+
+    Union         top and bottom                          one branch after the other, each in its order
+      TopN        v
+      TopN        v desc
+    """
+    if isinstance(plan, WriteFiles):
+        return replace(plan, child=order_result(plan.child, carrier))
+    if is_ordered(plan):
+        return plan
+    child, order = carrier.carry(plan)
+    keys, _ = order.keys_within(())
+    return Project(plan.output, Sort(keys, whole=True, child=child)) if keys and order.requested else plan
+
+
+def sort_ranges(plan: Node) -> Node:
+    """Sort the rows that `repartitionByRange` left in the order of their ranges, where this order can be seen.
+
+    Spark returns one partition after the other, and a LIMIT takes the first rows of the first partition. A sort by the
+    same keys has this order wherever the ranges end.
+    """
+    return _sort_ranges_below(transform(plan, _sort_ranges_below_limit))
+
+
+def _sort_ranges_below_limit(node: Node) -> Node:
+    return replace(node, child=_sort_ranges_below(node.child)) if isinstance(node, Limit) else node
+
+
+def _sort_ranges_below(node: Node) -> Node:
+    match node:
+        case Exchange(partitioning=Partitioning.RANGE):
+            return Sort(node.order, whole=True, child=node)
+        case Sort(child=Exchange(partitioning=Partitioning.RANGE) as exchange) if not node.whole:
+            # The rows of a partition are in the order of `sortWithinPartitions`.
+            by_range = node.keys[: len(exchange.order)] == exchange.order
+            return replace(node, whole=True) if by_range else node
+        case _ if traits_of(node).keeps_order:
+            return with_children(node, tuple(map(_sort_ranges_below, node.children)))
+        case _:
+            return node
 
 
 # -------------------------------------------------------------------------------------------- consumers
