@@ -61,6 +61,8 @@ class SparkVersion:
     """Whether each group of rows goes to a Python worker as a stream of its own. Before, it was a batch."""
     python_daemon_has_path: bool = True
     """Whether PySpark's daemon can listen on a Unix socket. Before, it has a port, and a secret for it."""
+    calls_row_functions: bool = True
+    """Whether Volley knows the worker well enough to call functions of single rows in loops of its own."""
     has_init_frame: bool = True
     """Whether the first message to a Python worker begins with its kind and length."""
 

@@ -12,6 +12,7 @@ SPARK_4_2 = replace(
     release="4.2",
     tested="4.2.1",
     has_init_frame=False,
+    calls_row_functions=False,
     substring_index_takes_any_count=False,
     logical_rdd_arguments=(),
     metadata_has_kinds=False,

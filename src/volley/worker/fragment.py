@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 from datafusion import ExecutionPlan, RecordBatchStream, SessionContext
-from datafusion.plan import Metric, MetricsSet
+from datafusion.plan import MetricsSet
 
 from volley.events import OperatorMetrics
 from volley.process.loop import Work, run_blocking
@@ -89,10 +89,8 @@ class Fragment:
     def metrics(self) -> tuple[OperatorMetrics, ...]:
         if self._plan is None:
             return ()
-        return tuple(
-            OperatorMetrics(text.split(":", 1)[0].strip(), _values(metrics))
-            for text, metrics in self._plan.collect_metrics()
-        )
+        named = ((text.split(":", 1)[0].strip(), found) for text, found in self._plan.collect_metrics())
+        return tuple(OperatorMetrics(name, _values(name, found)) for name, found in named)
 
     def read_so_far(self) -> ReadSoFar:
         rows = size_bytes = 0
@@ -111,22 +109,22 @@ def _start(context: SessionContext, plan: ExecutionPlan) -> list[RecordBatchStre
 
 
 _SCANS = "DataSourceExec"
-_PRUNED = ("row_groups_pruned_statistics", "row_groups_pruned_bloom_filter")
-_MATCHED = re.compile(r"(\d+) total → (\d+) matched.*")
 _SUMMED = ("output_rows", "elapsed_compute", "spilled_bytes", "spilled_rows", "spill_count")
+_PRUNED = re.compile(r"row_groups_pruned_(?:statistics|bloom_filter)\{.*?\}=(\d+) total → (\d+) matched")
 
 
-def _values(metrics: MetricsSet) -> tuple[tuple[str, int], ...]:
+def _values(operator: str, metrics: MetricsSet) -> tuple[tuple[str, int], ...]:
     values = {name: getattr(metrics, name, None) or 0 for name in _SUMMED}
-    values["pruned_row_groups"] = sum(map(_pruned, metrics.metrics()))
+    if operator == _SCANS:
+        values["pruned_row_groups"] = _pruned_row_groups(metrics)
     return tuple((name, value) for name, value in values.items() if value)
 
 
-def _pruned(metric: Metric) -> int:
-    """The row groups that a scan did not read, because of their statistics or because of a join's keys."""
-    if metric.name == "row_groups_pruned_dynamic_filter":
-        return int(metric.value or 0)
-    # It has no value, only a text.
-    if metric.name in _PRUNED and (found := _MATCHED.fullmatch(str(metric))):
-        return int(found[1]) - int(found[2])
-    return 0
+def _pruned_row_groups(metrics: MetricsSet) -> int:
+    """The row groups that a scan did not read, because of their statistics or because of a join's keys.
+
+    What statistics prune has no value, only a text. It is read from the text of all metrics: there are dozens for each
+    file, and an object for each of them would cost more than everything else in a report.
+    """
+    by_keys = metrics.sum_by_name("row_groups_pruned_dynamic_filter") or 0
+    return by_keys + sum(int(total) - int(matched) for total, matched in _PRUNED.findall(str(metrics)))

@@ -42,7 +42,7 @@ from volley.worker.python.batching import (
     results_of,
 )
 from volley.worker.python.groups import Group, add_bounds
-from volley.worker.python.pickled import RowPickler, read_results
+from volley.worker.python.pickled import RowPickler, can_send_arrow, read_results, send_arrow
 from volley.worker.python.program_run import Outgoing
 from volley.worker.python.protocol import END_OF_DATA
 from volley.worker.python.sending import Sender
@@ -88,7 +88,9 @@ def convert(node: PythonNode) -> Converted:
         case PythonEval(program, _, _, child):
             kept = list(range(len(distinct(child.output))))
             types = _types(node.results)
-            if program.eval_type is EvalType.BATCHED:
+            if program.eval_type is EvalType.BATCHED and can_send_arrow(program, types):
+                program = send_arrow(program)
+            elif program.eval_type is EvalType.BATCHED:
                 conversion = partial(_PickledEval, program, columns, kept, schema, types)
                 return Converted(plan.node, program, schema, conversion)
             conversion = partial(_Eval, program, columns, kept, schema, types)

@@ -12,6 +12,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from types import NoneType
 from typing import Any
@@ -45,6 +46,7 @@ from volley.plan.types import (
 )
 from volley.spark_versions.registry import current
 from volley.worker.python.protocol import spark_json
+from volley.worker.python.row_functions import ARROW_ROWS
 
 # PySpark converts these in Python.
 _CONVERTED: frozenset[DataType] = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
@@ -55,9 +57,28 @@ _SAME_VALUES: frozenset[DataType] = frozenset(
 _NUMBERS: frozenset[DataType] = frozenset({BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE})
 _PROTOCOL = 4
 _BINARY_AS_BYTES = "spark.sql.execution.pyspark.binaryAsBytes"
+# Without NULL's own type, and with the types of results that `row_functions` checks.
+_SENT_AS_ARROW = _SAME_VALUES - {NULL}
+# Functions cannot observe the size of a batch.
+_ARROW_ROWS = 10_000
 
 
 # ------------------------------------------------------------------------------------------ to the worker
+
+
+def can_send_arrow(program: PythonProgram, results: Sequence[DataType]) -> bool:
+    """Whether a function of pickled rows gets and returns the same objects if its rows are sent as Arrow.
+
+    That takes a fraction of the time of pickles.
+    """
+    given = [field.type for field in program.columns]
+    return current().calls_row_functions and _SENT_AS_ARROW.issuperset([*given, *results])
+
+
+def send_arrow(program: PythonProgram) -> PythonProgram:
+    """The program with the message to a worker that its rows come as Arrow."""
+    settings = (*program.settings, (ARROW_ROWS, "true"))
+    return replace(program, settings=settings, batch_rows=_ARROW_ROWS, batch_bytes=0)
 
 
 class RowPickler:

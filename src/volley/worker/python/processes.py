@@ -165,7 +165,7 @@ class _Daemon:
         self.secret = secrets.token_hex(32)
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [executable, "-c", _program(), "pyspark.worker"],
+            [executable, "-c", _source("daemon_program"), "pyspark.worker", _loops()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_variables(dict(variables), self._directory, self.secret),
@@ -224,9 +224,13 @@ class _Daemon:
                 sys.stderr.flush()
 
 
+def _loops() -> str:
+    return _source("row_functions") if current().calls_row_functions else ""
+
+
 @cache
-def _program() -> str:
-    return (files("volley.worker.python") / "daemon_program.py").read_text("utf-8")
+def _source(module: str) -> str:
+    return (files("volley.worker.python") / f"{module}.py").read_text("utf-8")
 
 
 def _socket_parent() -> str | None:

@@ -30,6 +30,7 @@ from volley.plan.types import (
     StructType,
 )
 from volley.spark_versions.registry import current
+from volley.worker.python.row_functions import ARROW_ROWS
 from volley.worker.python.writer import Writer
 
 END_OF_DATA = -1
@@ -199,7 +200,8 @@ def _write_settings(program: PythonProgram, out: Writer) -> None:
 
 
 def _eval_conf(program: PythonProgram) -> dict[str, str]:
-    if program.eval_type in (EvalType.ARROW_BATCHED, EvalType.ARROW_TABLE):
+    given_types = program.eval_type in (EvalType.ARROW_BATCHED, EvalType.ARROW_TABLE)
+    if given_types or program.setting(ARROW_ROWS):
         return {"input_type": json.dumps(spark_json(StructType(program.columns)))}
     if program.eval_type is EvalType.ARROW_UDTF and program.table_function is not None:
         return {_TABLE_ARGUMENTS: ",".join(map(str, program.table_function.table_arguments))}

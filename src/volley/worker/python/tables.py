@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table functions: the rows that they return for an input row are joined with columns of that row.
 
-A worker returns one result for each row that it was given: a batch, or a pickled list of rows. What comes after the
-results of all rows is from `terminate`, and stands beside the last row.
+A worker returns one result for each row that it was given: a batch, a list in a batch, or a pickled list of rows. What
+comes after the results of all rows is from `terminate`, and stands beside the last row.
 """
 
 from __future__ import annotations
@@ -106,22 +106,41 @@ class TableRows:
         out.stream(self._sender.schema, self._sender.batches(rows, self._rows.add))
 
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Results come row by row. Each alone would cost more than the function."""
+        """Results of PySpark's loop come row by row. Each alone would cost more than the function."""
         self._waiting.append(results)
-        if len(self._waiting) >= _RESULTS or time.monotonic() > self._given + _WAIT_SECONDS:
+        is_gathered = _are_lists(results.column(0))
+        late = time.monotonic() > self._given + _WAIT_SECONDS
+        if is_gathered or late or len(self._waiting) >= _RESULTS:
             yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """It may stop reading rows before their end."""
         waiting, self._waiting = self._waiting, []
         self._given = time.monotonic()
-        counts = [results.num_rows for results in waiting]
+        counts = [count for results in waiting for count in _counts(results.column(0))]
         beside = self._rows.beside(self._kept, counts)
         if not any(counts):
             return
-        wrapped = pa.concat_arrays([results.column(0) for results in waiting if results.num_rows])
+        wrapped = pa.concat_arrays([_returned(results.column(0)) for results in waiting if results.num_rows])
         found = results_of(wrapped.flatten(), self._returns)
         yield make_batch([*beside, *found], self._schema, sum(counts))
+
+
+def _counts(results: pa.Array) -> list[int]:
+    """How many rows each call has returned."""
+    if not _are_lists(results):
+        return [len(results)]
+    lengths: list[int] = results.value_lengths().to_pylist()
+    return lengths
+
+
+def _returned(results: pa.Array) -> pa.StructArray:
+    return results.flatten() if _are_lists(results) else results
+
+
+def _are_lists(results: pa.Array) -> bool:
+    """Whether each result has the rows of one call, as in the loop of `row_functions`. If not, all are of one call."""
+    return bool(pa.types.is_list(results.type))
 
 
 class PickledTableRows:
