@@ -30,6 +30,7 @@ SPARK_3_5 = replace(
     knows_python_workers=False,
     condition_method="getErrorClass",
     has_merge_writer=False,
+    java_releases=(17,),
     jvm_sql_package="org.apache.spark.sql",
     arrow_writer_arguments=(False,),
     has_current_mode=False,
