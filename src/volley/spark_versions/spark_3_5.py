@@ -31,6 +31,7 @@ SPARK_3_5 = replace(
     condition_method="getErrorClass",
     has_merge_writer=False,
     java_releases=(17,),
+    has_connect_server=False,
     jvm_sql_package="org.apache.spark.sql",
     arrow_writer_arguments=(False,),
     has_current_mode=False,
