@@ -3,7 +3,7 @@
 """Runs the suites with every release of Spark that Volley is tested with, and with other releases of Python and Java.
 
     make test-versions VERSIONS="4.0 4.1" SUITES="tpch operators" SAMPLE=4
-    scripts/test_versions.py --release 4.3 --python /usr/bin/python3.13 --java-home /usr/lib/jvm/java-21-openjdk
+    make test-versions VERSIONS=4.3 WITH_PYTHON=/usr/bin/python3.13 WITH_JAVA=/usr/lib/jvm/java-21-openjdk
 
 Each release has an environment under .venvs, with PySpark from the package registry and all other packages of the one
 that runs this; so has each other Python, with all of its packages from the registry. What the suites found is written
