@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from volley.connect.local_server import LocalSession, find_by_id
 from volley.connect.relations import find_relation
-from volley.connect_server.backend import SERVICE_PATH, Backend, JobTag
+from volley.connect_server.backend import SERVICE_PATH, Backend
 from volley.connect_server.operations import (
     DelegationFailed,
     Operation,
@@ -43,7 +43,7 @@ from volley.connect_server.statuses import (
 )
 from volley.errors import VolleyError
 from volley.query import session_state
-from volley.query.interrupts import stop_jobs
+from volley.query.interrupts import JobTag, stop_jobs
 from volley.session.connect import Rows, answer, written_by
 from volley.session.enable import enable
 from volley.session_settings import read_enabled_option
