@@ -21,6 +21,9 @@ STORES ?= memory service object
 VERSIONS ?=
 SUITES ?=
 SAMPLE ?= 1
+# Another Python than that of .venv, and the home of another Java.
+WITH_PYTHON ?=
+WITH_JAVA ?=
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
@@ -34,7 +37,7 @@ help:
 	@echo "make test-fast    only the tests that need no Spark"
 	@echo "make test-slow    make test, then the long suites"
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
-	@echo "make test-versions  the suites with every tested release of Spark                 (VERSIONS=4.0 SUITES=tpch SAMPLE=1)"
+	@echo "make test-versions  the suites with every tested release of Spark                 (VERSIONS=4.0 SUITES=tpch SAMPLE=1 WITH_PYTHON= WITH_JAVA=)"
 	@echo "make fuzz         random programs against Spark; differences become tests        (SECONDS=60 SEED=0)"
 	@echo "make chaos        queries and writes under faults, compared with Spark              (MINUTES=5 SEED=0 JSON=)"
 	@echo "make soak         a mixed load with faults; draws docs/images/soak.svg             (MINUTES=5 SEED=0)"
@@ -88,9 +91,10 @@ test-matrix: $(READY) java
 		$(BIN)/pytest -q $(PARALLEL) --transport $$transport --store $$store $(MATRIX_SUITES); \
 	done; done
 
-# Makes an environment for each release under .venvs, and writes docs/versions.json, from which `make docs` makes a table.
+# Makes an environment for each release, and for WITH_PYTHON, under .venvs, and writes docs/versions.json, from which `make docs` makes a table.
 test-versions: $(READY) java
-	@$(BIN)/python scripts/test_versions.py --jobs $(JOBS) --sample $(SAMPLE) $(VERSIONS:%=--release %) $(SUITES:%=--suite %)
+	@$(BIN)/python scripts/test_versions.py --jobs $(JOBS) --sample $(SAMPLE) $(VERSIONS:%=--release %) $(SUITES:%=--suite %) \
+		$(WITH_PYTHON:%=--python %) $(WITH_JAVA:%=--java-home %)
 	@$(BIN)/python docs/generate.py
 
 fuzz: $(READY) java

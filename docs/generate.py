@@ -333,16 +333,20 @@ def decisions() -> str:
     )
 
 
+USUAL_PLATFORM = ("3.11", "17")
+
 PLATFORMS = """
-The failed operator test of 4.1.4 is `corr` of a constant, for which that Spark itself raises an error; it has been left
-out there since. `make test` runs a few queries, a write and a Python function with each release that is not the newest.
+`make test` runs a few queries, a write and a Python function with each release that is not the newest.
 
 ## Python and Java
 
-Volley needs Python 3.11 or newer, as PySpark 4.3 and pyarrow 26 do: neither has a release for 3.10. The suites run with
-Python 3.11 and Java 17. TPC-H has also run with Python 3.13, and a third of it with Java 21. `volley doctor` and
-`volley.enable` name packages and a Java that do not fit.
+Volley needs Python 3.11 or newer. Python 3.10 has reached its end of life, and neither PySpark 4.3 nor pyarrow 26 has a
+release for it. Of Java, Volley needs 17 or newer, as far as the release of Spark supports that: 3.5 supports 17, 4.0 and
+4.1 also 21, newer ones also 25. The suites above ran with Python 3.11 and Java 17, these with others:
 
+"""
+
+SPARK_3_5 = """
 ## Spark 3.5
 
 Its tests run with the defaults of newer releases: ANSI mode, Spark's own tables, and the calendar of today in Parquet
@@ -357,15 +361,18 @@ values; otherwise, and if old values are to be written, Spark runs the query and
 
 def versions() -> str:
     """Which releases of Spark the suites have run with, and what they found."""
-    found: dict[str, Any] = json.loads((HERE / "versions.json").read_text(encoding="utf-8"))
-    suites = list(dict.fromkeys(suite for version in found.values() for suite in version["suites"]))
-    rows = [
-        (version["pyspark"], *(_describe_suite(version["suites"].get(suite)) for suite in suites))
-        for version in found.values()
-    ]
+    runs: list[dict[str, Any]] = json.loads((HERE / "versions.json").read_text(encoding="utf-8"))
+    suites = list(dict.fromkeys(suite for run in runs for suite in run["suites"]))
+    usual, others = [], []
+    for run in runs:
+        found = [_describe_suite(run["suites"].get(suite)) for suite in suites]
+        if (run["python"], run["java"]) == USUAL_PLATFORM:
+            usual.append((run["pyspark"], *found))
+        else:
+            others.append((run["python"], run["java"], run["pyspark"], *found))
     return (
         HEADER.format(source="docs/versions.json, which `make test-versions` writes")
-        + "# Releases of Spark\n\n"
+        + "# Releases of Spark, Python and Java\n\n"
         + f"Volley runs with Spark {tested_releases()}: `pip install volley-spark` beside any of them works. pip\n"
         + "installs the newest, with which every change is tested; what has run with the others is below. An older\n"
         + "release is refused by `volley.enable`, and so is a newer one unless\n"
@@ -377,8 +384,10 @@ def versions() -> str:
         + "the oracle. Tests of what a release does not have are left out. The share is that of the queries of the\n"
         + "tests that Volley ran alone; many tests are about queries that it does not. A suite or release that is not\n"
         + "in the table has not run. A sample (`SAMPLE=4`) is one in so many tests, always the same ones.\n\n"
-        + _table(("PySpark", *suites), rows)
+        + _table(("PySpark", *suites), usual)
         + PLATFORMS
+        + _table(("Python", "Java", "PySpark", *suites), others)
+        + SPARK_3_5
     )
 
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the suites with every release of Spark that Volley is tested with.
+"""Runs the suites with every release of Spark that Volley is tested with, and with other releases of Python and Java.
 
     make test-versions VERSIONS="4.0 4.1" SUITES="tpch operators" SAMPLE=4
+    make test-versions VERSIONS=4.3 WITH_PYTHON=/usr/bin/python3.13 WITH_JAVA=/usr/lib/jvm/java-21-openjdk
 
 Each release has an environment under .venvs, with PySpark from the package registry and all other packages of the one
-that runs this. What the suites found is written to docs/versions.json: tests, and how many queries ran natively.
+that runs this; so has each other Python, with all of its packages from the registry. What the suites found is written
+to docs/versions.json: tests, and how many queries ran natively.
 """
 
 from __future__ import annotations
@@ -13,21 +15,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyspark
+
 from volley.observe.history_store import HistoryReader
 from volley.spark_versions.base import SparkVersion
-from volley.spark_versions.registry import VERSIONS
+from volley.spark_versions.registry import VERSIONS, current
 from volley.testing.spark_environments import spark_environment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "versions.json"
+ENVIRONMENTS = ROOT / ".venvs"
 
 EXPRESSIONS = [
     f"tests/lower/test_{name}.py"
@@ -54,27 +63,42 @@ SUITES: dict[str, list[str]] = {
     ],
     "writes": ["tests/bridge/test_writes.py", "tests/bridge/test_table_writes.py"],
     "mixed": ["tests/bridge/test_mixed.py"],
+    "cluster": ["tests/cluster/test_cluster.py", "tests/cluster/test_cluster_queries.py"],
+    "connect": ["tests/connect", "tests/connect_server"],
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run the suites with several releases of Spark.")
+    parser = argparse.ArgumentParser(
+        description="Run the suites with several releases of Spark, Python and Java."
+    )
     releases = [version.release for version in VERSIONS]
     parser.add_argument("--release", action="append", choices=releases, help="default: all")
     parser.add_argument("--suite", action="append", choices=list(SUITES), help="default: all")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="one in N tests; default: all")
     parser.add_argument("--jobs", default="2", help="test processes")
+    parser.add_argument("--python", metavar="PATH", help="another Python than the one of .venv")
+    parser.add_argument("--java-home", metavar="DIR", help="another Java than that of JAVA_HOME or PATH")
     chosen = parser.parse_args()
+    if chosen.java_home:
+        os.environ["JAVA_HOME"] = str(Path(chosen.java_home).absolute())
+    if chosen.python:
+        arguments = [f"--sample={chosen.sample}", f"--jobs={chosen.jobs}"]
+        arguments += [f"--release={release}" for release in chosen.release or ()]
+        arguments += [f"--suite={suite}" for suite in chosen.suite or ()]
+        return run_with(chosen.python, arguments)
+    where = f"Python {python_release()}, Java {java_release()}"
     failed = False
     for version in VERSIONS:
         if chosen.release and version.release not in chosen.release:
             continue
         print(
-            f"Spark {version.tested}: its environment, from the registry if there is none yet ...", flush=True
+            f"Spark {version.tested}, {where}: its environment, from the registry if there is none ...",
+            flush=True,
         )
-        python = spark_environment(version, ROOT / ".venvs")
+        python = environment_of(version)
         for suite in chosen.suite or suites_of(version):
-            print(f"Spark {version.tested}: {suite} ...", flush=True)
+            print(f"Spark {version.tested}, {where}: {suite} ...", flush=True)
             counts = run_suite(python, SUITES[suite], chosen.jobs, chosen.sample)
             record(version, suite, counts)
             print(f"  {counts}", flush=True)
@@ -82,21 +106,64 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def run_with(python: str, arguments: list[str]) -> int:
+    """Run this program in the environment of another Python, made if there is none."""
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    release = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    directory = ENVIRONMENTS / f"python-{release}"
+    if not (directory / ".ready").exists():
+        make = [ROOT / "scripts" / "venv.sh", directory, "dev"]
+        subprocess.run(make, cwd=ROOT, env=os.environ | {"PYTHON": python}, check=True)
+        (directory / ".ready").touch()
+    program = [directory / "bin" / "python", __file__]
+    return subprocess.run([*program, *arguments], cwd=ROOT, check=False).returncode
+
+
+def environment_of(version: SparkVersion) -> Path:
+    """The Python with this release of Spark: this one, or one that has all but PySpark from it."""
+    if version is current() and pyspark.__version__ == version.tested:
+        return Path(sys.executable)
+    shared = Path(sys.prefix)
+    return spark_environment(version, shared / "spark" if shared.parent == ENVIRONMENTS else ENVIRONMENTS)
+
+
 def suites_of(version: SparkVersion) -> list[str]:
-    """The suites that say something about a release: not those of functions that Spark always calls."""
-    return [suite for suite in SUITES if suite != "functions" or version.knows_python_workers]
+    """The suites about what a release has, and what Volley runs there."""
+    left_out = set()
+    if not version.knows_python_workers:
+        left_out.add("functions")
+    if not version.has_connect_server:
+        left_out.add("connect")
+    return [suite for suite in SUITES if suite not in left_out]
 
 
 def record(version: SparkVersion, suite: str, counts: dict[str, int]) -> None:
     """Add what a suite found. The file is read again: other releases may run at the same time."""
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    found = results.setdefault(version.release, {})
-    if found.get("pyspark") != version.tested:
-        # What another patch release did says nothing about this one.
-        found.clear()
-    found["pyspark"] = version.tested
-    found.setdefault("suites", {})[suite] = counts
-    RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    runs: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    # What another patch release did says nothing about this one.
+    runs = [run for run in runs if run["pyspark"] in {known.tested for known in VERSIONS}]
+    where = {"pyspark": version.tested, "python": python_release(), "java": java_release()}
+    found = next((run for run in runs if run.items() >= where.items()), None)
+    if found is None:
+        found = {**where, "suites": {}}
+        runs.append(found)
+    found["suites"][suite] = counts
+    runs.sort(key=lambda run: [tuple(map(int, run[key].split("."))) for key in where])
+    RESULTS.write_text(json.dumps(runs, indent=2, sort_keys=True) + "\n")
+
+
+def python_release() -> str:
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+@cache
+def java_release() -> str:
+    """The major version of the Java that Spark starts."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    found = re.search(r'version "(\d+)', said)
+    return found[1] if found else "unknown"
 
 
 def run_suite(python: Path, paths: list[str], jobs: str, sample: int) -> dict[str, int]:

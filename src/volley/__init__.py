@@ -147,8 +147,9 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return importlib.import_module("volley.errors")
     if name == "enable":
-        # An older PySpark would fail at some import, which says nothing to whoever called.
+        # An older PySpark, or another package, would fail at some import, which says nothing to whoever called.
         importlib.import_module("volley.spark_versions.registry").check_pyspark()
+        importlib.import_module("volley.session.requirements").check_packages()
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)

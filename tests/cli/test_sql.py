@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from volley.cli.main import cli
-from volley.cli.sql_shell import completions
+from volley.cli.sql_shell import completions, interact
 from volley.cli.sql_statements import is_complete, split_statements
 
 
@@ -71,3 +71,24 @@ def test_standard_input_is_read() -> None:
 def test_names_are_completed(spark: SparkSession) -> None:
     spark.sql("select 1 as quantity").createOrReplaceTempView("quarters")
     assert {"SELECT", "quarters", "quantity"} <= set(completions(spark))
+
+
+def test_the_shell_runs_statements_and_keeps_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toolkit = pytest.importorskip("prompt_toolkit.application")
+    from prompt_toolkit.input import create_pipe_input
+    from prompt_toolkit.output import DummyOutput
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with create_pipe_input() as keys, toolkit.create_app_session(input=keys, output=DummyOutput()):
+        end = "\x04"
+        keys.send_text(f"select id\rfrom range(2) order by id;\rselect nothing_there;\r{end}")
+        interact(spark, "csv")
+    said = capsys.readouterr()
+    assert said.out == "id\n0\n1\n"
+    assert " s, native\n" in said.err
+    assert "\nerror: [UNRESOLVED_COLUMN" in said.err
+    (kept,) = tmp_path.rglob("sql_history")
+    lines = [line for line in kept.read_text().splitlines() if line.startswith("+")]
+    assert lines == ["+select id", "+from range(2) order by id;", "+select nothing_there;"]

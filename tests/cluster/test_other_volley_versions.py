@@ -23,20 +23,30 @@ from volley.testing.session import conf
 SOURCE = Path(volley.__file__).parent
 
 # What a newer version has added to a task, what its workers report of it, and what they do not offer.
-_CHANGES = {
-    "version.py": (f'"{volley.__version__}"', '"9.9.9"'),
-    "rpc/messages.py": (
+_CHANGES = (
+    ("version.py", f'"{volley.__version__}"', '"9.9.9"'),
+    (
+        "rpc/messages.py",
         "    protocol_version: Count = PROTOCOL_VERSION\n\n\n@dataclass(frozen=True)\nclass TaskDone",
         "    protocol_version: Count = PROTOCOL_VERSION\n    urgency: Count = 0\n    share: float = 1.0\n\n\n"
         "@dataclass(frozen=True)\nclass TaskDone",
     ),
-    "rpc/handshake.py": ('    version: Name = ""', '    version: Name = ""\n    colour: Name = "blue"'),
-    "worker/server.py": ("            starts=True,\n", ""),
-    "events.py": (
+    ("rpc/handshake.py", '    version: Name = ""', '    version: Name = ""\n    colour: Name = "blue"'),
+    ("worker/server.py", "            starts=True,\n", ""),
+    (
+        "events.py",
         "    shuffle_spilled_bytes: Count = 0\n    fetches",
-        "    shuffle_spilled_bytes: Count = 0\n    joules: Count = field(default_factory=lambda: 7)\n    fetches",
+        "    shuffle_spilled_bytes: Count = 0\n    joules: Count = field(default_factory=lambda: 7)\n"
+        "    heat: Heat = field(default_factory=lambda: Heat(3))\n    fetches",
     ),
-}
+    (
+        "events.py",
+        "@dataclass(frozen=True)\nclass TaskMetrics:",
+        "@dataclass(frozen=True)\nclass Heat:\n    degrees: Count\n\n\n@dataclass(frozen=True)\nclass TaskMetrics:",
+    ),
+    ("rpc/codec.py", "import FetchMetrics, OperatorMetrics,", "import FetchMetrics, Heat, OperatorMetrics,"),
+    ("rpc/codec.py", "(Output, FetchMetrics,", "(Output, Heat, FetchMetrics,"),
+)
 
 # A driver without Spark: greets a worker, and runs a task there, and one that needs what was added.
 _DRIVER = """
@@ -75,7 +85,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a newer version of the package."""
     directory = tmp_path_factory.mktemp("newer")
     shutil.copytree(SOURCE, directory / "volley", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, (old, new) in _CHANGES.items():
+    for name, old, new in _CHANGES:
         path = directory / "volley" / name
         text = path.read_text()
         assert text.count(old) == 1, name

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,9 +16,12 @@ from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
 
 import volley
+from helpers.running_queries import assert_quiet
+from helpers.waiting import eventually
 from volley.connect.relations import is_only_planned
-from volley.errors import ConnectServerElsewhere
+from volley.errors import ConnectServerElsewhere, QueryCancelled
 from volley.plan.jvm import singleton
+from volley.query import session_state
 
 pytest.importorskip("grpc")
 
@@ -136,6 +141,28 @@ def test_views_settings_and_local_data_are_those_of_the_session(connected: Any) 
     report = volley.last_query(connected)
     assert report is not None
     assert report.engine == "native"
+
+
+ENDLESS = "select count(*) from range(1000000000000000) where id % 7 = 8"
+
+
+@pytest.mark.parametrize("how", ["all", "tag"])
+def test_a_running_query_is_interrupted(connected: Any, how: str) -> None:
+    def run() -> None:
+        connected.addTag("mine")
+        connected.sql(ENDLESS).collect()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        eventually(session_state.all_running)
+        assert connected.interruptTag("other") == []
+        assert connected.interruptOperation("00000000-0000-0000-0000-000000000000") == []
+        (stopped,) = connected.interruptAll() if how == "all" else connected.interruptTag("mine")
+        assert uuid.UUID(stopped)
+        with pytest.raises(QueryCancelled):
+            running.result(60)
+    eventually(lambda: not session_state.all_running())
+    assert_quiet()
 
 
 def test_explain_takes_a_connect_frame(connected: Any) -> None:

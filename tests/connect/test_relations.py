@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from volley.connect.relations import is_query
+from volley.connect.relations import find_relation, is_query
 
 QUERIES = [
     "select 1",
@@ -48,3 +48,16 @@ def test_queries(text: str) -> None:
 @pytest.mark.parametrize("text", OTHERS)
 def test_what_may_be_a_command(text: str) -> None:
     assert not is_query(text)
+
+
+def test_a_plan_that_claims_to_be_huge_is_left_to_spark() -> None:
+    pytest.importorskip("grpc")
+    from pyspark.sql.connect.proto import base_pb2
+
+    # The header of a frame of Zstandard: its size is in eight bytes.
+    frame = b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little")
+    plan = base_pb2.Plan()
+    plan.compressed_operation.data = frame
+    plan.compressed_operation.op_type = base_pb2.Plan.CompressedOperation.OpType.OP_TYPE_RELATION
+    plan.compressed_operation.compression_codec = base_pb2.COMPRESSION_CODEC_ZSTD
+    assert find_relation(plan) is None

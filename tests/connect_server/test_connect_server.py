@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 pytest.importorskip("grpc")
 
 import grpc
-from pyspark.sql.connect.proto import relations_pb2
+from pyspark.sql.connect.proto import base_pb2, relations_pb2
 
 from helpers.connect_client import ConnectClient, error_info
 from helpers.connect_program import check_client, run_client
@@ -28,6 +28,8 @@ from volley.plan.jvm import singleton
 from volley.query import session_state
 from volley.security import Security
 
+# Clients before 4.2 do not ask for it.
+HAS_STATUS = hasattr(base_pb2, "GetStatusRequest")
 ANY_PORT = ConnectServerSettings(port=0, drain_seconds=0)
 
 
@@ -125,11 +127,49 @@ def test_a_large_result_comes_in_batches_that_clients_accept(client: ConnectClie
     assert answer.table.column("id").to_pylist() == list(range(100_000))
 
 
+@pytest.mark.since("4.1")
+def test_a_row_that_exceeds_a_message_comes_in_chunks(client: ConnectClient, plain: ConnectClient) -> None:
+    answers = []
+    for one in (client, plain):
+        request = one.request("select id, repeat('x', 5000) as s from range(2)")
+        options = base_pb2.ResultChunkingOptions(
+            allow_arrow_batch_chunking=True, preferred_arrow_chunk_size=2048
+        )
+        request.request_options.add(result_chunking_options=options)
+        answers.append(one.execute(request))
+    native, expected = answers
+    assert native.metrics["Volley native"]
+    assert native.rows == expected.rows
+    for answer in answers:
+        chunks = [one.arrow_batch for one in answer.responses if one.HasField("arrow_batch")]
+        assert max(len(chunk.data) for chunk in chunks) == 2048
+        assert max(chunk.num_chunks_in_batch for chunk in chunks) > 2
+
+
+def test_a_malformed_request_gets_the_error_of_sparks_server(
+    server: ConnectServer, spark_session: SparkSession
+) -> None:
+    def errors(address: str, metadata: Any) -> list[tuple[Any, str]]:
+        found = []
+        with grpc.insecure_channel(address) as channel:
+            for name in ("ExecutePlan", "ReattachExecute", "Interrupt", "ReleaseSession"):
+                call = channel.unary_stream(f"/spark.connect.SparkConnectService/{name}")
+                with pytest.raises(grpc.RpcError) as raised:
+                    list(call(b"\xff\xff", metadata=metadata))
+                found.append((raised.value.code(), raised.value.details()))
+        return found
+
+    inner = [server._backend._authorization]
+    expected = errors(f"127.0.0.1:{find_backend_port(spark_session)}", inner)
+    assert errors(server.address, []) == expected
+
+
 def test_a_client_reattaches_and_releases(client: ConnectClient) -> None:
     request = client.request("select id from range(10)", reattachable=True)
     whole = client.execute(request)
     assert whole.kinds == ["schema", "arrow_batch", "metrics", "result_complete"]
-    assert client.states(request.operation_id) == {request.operation_id: "OPERATION_STATE_SUCCEEDED"}
+    if HAS_STATUS:
+        assert client.states(request.operation_id) == {request.operation_id: "OPERATION_STATE_SUCCEEDED"}
     # The same request again is the same operation, and not another run.
     assert [one.response_id for one in client.execute(request).responses] == [
         one.response_id for one in whole.responses
@@ -212,7 +252,8 @@ def test_a_running_query_is_interrupted(client: ConnectClient, how: str) -> None
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(client.execute, request)
         eventually(session_state.all_running)
-        assert client.states(request.operation_id) == {request.operation_id: "OPERATION_STATE_RUNNING"}
+        if HAS_STATUS:
+            assert client.states(request.operation_id) == {request.operation_id: "OPERATION_STATE_RUNNING"}
         assert client.execute(other).rows
         assert client.interrupt(tag="other") == []
         choice = {"all": {}, "tag": {"tag": "mine"}, "operation": {"operation": request.operation_id}}

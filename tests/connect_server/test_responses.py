@@ -67,3 +67,32 @@ def test_an_answer_has_a_schema_and_a_batch_even_without_rows(completes: bool) -
     assert [response.HasField("result_complete") for response in responses[2:]] == [True] * completes
     assert {(response.session_id, response.operation_id) for response in responses} == {("s", "o")}
     assert [response.response_id for response in responses] == [str(n) for n in range(len(responses))]
+
+
+def test_a_large_row_is_sent_in_chunks() -> None:
+    from pyspark.sql.connect.proto import base_pb2, types_pb2
+
+    table = pa.table({"s": ["a" * 5000, "b", "c" * 3000]})
+    writer = ResponseWriter(
+        session="s",
+        server_session="server",
+        operation="o",
+        time_zone="UTC",
+        batch_bytes=100,
+        chunk_bytes=2000,
+    )
+    encoded = writer.write(types_pb2.DataType().SerializeToString(), table, None, completes=False)
+    _, *chunks = (
+        base_pb2.ExecutePlanResponse.FromString(encode(str(n))).arrow_batch
+        for n, encode in enumerate(encoded)
+    )
+    batches: list[bytes] = []
+    for chunk in chunks:
+        assert len(chunk.data) <= 2000
+        if chunk.chunk_index == 0:
+            assert chunk.start_offset == len(batches)
+            batches.append(b"")
+        batches[-1] += chunk.data
+    assert [chunk.num_chunks_in_batch for chunk in chunks] == [3, 3, 3, 0, 2, 2]
+    assert [chunk.chunk_index for chunk in chunks] == [0, 1, 2, 0, 0, 1]
+    assert pa.concat_tables([pa.ipc.open_stream(batch).read_all() for batch in batches]) == table

@@ -38,12 +38,13 @@ class Answer:
 
     @property
     def table(self) -> pa.Table:
-        streams = [
-            pa.ipc.open_stream(response.arrow_batch.data).read_all()
-            for response in self.responses
-            if response.HasField("arrow_batch")
-        ]
-        return pa.concat_tables(streams)
+        streams: list[bytes] = []
+        for response in self.responses:
+            if response.HasField("arrow_batch"):
+                if not response.arrow_batch.chunk_index:
+                    streams.append(b"")
+                streams[-1] += response.arrow_batch.data
+        return pa.concat_tables([pa.ipc.open_stream(stream).read_all() for stream in streams])
 
     @property
     def rows(self) -> list[str]:

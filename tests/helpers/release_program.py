@@ -11,6 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from volley.connect_server.daemon import ConnectServer, ConnectServerSettings
+from volley.errors import VersionNotSupported
+from volley.security import Security
 from volley.spark_versions.registry import current
 from volley.testing.rows import assert_same_rows
 
@@ -38,6 +41,8 @@ def main(directory: Path) -> None:
     for query in QUERIES:
         assert_same_rows(spark, query)
     check_function(spark)
+    if not current().has_connect_server:
+        check_connect_server_is_refused(spark)
     print(pyspark.__version__, written.engine if written else "none", flush=True)
     spark.stop()
 
@@ -47,6 +52,14 @@ def check_function(spark: SparkSession) -> None:
         return session.table("t").select(F.udf(lambda v: v + 1, "long")("v").alias("next"))
 
     assert_same_rows(spark, call, native=current().knows_python_workers)
+
+
+def check_connect_server_is_refused(spark: SparkSession) -> None:
+    try:
+        ConnectServer(spark, ConnectServerSettings(port=0), Security())
+    except VersionNotSupported:
+        return
+    raise AssertionError("a Connect server was started")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ _SINCE = {
     r"= u\.k order by|lateral \(select o_orderkey": "4.0",
     # Before, ANSI mode does not let it be NULL where it is not defined.
     r"\bcorr\(": "4.0",
+    # The same, alone: over moving frames, some of which have equal values.
+    r"^corr\(": "4.3",
     # Before, its values have an order that only Spark knows.
     r"collect_set": "4.0",
 }

@@ -131,7 +131,7 @@ def test_counter_diff(tables: SparkSession, workers: str) -> None:
             tables.sql(query).collect()
 
 
-@pytest.mark.since("4.2")
+@pytest.mark.since("4.3")
 def test_frames_of_equal_values(tables: SparkSession) -> None:
     """Where a variance is exactly zero, Spark has rules of its own."""
     calls = (

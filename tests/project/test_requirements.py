@@ -10,6 +10,7 @@ import pyspark
 import pytest
 
 from volley.session.requirements import inspect_packages, install_command, java_problem
+from volley.spark_versions.registry import find
 
 
 def test_a_package_outside_its_range_is_named_with_what_to_install() -> None:
@@ -29,9 +30,23 @@ def test_a_missing_package_is_named_unless_it_is_optional() -> None:
     assert inspect_packages(["boto3<1 ; extra == 's3'", "pyspark<1"]) == []
 
 
-@pytest.mark.parametrize(("version", "ok"), [("17", True), ("21", True), ("1.8", False), ("11", False)])
-def test_java_is_judged_by_its_release(version: str, ok: bool) -> None:
-    assert (java_problem(version) is None) is ok
+@pytest.mark.parametrize(
+    ("version", "spark", "ok"),
+    [
+        ("17", "3.5", True),
+        ("17", "4.3", True),
+        ("21", "4.0", True),
+        ("21", "3.5", False),
+        ("25", "4.2", True),
+        ("25", "4.1", False),
+        ("1.8", "3.5", False),
+        ("11", "4.3", False),
+    ],
+)
+def test_java_is_judged_by_its_release_and_that_of_spark(version: str, spark: str, ok: bool) -> None:
+    release = find(f"{spark}.0")
+    assert release is not None
+    assert (java_problem(version, release) is None) is ok
 
 
 _ENABLE = """
@@ -60,3 +75,29 @@ def test_enable_refuses_packages_that_could_give_other_rows() -> None:
     assert "datafusion 99.0 is outside" in said
     assert "pyarrow 1.0 is outside" in said
     assert "pip install 'datafusion" in said
+
+
+# The package fails when it is imported, as one does that is older than what is imported from it.
+_IMPORT = """
+import sys
+from importlib import metadata
+real = metadata.version
+metadata.version = lambda name: {"datafusion": "40.0"}.get(name) or real(name)
+sys.modules["datafusion"] = None
+"""
+
+
+def test_enable_names_a_package_that_cannot_even_be_imported() -> None:
+    program = f"{_IMPORT}\nimport volley\nvolley.enable"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "[VERSION_NOT_SUPPORTED] datafusion 40.0 is outside" in run.stderr
+    assert "Run: pip install 'datafusion" in run.stderr
+
+
+def test_a_command_names_a_package_that_cannot_even_be_imported() -> None:
+    program = f"{_IMPORT}\nfrom volley.cli.main import main\nmain()"
+    run = subprocess.run(
+        [sys.executable, "-c", program, "worker", "--port", "0"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.startswith("[VERSION_NOT_SUPPORTED] datafusion 40.0 is outside")

@@ -19,7 +19,7 @@ from volley.plan.nodes import LocalRows, Node, Project
 from volley.plan.types import BINARY, LONG, ArrayType, DecimalType, StructField, StructType
 from volley.rpc.blocks import Block, BlockRequest
 from volley.rpc.codec import decode, encode, message_classes
-from volley.rpc.control import Await, Push, Reserve, Watch
+from volley.rpc.control import Await, News, Push, Reserve, Watch
 from volley.rpc.handshake import read_hello, read_welcome
 from volley.rpc.messages import SplitRequest
 from volley.rpc.shuffle_messages import PushChunks, PushedChunk, ReserveBytes
@@ -74,6 +74,15 @@ def test_a_report_may_say_more_than_is_known() -> None:
     report = json.loads(encode(TaskMetrics(3, 8, 0.5)))
     report["message"]["joules"] = [7, {"$decimal": "1.5"}]
     assert decode(json.dumps(report).encode()) == TaskMetrics(3, 8, 0.5)
+    report["message"]["heat"] = [{"$": "Heat", "room": {"$enum": "Room", "value": "cellar"}}]
+    assert decode(json.dumps(report).encode()) == TaskMetrics(3, 8, 0.5)
+
+
+def test_what_does_not_only_report_may_not_hold_unknown_classes() -> None:
+    news = json.loads(encode(News((), draining=False)))
+    news["message"]["heat"] = [{"$": "Heat"}]
+    with pytest.raises(QueryError, match="'Heat', which is not part of any message"):
+        decode(json.dumps(news).encode())
 
 
 def test_a_class_that_is_no_message_is_refused() -> None:

@@ -189,6 +189,7 @@ def test_table_functions_on_several_workers(distributed: SparkSession) -> None:
         assert_same_rows(distributed, QUERIES[name])
 
 
+@pytest.mark.since("4.1")  # before, another reason comes first
 def test_table_functions_that_spark_runs(spark: SparkSession) -> None:
     def reasons(query: str) -> str:
         return str(volley.explain(spark.sql(query)).reasons)
@@ -218,6 +219,7 @@ def test_an_exception_of_a_table_function_is_the_one_of_spark(spark: SparkSessio
         spark.sql("select * from shows('text')").collect()
 
 
+@pytest.mark.since("4.1")  # before, Spark runs all table functions with useArrow
 def test_rows_from_no_rows_are_left_to_spark(spark: SparkSession) -> None:
     """Spark fails if `terminate` returns rows after none was read, unless it does not call the function at all."""
     register(spark, True)

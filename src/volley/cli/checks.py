@@ -17,8 +17,8 @@ from pathlib import Path
 from volley.errors import VersionNotSupported
 from volley.plugins import KINDS, installed, load
 from volley.process.machine import available_memory_bytes
-from volley.session.requirements import install_command, installed_packages, java_problem
-from volley.spark_versions.registry import check_pyspark, check_session, tested_releases
+from volley.session.requirements import describe, install_command, installed_packages, java_problem
+from volley.spark_versions.registry import check_pyspark, check_session, current, tested_releases
 
 _JAVA = 17
 _MEMORY_GIB = 4
@@ -65,7 +65,7 @@ def check_java() -> Finding:
         )
     if int(version[1]) < _JAVA:
         return Finding("java", "error", f"{java} is Java {version[1]}", install)
-    if problem := java_problem(version[1]):
+    if problem := java_problem(version[1], current()):
         return Finding("java", "warning", f"{java}: {problem}", install)
     return Finding("java", "ok", f"Java {version[1]} ({java})")
 
@@ -75,8 +75,8 @@ def check_packages() -> Finding:
     installed = installed_packages()
     wrong = [package for package in installed if package.problem is not None]
     if wrong:
-        problems = "; ".join(str(package.problem) for package in wrong)
-        return Finding("packages", "error", problems, f"Run: {install_command(wrong)}")
+        status = "warning" if all(package.is_optional for package in wrong) else "error"
+        return Finding("packages", status, describe(wrong), f"Run: {install_command(wrong)}")
     found = [f"{package.requirement.name} {package.version}" for package in installed if package.version]
     return Finding("packages", "ok", ", ".join([f"Python {platform.python_version()}", *found]))
 

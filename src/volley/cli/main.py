@@ -10,6 +10,7 @@ import click
 
 from volley import __version__
 from volley.errors import VolleyError
+from volley.session.requirements import check_packages
 
 _COMMANDS = {
     "bench": "Compare Volley with Spark and DataFusion.",
@@ -63,10 +64,19 @@ def cli() -> None:
 def main() -> None:
     """The entry point. Volley's own errors become one line on stderr and exit status 2, not a traceback."""
     try:
-        cli(prog_name="volley")
+        _run()
     except VolleyError as error:
         click.echo("\n".join([str(error), *error.__notes__]), err=True)
         sys.exit(2)
+
+
+def _run() -> None:
+    try:
+        cli(prog_name="volley")
+    except ImportError:
+        # Perhaps another version of a package does not have what is imported: say so.
+        check_packages()
+        raise
 
 
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ _ONLY_PLANNED = frozenset(
     }
 )
 
+# A few bytes can claim to be any size. Spark's server has a limit of its own.
+_LARGEST_PLAN_BYTES = 128 << 20
+
 # Functions of classes that the client has sent to the server, whose own class loader knows them.
 _JVM_FUNCTIONS = frozenset(
     {
@@ -87,6 +90,8 @@ def find_relation(plan: Any) -> Any | None:
 
     relation = type(plan.root)()
     try:
+        if zstandard.frame_content_size(compressed.data) > _LARGEST_PLAN_BYTES:
+            return None
         relation.ParseFromString(zstandard.ZstdDecompressor().decompress(compressed.data))
     except zstandard.ZstdError:
         # Broken, or without a size: Spark's server says what it makes of it.

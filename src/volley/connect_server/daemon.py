@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 from volley.connect_server.backend import Backend
 from volley.connect_server.operations import Operations
 from volley.connect_server.proxy import Proxy
-from volley.errors import ConfigError
+from volley.errors import ConfigError, VersionNotSupported
 from volley.observe.history_writer import flush_history
 from volley.option_values import parse_bytes
 from volley.rpc.addresses import address_of
 from volley.security import Security
 from volley.session.enable import enable
+from volley.spark_versions.registry import current
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,11 @@ class ConnectServer:
     def __init__(self, spark: SparkSession, settings: ConnectServerSettings, security: Security) -> None:
         security.check_listening(settings.host, settings.insecure)
         credentials = _credentials(security, settings.require_client_certificate)
+        if not current().has_connect_server:
+            raise VersionNotSupported(
+                f"PySpark {current().release} comes without a Connect server.",
+                hint="Clients of any release can use a server of a newer one: pip install 'pyspark>=4'.",
+            )
         enable(spark)
         self._settings = settings
         self._stopped = threading.Event()

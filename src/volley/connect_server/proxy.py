@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from volley.connect.local_server import LocalSession, find_by_id
 from volley.connect.relations import find_relation
-from volley.connect_server.backend import SERVICE_PATH, Backend, JobTag
+from volley.connect_server.backend import SERVICE_PATH, Backend
 from volley.connect_server.operations import (
     DelegationFailed,
     Operation,
@@ -43,7 +43,7 @@ from volley.connect_server.statuses import (
 )
 from volley.errors import VolleyError
 from volley.query import session_state
-from volley.query.interrupts import stop_jobs
+from volley.query.interrupts import JobTag, stop_jobs
 from volley.session.connect import Rows, answer, written_by
 from volley.session.enable import enable
 from volley.session_settings import read_enabled_option
@@ -52,6 +52,9 @@ _log = logging.getLogger(__name__)
 
 # A response that completes a result has nothing but ids.
 _SMALL_BYTES = 1024
+
+_CHUNK_LIMIT = "spark.connect.session.resultChunking.maxChunkSize"
+_SMALLEST_CHUNK_BYTES = 1024
 
 
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -100,7 +103,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
         if name in self._streams:
             return grpc.unary_stream_rpc_method_handler(self._streams[name])
         if name in self._calls:
-            return grpc.unary_unary_rpc_method_handler(partial(_call, self._calls[name]))
+            return grpc.unary_unary_rpc_method_handler(partial(self._call, name))
         return grpc.stream_stream_rpc_method_handler(partial(self._pass_on, path))
 
     def _refusal(self, metadata: Iterable[tuple[str, Any]]) -> str:
@@ -155,15 +158,15 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
             if earlier is None or earlier.request != raw or not earlier.reattachable:
                 raise Failure(ALREADY_EXISTS)
             return earlier
-        self._workers.submit(self._run, operation, local, request.plan, tag)
+        self._workers.submit(self._run, operation, local, request, tag)
         return operation
 
-    def _run(self, operation: Operation, local: LocalSession, plan: Any, tag: str) -> None:
+    def _run(self, operation: Operation, local: LocalSession, request: Any, tag: str) -> None:
         """Answer a query, on a thread of its own. However it ends, its readers are told."""
         try:
             local.keep_alive()
             with JobTag(self._backend.context, tag):
-                rows = answer(local, plan, operation.delegate, _keep, operation.check_interrupted)
+                rows = answer(local, request.plan, operation.delegate, _keep, operation.check_interrupted)
             local.keep_alive()
             if rows is not None:
                 writer = ResponseWriter(
@@ -172,6 +175,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
                     operation=operation.key.operation,
                     time_zone=str(local.session.conf.get("spark.sql.session.timeZone")),
                     batch_bytes=self._batch_bytes,
+                    chunk_bytes=_chunk_bytes(request, local),
                 )
                 report = session_state.last_query(local.session)
                 schema = local.schema_message(rows.schema)
@@ -192,8 +196,11 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _reattach(self, raw: bytes, context: Any) -> Iterator[bytes]:
         from pyspark.sql.connect.proto import base_pb2
 
-        request = base_pb2.ReattachExecuteRequest.FromString(raw)
-        operation = self._operations.get(_key(request, request.operation_id))
+        try:
+            request = base_pb2.ReattachExecuteRequest.FromString(raw)
+            operation = self._operations.get(_key(request, request.operation_id))
+        except DecodeError:
+            operation = None
         if operation is None:
             yield from self._pass_on(SERVICE_PATH + "ReattachExecute", [raw], context)
             return
@@ -360,6 +367,16 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
             response.operation_statuses.add(operation_id=id, state=state)
         return bytes(response.SerializeToString())
 
+    def _call(self, name: str, raw: bytes, context: Any) -> bytes:
+        try:
+            try:
+                return self._calls[name](raw, context)
+            except DecodeError:
+                # Spark's server answers with its own error.
+                return self._backend.call(name, raw, context.invocation_metadata())
+        except grpc.RpcError as error:
+            abort_like(context, error)
+
     def _of(self, request: Any) -> list[Operation]:
         return self._operations.of_session(request.user_context.user_id, request.session_id)
 
@@ -372,13 +389,6 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]
             )
         except grpc.RpcError as error:
             abort_like(context, error)
-
-
-def _call(answer: Callable[[bytes, Any], bytes], raw: bytes, context: Any) -> bytes:
-    try:
-        return answer(raw, context)
-    except grpc.RpcError as error:
-        abort_like(context, error)
 
 
 def _refuse(why: str, requests: Iterable[bytes], context: Any) -> Iterator[bytes]:
@@ -395,12 +405,32 @@ def _on_end(operation: Operation, context: Any) -> None:
 
 def _has_rows(request: Any) -> bool:
     """Whether a request is for the rows of a query, or writes rows. Spark's server refuses ids that are not UUIDs."""
-    if request.operation_id:
-        try:
-            uuid.UUID(request.operation_id)
-        except ValueError:
-            return False
+    if request.operation_id and not _is_uuid(request.operation_id):
+        return False
     return find_relation(request.plan) is not None or written_by(request.plan) is not None
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        # Python takes more forms than Java.
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def _chunk_bytes(request: Any, local: LocalSession) -> int:
+    """The size of the chunks in which a client takes a large batch, chosen as by Spark's server; 0 if it takes none."""
+    # Not in every release.
+    options = [
+        option.result_chunking_options
+        for option in request.request_options
+        if "result_chunking_options" in option.DESCRIPTOR.fields_by_name
+    ]
+    if not any(option.allow_arrow_batch_chunking for option in options):
+        return 0
+    most = int(str(local.session.conf.get(_CHUNK_LIMIT)).rstrip("b"))
+    wanted = max(option.preferred_arrow_chunk_size for option in options)
+    return max(0, wanted if _SMALLEST_CHUNK_BYTES <= wanted <= most else most)
 
 
 def _last_response(reattach: bytes | None) -> str | None:

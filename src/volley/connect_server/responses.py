@@ -3,7 +3,8 @@
 
     schema | Arrow batch ... | metrics | result complete, if the client can reattach
 
-There is at least one batch. Each is an Arrow stream of its own, small enough for the message limits of clients.
+There is at least one batch. Each is an Arrow stream of its own, small enough for the message limits of clients. If a
+single row is larger than that, its stream is sent in chunks to clients that can put them together.
 """
 
 from __future__ import annotations
@@ -22,10 +23,21 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class ResponseWriter:
-    """Writes the responses of one operation. `batch_bytes` is about the size of the largest batch."""
+    """Writes the responses of one operation.
+
+    `batch_bytes` is about the size of the largest batch, `chunk_bytes` that of the largest part of one; 0 if the client
+    wants whole batches.
+    """
 
     def __init__(
-        self, *, session: str, server_session: str, operation: str, time_zone: str, batch_bytes: int
+        self,
+        *,
+        session: str,
+        server_session: str,
+        operation: str,
+        time_zone: str,
+        batch_bytes: int,
+        chunk_bytes: int = 0,
     ) -> None:
         self._ids = {
             "session_id": session,
@@ -34,6 +46,7 @@ class ResponseWriter:
         }
         self._time_zone = time_zone
         self._batch_bytes = batch_bytes
+        self._chunk_bytes = chunk_bytes
 
     def write(
         self, schema_message: bytes, table: pa.Table, report: QueryReport | None, *, completes: bool
@@ -43,7 +56,10 @@ class ResponseWriter:
         schema = with_time_zone(table.schema, self._time_zone)
         start = 0
         for batches in group(table.to_batches() or [empty_batch(table.schema)], self._batch_bytes):
-            responses.append(partial(self._encode_batch, batches, schema, start))
+            if self._chunk_bytes and sum(batch.nbytes for batch in batches) > self._chunk_bytes:
+                responses += self._split(batches, schema, start)
+            else:
+                responses.append(partial(self._encode_batch, batches, schema, start))
             start += sum(batch.num_rows for batch in batches)
         if report is not None:
             responses.append(partial(self._encode, {"metrics": _metrics_message(report)}))
@@ -65,9 +81,21 @@ class ResponseWriter:
     def _encode_batch(
         self, batches: list[pa.RecordBatch], schema: pa.Schema, start: int, response_id: str
     ) -> bytes:
-        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        content = {"row_count": batch.num_rows, "data": arrow_stream(batch, schema), "start_offset": start}
-        return self._encode({"arrow_batch": content}, response_id)
+        return self._encode({"arrow_batch": _batch_message(batches, schema, start)}, response_id)
+
+    def _split(self, batches: list[pa.RecordBatch], schema: pa.Schema, start: int) -> Iterator[Encode]:
+        message = _batch_message(batches, schema, start)
+        data: bytes = message["data"]
+        count = -(-len(data) // self._chunk_bytes)
+        for index in range(count):
+            part = data[index * self._chunk_bytes : (index + 1) * self._chunk_bytes]
+            chunk = {**message, "data": part, "chunk_index": index, "num_chunks_in_batch": count}
+            yield partial(self._encode, {"arrow_batch": chunk})
+
+
+def _batch_message(batches: list[pa.RecordBatch], schema: pa.Schema, start: int) -> dict[str, Any]:
+    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return {"row_count": batch.num_rows, "data": arrow_stream(batch, schema), "start_offset": start}
 
 
 def arrow_stream(batch: pa.RecordBatch, schema: pa.Schema) -> bytes:

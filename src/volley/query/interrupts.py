@@ -70,6 +70,20 @@ def stop_jobs(context: SparkContext, tag: str) -> None:
     ).start()
 
 
+class JobTag:
+    """Marks the jobs and native queries of this thread, so that they can be stopped together."""
+
+    def __init__(self, context: SparkContext, tag: str) -> None:
+        self._context = context
+        self._tag = tag
+
+    def __enter__(self) -> None:
+        self._context.addJobTag(self._tag)
+
+    def __exit__(self, *raised: object) -> None:
+        self._context.removeJobTag(self._tag)
+
+
 def _all(query: RunningQuery) -> bool:
     return True
 

@@ -10,7 +10,7 @@ field is checked against its annotation, with the limits of `volley.field_types`
 bytes become values, so no code behind it has to check for a wrong type, a negative size or a NaN. Versions of Volley
 with the same protocol version understand each other. A field that is added has a default, which means what was done
 before, and fields that have their defaults are not sent: an older peer sees the new field only where it matters, and
-then refuses the message. Of classes that only report, it leaves out what it does not know.
+then refuses the message. Of classes that only report, it leaves out what it does not know: fields, and classes in them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ _MODULES: tuple[ModuleType, ...] = (
 )
 _EXTRA_CLASSES: tuple[type, ...] = (Output, FetchMetrics, OperatorMetrics, TaskMetrics)
 # These only report, and no decision depends on them, so fields may be missing.
-_REPORTS: frozenset[type] = frozenset({FetchMetrics, OperatorMetrics, TaskMetrics, control.Health})
+_REPORTS: frozenset[type] = frozenset(
+    {FetchMetrics, OperatorMetrics, TaskMetrics, control.Health, control.Progress}
+)
 
 _VERSION = messages.PROTOCOL_VERSION
 
@@ -87,7 +89,7 @@ def decode(payload: bytes, expect: type | None = None) -> Any:
     try:
         # Decode only after checking the version. The prefix is the fast path.
         if payload.startswith(_THIS_VERSION) or (version := json.loads(payload)["version"]) == _VERSION:
-            message = _to_tuples(json.loads(payload, object_hook=_build)["message"])
+            message = _to_tuples(_load(payload)["message"])
             if _has_objects(message):
                 raise ValueError("an object without a class")
             if expect is not None and not isinstance(message, expect):
@@ -105,6 +107,24 @@ def decode(payload: bytes, expect: type | None = None) -> Any:
         f"a peer speaks protocol {version}, this side speaks {_VERSION}.",
         hint="Install the same version of Volley on both sides.",
     )
+
+
+class _UnknownClass(QueryError):
+    """Nothing here is called so."""
+
+
+def _load(payload: bytes) -> Any:
+    try:
+        return json.loads(payload, object_hook=_build)
+    except _UnknownClass:
+        # Values are built from the inside out, before it is known that they are in a field that is left out.
+        known = json.loads(payload, object_hook=_leave_out_of_report)
+        return json.loads(json.dumps(known), object_hook=_build)
+
+
+def _leave_out_of_report(value: dict[str, Any]) -> dict[str, Any]:
+    made = _CLASSES.get(value.get("$", ""))
+    return {key: value[key] for key in ("$", *_CHECKS[made]) if key in value} if made in _REPORTS else value
 
 
 def _to_plain(value: Any) -> Any:
@@ -187,7 +207,7 @@ def _to_tuples(value: Any) -> Any:
 
 def _find_class(name: str, known: dict[str, type]) -> Any:
     if name not in known:
-        raise QueryError(f"a peer sent {name!r}, which is not part of any message.")
+        raise _UnknownClass(f"a peer sent {name!r}, which is not part of any message.")
     return known[name]
 
 

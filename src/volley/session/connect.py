@@ -26,6 +26,8 @@ from volley.bridge.result import NativeResult
 from volley.connect.local_server import LocalSession, find_session
 from volley.connect.relations import find_relation, is_only_planned
 from volley.query import actions
+from volley.session import connect_interrupts
+from volley.session.connect_interrupts import interruptible
 from volley.session.intercepts import show_string
 from volley.session_settings import SEAM, read_enabled_option
 from volley.spark_versions.arrow import arrow_schema
@@ -45,7 +47,7 @@ _WRITES = {
 
 
 def install() -> None:
-    """Wrap the client's method. Calling it again changes nothing. Needs PySpark's extra `connect`."""
+    """Wrap the client's methods. Calling it again changes nothing. Needs PySpark's extra `connect`."""
     from pyspark.sql.connect.client import SparkConnectClient
 
     original = getattr(SparkConnectClient, _METHOD)
@@ -65,9 +67,14 @@ def install() -> None:
         if local is None or is_special or read_enabled_option(local.session) is not True:
             yield from ask_server()
         else:
-            yield from answer(local, request.plan, lambda: tuple(ask_server()), _responses)
+            with interruptible(client, local.session.sparkContext, request) as operation:
+                responses = answer(
+                    local, request.plan, lambda: tuple(ask_server()), _responses, operation.check
+                )
+            yield from responses
 
     setattr(execute, SEAM, True)
+    connect_interrupts.install(SparkConnectClient)
     setattr(SparkConnectClient, _METHOD, execute)
 
 

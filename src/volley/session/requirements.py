@@ -9,14 +9,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from volley.errors import VersionNotSupported
+from volley.spark_versions.base import SparkVersion
+
 DISTRIBUTION = "volley-spark"
-JAVA_VERSIONS = (17, 21, 25)
-"""The releases with long support that Spark 4 runs on. The suites have run on the first, some on the second."""
 
 # Volley works without them, and a wrong version only concerns actions that use them.
 _OPTIONAL = ("pandas",)
@@ -39,6 +41,23 @@ class Installed:
         if Version(self.version) in self.requirement.specifier:
             return None
         return f"{name} {self.version} is outside {self.requirement.specifier}"
+
+
+def check_packages() -> None:
+    """Raise VersionNotSupported if a package that Volley needs is missing, or one with which rows could be wrong."""
+    required = [package for package in wrong_packages() if not package.is_optional]
+    if required:
+        raise VersionNotSupported(f"{describe(required)}.", hint=f"Run: {install_command(required)}")
+
+
+@cache
+def wrong_packages() -> tuple[Installed, ...]:
+    """The installed packages that have a problem. Cached: the packages of a running process do not change."""
+    return tuple(package for package in installed_packages() if package.problem is not None)
+
+
+def describe(packages: Sequence[Installed]) -> str:
+    return "; ".join(str(package.problem) for package in packages)
 
 
 def installed_packages() -> tuple[Installed, ...]:
@@ -72,12 +91,13 @@ def install_command(packages: Sequence[Installed]) -> str:
     return f"pip install {shlex.join(wanted)}"
 
 
-def java_problem(version: str) -> str | None:
+def java_problem(version: str, spark: SparkVersion) -> str | None:
     """What is wrong with a Java of this version (`java.specification.version`); None if nothing is."""
     major = version.removeprefix("1.").partition(".")[0]
-    if major.isdigit() and int(major) in JAVA_VERSIONS:
+    if major.isdigit() and int(major) in spark.java_releases:
         return None
-    return f"Java {major} is none that Spark 4 supports ({', '.join(map(str, JAVA_VERSIONS))})"
+    known = ", ".join(map(str, spark.java_releases))
+    return f"Java {major} is not among those of Spark {spark.release} with which Volley works ({known})"
 
 
 def _version(name: str) -> str | None:

@@ -85,6 +85,10 @@ class SparkVersion:
     # The JVM.
     jvm_sql_package: str = "org.apache.spark.sql.classic"
     """The package of `SparkSession` and `Dataset`."""
+    java_releases: tuple[int, ...] = (17, 21, 25)
+    """The releases of Java that it supports, from 17: Volley needs that. docs/versions.md says which were tested."""
+    has_connect_server: bool = True
+    """Whether a Connect server is among the jars of PySpark."""
     java_replacements: tuple[tuple[str, str], ...] = ()
     """Texts of Volley's Java sources, and what stands for them in sources for this release."""
     has_session_tags: bool = True

@@ -20,6 +20,7 @@ SPARK_4_1 = replace(
         "CollectSet": {"ignoreNulls": True},
         "CollectList": {"ignoreNulls": True},
     },
+    java_releases=(17, 21),
     data_source_options=0,
     has_query_ids=False,
     completes_observations="org$apache$spark$sql$classic$ObservationManager$$tryComplete",
