@@ -151,6 +151,23 @@ def test_what_pickled_functions_return_is_not_converted(kind: types.DataType, va
         results(loop)
 
 
+@pytest.mark.parametrize(("eval_type", "order"), [(ARROW_BATCHED, "aaabbb"), (BATCHED, "ababab")])
+def test_functions_are_called_in_pysparks_order(
+    monkeypatch: pytest.MonkeyPatch, eval_type: int, order: str
+) -> None:
+    """Functions of a module can share what they have seen."""
+    monkeypatch.setattr(sys, "seen", [], raising=False)
+
+    def noting(name: str) -> Callable[[Any], Any]:
+        return lambda n: vars(sys)["seen"].append(name)
+
+    calls: list[Any] = [(noting(name), types.LongType(), [0], {}) for name in "ab"]
+    settings = {row_functions.ARROW_ROWS: "true"}
+    (found,) = loop_of(calls, eval_type, own=False, settings=settings)(0, iter([BATCH.slice(0, 3)]))
+    assert found.to_pydict() == {"_0": [None] * 3, "_1": [None] * 3}
+    assert "".join(vars(sys)["seen"]) == order
+
+
 def test_threads_and_pandas_are_left_to_pyspark() -> None:
     for setting in (
         {"spark.sql.execution.pythonUDF.arrow.concurrency.level": "2"},

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from decimal import Decimal
 from types import ModuleType, NoneType, SimpleNamespace
@@ -50,8 +50,8 @@ def install(worker: ModuleType) -> None:
             _Call(worker, worker.read_single_udf(pickler, udf, _ARROW, runner, udf_index=place), runner)
             for place, udf in enumerate(udfs)
         ]
-        results = [call.exact if as_they_are else call.converted for call in calls]
-        return _steps(worker, _Loop(worker, calls, results, _Columns(runner, evaluation)))
+        loop = _Loop(worker, calls, _Columns(runner, evaluation), row_by_row=as_they_are)
+        return _steps(worker, loop)
 
     def read_udtf(pickler: Any, udtf: Any, eval_type: int, runner: Any, evaluation: Any) -> Any:
         worker.ArrowBatchTransformer = own_transformer  # type: ignore[attr-defined]
@@ -126,33 +126,50 @@ class _Columns:
 
 
 class _Loop:
-    """Calls functions with the rows of each batch."""
+    """Calls functions with the rows of each batch.
+
+    `row_by_row`: all functions with the first row, then with the next, as PySpark calls those of pickled rows; and what
+    they return is not converted. Otherwise, the first function with all rows of the batch, then the next.
+    """
 
     def __init__(
-        self,
-        worker: ModuleType,
-        calls: Sequence[_Call],
-        results: Sequence[Callable[[list[Any]], Any]],
-        columns: _Columns,
+        self, worker: ModuleType, calls: Sequence[_Call], columns: _Columns, *, row_by_row: bool
     ) -> None:
         self._worker = worker
         self._calls = calls
-        self._results = results
         self._names = [f"_{place}" for place in range(len(calls))]
         self._columns = columns
+        self._row_by_row = row_by_row
 
     def __call__(self, split: int, batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         for batch in batches:
-            columns = self._columns.of(batch)
-            found = []
-            for call, result in zip(self._calls, self._results, strict=True):
-                values = call.values(columns, batch.num_rows)
-                # Fewer, too, if a function raised StopIteration: then Spark calls it, and raises its own error.
-                self._worker.verify_result_row_count(len(values), batch.num_rows)
-                found.append(result(values))
+            columns, count = self._columns.of(batch), batch.num_rows
+            if self._row_by_row:
+                found = [
+                    call.exact(self._checked(values, count))
+                    for call, values in zip(self._calls, self._rows(columns, count), strict=True)
+                ]
+            else:
+                found = [
+                    call.converted(self._checked(list(call.results(columns, count)), count))
+                    for call in self._calls
+                ]
             yield pa.RecordBatch.from_arrays(found, self._names)
+
+    def _rows(self, columns: Sequence[list[Any]], count: int) -> list[list[Any]]:
+        """The results of each function."""
+        if len(self._calls) == 1:
+            return [list(self._calls[0].results(columns, count))]
+        # zip asks each in turn, and ends with the first that a StopIteration ends.
+        rows = list(zip(*(call.results(columns, count) for call in self._calls), strict=False))
+        return [[row[place] for row in rows] for place in range(len(self._calls))]
+
+    def _checked(self, values: list[Any], count: int) -> list[Any]:
+        # Fewer, too, if a function raised StopIteration: then Spark calls it, and raises its own error.
+        self._worker.verify_result_row_count(len(values), count)
+        return values
 
 
 class _Call:
@@ -175,10 +192,11 @@ class _Call:
         )
         self._plain = _plain_class(self._returns)
 
-    def values(self, columns: Sequence[list[Any]], count: int) -> list[Any]:
+    def results(self, columns: Sequence[list[Any]], count: int) -> Iterator[Any]:
+        """What the function returns for each row: it is called when that is asked for."""
         if not self._places:
-            return list(itertools.starmap(self._function, itertools.repeat((), count)))
-        return list(map(self._function, *(columns[place] for place in self._places)))
+            return itertools.starmap(self._function, itertools.repeat((), count))
+        return map(self._function, *(columns[place] for place in self._places))
 
     def converted(self, values: list[Any]) -> Any:
         """The results as PySpark converts them."""
