@@ -6,11 +6,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 
 import pyarrow as pa
 
 from volley.batches import conform, make_batch
 from volley.errors import DataError
+from volley.plan.expressions import Attribute
 from volley.plan.python_nodes import PythonProgram
 from volley.plan.types import (
     ArrayType,
@@ -145,7 +147,38 @@ def results_of(columns: Sequence[pa.Array], types: Sequence[DataType]) -> list[p
     for array, data_type in zip(columns, types, strict=True):
         if not _same_values(array.type, to_result(data_type)):
             raise DataError(f"a Python function returned {array.type} instead of {data_type}.")
-    return [conform(array, to_arrow(data_type)) for array, data_type in zip(columns, types, strict=True)]
+    results = [conform(array, to_arrow(data_type)) for array, data_type in zip(columns, types, strict=True)]
+    _check_nulls(results, repeat(True))
+    return results
+
+
+def rows_of(wrapped: pa.StructArray, results: Sequence[Attribute]) -> list[pa.Array]:
+    """The columns of rows that a function returned as structs. Raises DataError as `results_of`."""
+    columns = results_of(wrapped.flatten(), [attribute.type for attribute in results])
+    _check_nulls(columns, (attribute.nullable for attribute in results))
+    return columns
+
+
+def _check_nulls(columns: Iterable[pa.Array], nullable: Iterable[bool]) -> None:
+    """Raises DataError for a NULL where the type that the program gave allows none: Spark fails in its own words."""
+    if any(map(_has_forbidden_null, columns, nullable)):
+        raise DataError("a Python function returned NULL for a column or field that has none.")
+
+
+def _has_forbidden_null(array: pa.Array, nullable: bool) -> bool:
+    if array.null_count and not nullable:
+        return True
+    match array.type:
+        case pa.StructType() as kind:
+            present = array.drop_null() if array.null_count else array
+            fields = zip(present.flatten(), kind, strict=True)
+            return any(_has_forbidden_null(child, field.nullable) for child, field in fields)
+        case pa.ListType() as kind:
+            return _has_forbidden_null(array.flatten(), kind.value_field.nullable)
+        case pa.MapType() as kind:
+            return _has_forbidden_null(array.items, kind.item_field.nullable)
+        case _:
+            return False
 
 
 def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:

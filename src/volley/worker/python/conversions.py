@@ -39,7 +39,7 @@ from volley.worker.python.batching import (
     Alignment,
     arguments_of,
     cut,
-    results_of,
+    rows_of,
 )
 from volley.worker.python.groups import Group, add_bounds
 from volley.worker.python.pickled import RowPickler, can_send_arrow, read_results, send_arrow
@@ -96,19 +96,18 @@ def convert(node: PythonNode) -> Converted:
             conversion = partial(_Eval, program, columns, kept, schema, types)
             return Converted(plan.node, program, schema, conversion)
         case PythonMap(program, _, _, single, _):
-            conversion = partial(_Map, program, columns, schema, _types(node.output))
+            conversion = partial(_Map, program, columns, schema, node.output)
             return Converted(plan.node, program, schema, conversion, single=single, needs_rows=False)
         case PythonGroupMap(program, grouping, _, _, _):
             keys = plan.places(grouping)
-            conversion = partial(_GroupMap, program, columns, schema, _types(node.output))
+            conversion = partial(_GroupMap, program, columns, schema, node.output)
             return Converted(plan.sorted(grouping), program, schema, conversion, tuple(keys))
         case PythonCoGroupMap(program, right_columns, grouping, side, left, _, _, _):
             keys = plan.places(grouping)
             below = plan.sorted(grouping, (SortKey(side, ascending=True, nulls_first=True),))
             places, middle = columns[0], 1 + len(left)
             sides = (columns[1:middle], columns[middle:])
-            types = _types(node.output)
-            conversion = partial(_CoGroupMap, program, right_columns, places, sides, schema, types)
+            conversion = partial(_CoGroupMap, program, right_columns, places, sides, schema, node.output)
             return Converted(below, program, schema, conversion, tuple(keys))
         case PythonAggregate(program, grouping, _, _, _):
             keys = plan.places(grouping)
@@ -128,9 +127,8 @@ def convert(node: PythonNode) -> Converted:
         case PythonTable(program, grouping, order, _, required, results, single, _):
             keys = plan.places(grouping)
             kept = plan.places(distinct(required))
-            returns = _types(results)
             kind = PickledTableRows if program.eval_type is EvalType.TABLE else TableRows
-            conversion = partial(kind, program, columns, kept, schema, returns, grouped=bool(keys))
+            conversion = partial(kind, program, columns, kept, schema, results, grouped=bool(keys))
             below = plan.sorted(grouping, order)
             groups = tuple(keys) if keys else None
             return Converted(below, program, schema, conversion, groups, single, needs_rows=not single)
@@ -243,11 +241,11 @@ class _Map:
     """A function from all batches of a stream to other batches."""
 
     def __init__(
-        self, program: PythonProgram, columns: Sequence[int], schema: pa.Schema, types: Sequence[DataType]
+        self, program: PythonProgram, columns: Sequence[int], schema: pa.Schema, results: Sequence[Attribute]
     ) -> None:
         self._sender = Sender(program, columns)
         self._schema = schema
-        self._types = types
+        self._results = results
 
     def send(self, items: Iterable[pa.RecordBatch], out: Outgoing) -> None:
         out.stream(self._sender.schema, self._sender.batches(items))
@@ -255,7 +253,7 @@ class _Map:
     def receive(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows are in a column of structs."""
         (wrapped,) = results.columns
-        yield make_batch(results_of(wrapped.flatten(), self._types), self._schema, results.num_rows)
+        yield make_batch(rows_of(wrapped, self._results), self._schema, results.num_rows)
 
     def finish(self) -> tuple[()]:
         """It may yield as many rows as it likes."""
@@ -279,9 +277,9 @@ class _CoGroupMap(_Map):
         side: int,
         columns: tuple[Sequence[int], Sequence[int]],
         schema: pa.Schema,
-        types: Sequence[DataType],
+        results: Sequence[Attribute],
     ) -> None:
-        super().__init__(program, columns[0], schema, types)
+        super().__init__(program, columns[0], schema, results)
         self._side = side
         self._right = Sender(replace(program, columns=right_columns), columns[1])
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from volley.batches import make_batch
 from volley.errors import DataError
+from volley.plan.expressions import Attribute
 from volley.plan.python_nodes import PythonProgram
-from volley.plan.types import DataType, StructField, StructType, to_arrow
-from volley.worker.python.batching import arguments_of, cut, results_of
+from volley.plan.types import StructField, StructType, to_arrow
+from volley.worker.python.batching import arguments_of, cut, rows_of
 from volley.worker.python.pickled import RowPickler, read_rows
 from volley.worker.python.program_run import Outgoing
 from volley.worker.python.protocol import END_OF_DATA
@@ -88,7 +89,7 @@ class TableRows:
         columns: Sequence[int],
         kept: Sequence[int],
         schema: pa.Schema,
-        returns: Sequence[DataType],
+        returns: Sequence[Attribute],
         *,
         grouped: bool,
     ) -> None:
@@ -122,7 +123,7 @@ class TableRows:
         if not any(counts):
             return
         wrapped = pa.concat_arrays([_returned(results.column(0)) for results in waiting if results.num_rows])
-        found = results_of(wrapped.flatten(), self._returns)
+        found = rows_of(wrapped, self._returns)
         yield make_batch([*beside, *found], self._schema, sum(counts))
 
 
@@ -152,7 +153,7 @@ class PickledTableRows:
         columns: Sequence[int],
         kept: Sequence[int],
         schema: pa.Schema,
-        returns: Sequence[DataType],
+        returns: Sequence[Attribute],
         *,
         grouped: bool,
     ) -> None:
@@ -161,7 +162,9 @@ class PickledTableRows:
         self._pickler = RowPickler.of(program)
         self._kept = kept
         self._schema = schema
-        self._row = StructType(tuple(StructField(f"_{n}", kind, True) for n, kind in enumerate(returns)))
+        self._row = StructType(
+            tuple(StructField(f"_{n}", result.type, result.nullable) for n, result in enumerate(returns))
+        )
         self._grouped = grouped
         self._rows = _RowsRead()
 
