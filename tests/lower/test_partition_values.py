@@ -78,7 +78,7 @@ ROWS: dict[str, Frames] = {
     "arithmetic": lambda spark: slices(spark).selectExpr("cast(1 + 9 * rand(3) as int) + id", "id / rand(4)"),
     "uniform": lambda spark: slices(spark).selectExpr("id % 7 + rand(1)", "-rand(5)", "round(rand(1), 2)"),
     "case": lambda spark: slices(spark).selectExpr("case when rand(1) < 0.5 then 'a' else 'b' end c"),
-    "uuid": lambda spark: slices(spark).selectExpr("id", "uuid() u", "uuid(17) v"),
+    "uuid": lambda spark: slices(spark).selectExpr("id", "uuid() u", "uuid(17) v", "rand(null) w"),
     "struct": lambda spark: slices(spark).selectExpr("struct(id, rand(1)) s", "array(rand(1), rand(2)) a"),
     "filtered": lambda spark: slices(spark).where("id % 2 = 1").selectExpr(*COLUMNS),
     "in a filter": lambda spark: slices(spark).where("id > 100 and rand(3) < 0.4 and id < 800"),

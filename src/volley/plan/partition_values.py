@@ -205,7 +205,8 @@ def _is_certain(expression: Expression) -> bool:
 
 
 def _is_integer(part: Expression) -> bool:
-    return isinstance(part, Literal) and type(part.value) is int
+    """Whether it is a seed; Spark takes NULL for 0."""
+    return isinstance(part, Literal) and (part.value is None or type(part.value) is int)
 
 
 def _moves_null_checks(parts: list[Expression]) -> bool:

@@ -56,7 +56,7 @@ class Unsupported:
         return f"[{self.reason}] {display_name(self.what)}" + (f": {self.detail}" if self.detail else "")
 
 
-NOT_CERTAIN = "Spark's partitions of its input are not known before the query runs"
+NOT_CERTAIN = "Spark's partitions are not known before the query runs, or not every row has a value"
 
 MEANINGS: dict[Reason, str] = {
     Reason.OPERATOR: "This operator of Spark's plan has no native form.",

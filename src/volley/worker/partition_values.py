@@ -76,8 +76,8 @@ _UUID_LENGTH = 36
 
 def _constant(call: Call) -> int:
     match call.arguments:
-        case (Literal(int(value), _),):
-            return value
+        case (Literal(int() | None as value, _),):
+            return value or 0
         case _:
             raise TypeError(f"{call.function} has a seed that is not constant")
 
