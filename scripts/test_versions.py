@@ -112,10 +112,10 @@ def run_with(python: str, arguments: list[str]) -> int:
     release = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     directory = ENVIRONMENTS / f"python-{release}"
     if not (directory / ".ready").exists():
-        make = [ROOT / "scripts" / "venv.sh", directory, "dev"]
+        make = [str(ROOT / "scripts" / "venv.sh"), str(directory), "dev"]
         subprocess.run(make, cwd=ROOT, env=os.environ | {"PYTHON": python}, check=True)
         (directory / ".ready").touch()
-    program = [directory / "bin" / "python", __file__]
+    program = [str(directory / "bin" / "python"), __file__]
     return subprocess.run([*program, *arguments], cwd=ROOT, check=False).returncode
 
 

@@ -50,6 +50,7 @@ def test_what_may_be_a_command(text: str) -> None:
     assert not is_query(text)
 
 
+@pytest.mark.since("4.1")
 def test_a_plan_that_claims_to_be_huge_is_left_to_spark() -> None:
     pytest.importorskip("grpc")
     from pyspark.sql.connect.proto import base_pb2

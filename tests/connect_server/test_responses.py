@@ -69,6 +69,7 @@ def test_an_answer_has_a_schema_and_a_batch_even_without_rows(completes: bool) -
     assert [response.response_id for response in responses] == [str(n) for n in range(len(responses))]
 
 
+@pytest.mark.since("4.1")
 def test_a_large_row_is_sent_in_chunks() -> None:
     from pyspark.sql.connect.proto import base_pb2, types_pb2
 

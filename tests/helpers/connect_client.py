@@ -41,7 +41,8 @@ class Answer:
         streams: list[bytes] = []
         for response in self.responses:
             if response.HasField("arrow_batch"):
-                if not response.arrow_batch.chunk_index:
+                # Before Spark 4.1, there are no chunks.
+                if not getattr(response.arrow_batch, "chunk_index", 0):
                     streams.append(b"")
                 streams[-1] += response.arrow_batch.data
         return pa.concat_tables([pa.ipc.open_stream(stream).read_all() for stream in streams])

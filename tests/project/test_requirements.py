@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pyspark
 import pytest
 
+from helpers.waiting import PATIENCE_SECONDS
 from volley.session.requirements import inspect_packages, install_command, java_problem
 from volley.spark_versions.registry import find
 
@@ -94,10 +96,17 @@ def test_enable_names_a_package_that_cannot_even_be_imported() -> None:
     assert "Run: pip install 'datafusion" in run.stderr
 
 
-def test_a_command_names_a_package_that_cannot_even_be_imported() -> None:
-    program = f"{_IMPORT}\nfrom volley.cli.main import main\nmain()"
+@pytest.mark.parametrize(
+    "imported", [_IMPORT, _IMPORT.replace("datafusion", "pyarrow").partition("sys.modules")[0]]
+)
+def test_a_worker_does_not_start_with_another_version_of_a_package(imported: str) -> None:
+    program = f"{imported}\nfrom volley.cli.main import main\nmain()"
     run = subprocess.run(
-        [sys.executable, "-c", program, "worker", "--port", "0"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "worker", "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
     assert run.returncode == 2, run.stderr
-    assert run.stderr.startswith("[VERSION_NOT_SUPPORTED] datafusion 40.0 is outside")
+    assert re.match(r"\[VERSION_NOT_SUPPORTED\] (datafusion|pyarrow) 40.0 is outside", run.stderr)

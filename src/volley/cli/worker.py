@@ -20,6 +20,7 @@ from volley.options import SHUFFLE_SERVERS
 from volley.process.allocator import keep_little_memory
 from volley.process.machine import available_cores, available_memory_bytes
 from volley.process.tracing import export_spans
+from volley.session.requirements import check_packages
 
 
 @click.command()
@@ -88,6 +89,8 @@ def worker(
       volley worker --port 7070 --memory 8g
       spark.volley.transport=flight, spark.volley.workers=127.0.0.1:7070
     """
+    # With another version of a package, its rows could be others than those of the driver and of other workers.
+    check_packages()
     memory_bytes = memory or int(available_memory_bytes() * 0.8)
     keep_little_memory(memory_bytes)
     # These load the allocators.
