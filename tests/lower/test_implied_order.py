@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import volley
 from volley.testing.rows import assert_same_rows, native_rows
 
 _SOME = "(select * from l order by id limit 300)"
@@ -74,6 +75,19 @@ def test_inner_orders(distributed: SparkSession, query: str, workers: str) -> No
     distributed.conf.set("spark.sql.autoBroadcastJoinThreshold", "10m")
     distributed.sql("select id % 5 k, id * 10 x from range(5)").createOrReplaceTempView("d")
     assert_same_rows(distributed, query, ordered=True)
+
+
+def test_small_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Without an ORDER BY, too, programs see the order in which Spark reads files: the largest first."""
+    for first, rows in ((0, 40), (1000, 3), (2000, 900), (3000, 200)):
+        spark.range(first, first + rows, 1, 1).write.mode("append").parquet(str(tmp_path / "files"))
+    files = spark.read.parquet(str(tmp_path / "files"))
+    assert_same_rows(spark, lambda _: files.where("id % 3 <> 1").selectExpr("id", "id % 5 k"), ordered=True)
+    assert_same_rows(spark, lambda _: files.limit(5).union(files.where("id < 20")), ordered=True)
+    tail = files.where("id % 3 = 0").tail(4)
+    assert volley.last_query(spark).engine == "native"
+    spark.conf.set("spark.volley.enabled", "false")
+    assert tail == files.where("id % 3 = 0").tail(4)
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])

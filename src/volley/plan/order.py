@@ -124,19 +124,26 @@ def make_order_explicit(plan: Node, carrier: OrderCarrier | None = None) -> Node
 
 
 def order_result(plan: Node, carrier: OrderCarrier) -> Node:
-    """Sort the rows that a query returns or writes where they show an ORDER BY that is not its last operator.
+    """Sort the rows that a query returns or writes where they show an order that its last operator does not make.
 
     Union         top and bottom                          one branch after the other, each in its order
       TopN        v
       TopN        v desc
+
+    Rows that are returned also show the order of a few small files, which native plans read concurrently.
     """
     if isinstance(plan, WriteFiles):
-        return replace(plan, child=order_result(plan.child, carrier))
+        return replace(plan, child=_order_rows(plan.child, carrier))
+    return _order_rows(plan, carrier, of_files=_reads_several(plan))
+
+
+def _order_rows(plan: Node, carrier: OrderCarrier, *, of_files: bool = False) -> Node:
     if is_ordered(plan):
         return plan
     child, order = carrier.carry(plan)
     keys, _ = order.keys_within(())
-    return Project(plan.output, Sort(keys, whole=True, child=child)) if keys and order.requested else plan
+    shows_order = order.requested or (of_files and order.total)
+    return Project(plan.output, Sort(keys, whole=True, child=child)) if keys and shows_order else plan
 
 
 def sort_ranges(plan: Node) -> Node:
