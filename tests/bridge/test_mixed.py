@@ -59,10 +59,10 @@ def lists_below_a_join(spark: SparkSession) -> DataFrame:
     lists = (
         spark.table("nation")
         .groupBy("n_regionkey")
-        .agg(F.sort_array(F.collect_list("n_name")).alias("names"))
+        .agg(F.histogram_numeric("n_nationkey", F.lit(3)).alias("bins"))
     )
     joined = lists.join(spark.table("region"), F.col("n_regionkey") == F.col("r_regionkey"))
-    return joined.select("r_name", "names").orderBy("r_name")
+    return joined.select("r_name", "bins").orderBy("r_name")
 
 
 def udf_under_a_window(spark: SparkSession) -> DataFrame:

@@ -79,7 +79,11 @@ def test_batches_are_made_in_one_place() -> None:
         "formats/ranges.py",
         "frame_cache/cached_batches.py",
         "jvm/signature.py",
+        "lower/functions/array_sets.py",
+        "lower/functions/array_texts.py",
         "lower/functions/arrays.py",
+        "lower/functions/lists.py",
+        "lower/functions/regexes.py",
         "lower/list_aggregate_programs.py",
         "lower/functions/maps.py",
         "lower/functions/structs.py",
@@ -92,6 +96,7 @@ def test_batches_are_made_in_one_place() -> None:
         "sources/schema_evolution.py",
         "worker/python/batching.py",
         "worker/python/pickled.py",
+        "worker/python/row_functions.py",
         "worker/python/tables.py",
     }
     callers = {

@@ -84,10 +84,16 @@ def test_frames_on_several_workers(distributed: SparkSession) -> None:
     assert_same_rows(distributed, in_frames("joined(v, s)", "id", FRAMES))
 
 
-def test_frames_of_values_that_spark_counts(spark: SparkSession) -> None:
+def test_frames_of_values_far_from_the_row(spark: SparkSession) -> None:
     register(spark)
-    query = "select shown(id) over (partition by k order by v range between 1 preceding and current row) from windowed"
-    assert "bounds that are not constant integers" in str(volley.explain(spark.sql(query)).reasons)
+    numbers = "shown(o) over (partition by k order by o + 0.5D range between 1.5D preceding and current row)"
+    order = "partition by k order by timestamp_seconds(o * 40000)"
+    days = f"shown(o) over ({order} range between {{}} preceding and current row)"
+    for call in (numbers, days.format("interval 2 days"), days.format("interval 30 hours")):
+        assert_same_rows(spark, f"select id, {call} from windowed")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    frame = spark.sql(f"select {days.format('interval 2 days')} from windowed")
+    assert "America/New_York" in str(volley.explain(frame).reasons)
 
 
 def test_bounds_of_rows_stay_in_their_group() -> None:

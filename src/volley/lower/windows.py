@@ -222,7 +222,7 @@ def _frame(frame: Frame, order_by: tuple[SortKey, ...]) -> str:
             return unbounded
         if frame.rows or expression == CURRENT_ROW:
             return _bound(constant_of(expression))
-        return _bound(offset_of(expression, order_by[0].type, frame))
+        return _bound(offset_of(expression, order_by[0].type))
 
     lower, upper = bound(frame.lower, "UNBOUNDED PRECEDING"), bound(frame.upper, "UNBOUNDED FOLLOWING")
     return f"{'ROWS' if frame.rows else 'RANGE'} BETWEEN {lower} AND {upper}"

@@ -125,10 +125,9 @@ def _count(
     """The child with the counts that frames of values need, and where each frame begins and ends."""
     counts: list[Alias] = []
 
-    def count(lower: Expression | None, upper: Expression | None) -> Expression:
+    def count(frame: Frame) -> Expression:
         number = next(_counts)
         ones = Call("Count", (Literal(1, INTEGER),), LONG)
-        frame = Frame(rows=False, lower=lower, upper=upper)
         call = AggregateCall(
             ones, AggregateMode.COMPLETE, distinct=False, filter=None, result_id=next(_counts)
         )
@@ -137,10 +136,10 @@ def _count(
 
     bounds: list[Expression] = []
     for frame in frames:
-        whole = count(None, None)
+        whole = count(replace(frame, lower=None, upper=None))
         begin: Expression = Literal(0, LONG)
         if frame.lower is not None:
-            begin = Call("Subtract", (whole, count(frame.lower, None)), LONG, EvalMode.LEGACY)
-        end = whole if frame.upper is None else count(None, frame.upper)
+            begin = Call("Subtract", (whole, count(replace(frame, upper=None))), LONG, EvalMode.LEGACY)
+        end = whole if frame.upper is None else count(replace(frame, lower=None))
         bounds += [Call("Cast", (bound,), INTEGER, EvalMode.LEGACY) for bound in (begin, end)]
     return (Window(tuple(counts), child) if counts else child), bounds

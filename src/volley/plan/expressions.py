@@ -156,8 +156,8 @@ class Frame:
     rows: bool
     lower: Expression | None
     upper: Expression | None
-    time_zone: str = field(default="UTC", compare=False, metadata={NOT_SENT: True})
-    """Of the session. The days and months of a range frame over timestamps are those of its clock."""
+    time_zone: str = field(default="", compare=False, metadata={NOT_SENT: True})
+    """Of the session, if that matters: days and months of a range frame over timestamps are those of its clock."""
 
 
 CURRENT_ROW = Literal(0, INTEGER)
@@ -263,10 +263,10 @@ def with_children(expression: Expression, parts: list[Any]) -> Expression:
                 function,
                 tuple(rest[: len(partition_by)]),
                 tuple(rest[len(partition_by) : len(partition_by) + len(order_by)]),
-                Frame(
-                    frame.rows,
-                    None if frame.lower is None else bounds.pop(0),
-                    None if frame.upper is None else bounds.pop(0),
+                replace(
+                    frame,
+                    lower=None if frame.lower is None else bounds.pop(0),
+                    upper=None if frame.upper is None else bounds.pop(0),
                 ),
             )
         case InSubquery():

@@ -197,15 +197,19 @@ def reason_for(function: str) -> Reason | None:
     """
     if function in _OF_SPARK_TASKS:
         return Reason.EXPRESSION
-    if function in _OF_SPARK_PARTITIONS or function.startswith(_SKETCHES):
+    if function in _OF_SPARK_PARTITIONS | PLACED_IN_PARTITIONS or function.startswith(_SKETCHES):
         return Reason.NONDETERMINISTIC
-    return Reason.WINDOW if function in _WINDOW_FUNCTIONS else None
+    return None
 
 
 _OF_SPARK_TASKS = frozenset(
     ("randn", "randstr", "shuffle", "input_file_block_start", "input_file_block_length", "java_method", "reflect",
      "try_reflect")
 )  # fmt: skip
+PLACED_IN_PARTITIONS = frozenset(
+    {"monotonically_increasing_id", "rand", "random", "spark_partition_id", "uniform", "uuid"}
+)
+"""Native where Spark's partitions are known, which a log does not show."""
 _OF_SPARK_PARTITIONS = frozenset(
     (
         "approx_top_k",
@@ -213,16 +217,8 @@ _OF_SPARK_PARTITIONS = frozenset(
         "histogram_numeric",
         "hll_union",
         "hll_union_agg",
-        # Native where Spark's partitions are known, which a log does not show.
-        "monotonically_increasing_id",
-        "rand",
-        "random",
-        "spark_partition_id",
-        "uniform",
-        "uuid",
         "vector_avg",
         "vector_sum",
     )
 )
 _SKETCHES = ("approx_top_k_", "kll_", "tuple_")
-_WINDOW_FUNCTIONS = frozenset({"counter_diff"})

@@ -19,7 +19,6 @@ from volley.plan.types import (
     DataType,
     DecimalType,
 )
-from volley.plan.zones import UTC
 
 _DAY_MICROSECONDS = 24 * 60 * 60 * 1_000_000
 
@@ -38,20 +37,16 @@ Offset = int | float | Decimal | Months
 def offsets_of(frame: Frame, key: DataType) -> list[Offset]:
     """The offsets of a range frame over a key. ValueError, which says why, if there is no exact one."""
     bounds = [bound for bound in (frame.lower, frame.upper) if bound is not None and bound != CURRENT_ROW]
-    return [offset_of(bound, key, frame) for bound in bounds]
+    return [offset_of(bound, key) for bound in bounds]
 
 
-def offset_of(bound: Expression, key: DataType, frame: Frame) -> Offset:
+def offset_of(bound: Expression, key: DataType) -> Offset:
     """The offset of one bound of a range frame, other than the current row."""
     value, kind = _constant(bound)
     if key == DATE:
         return _days(value, kind)
     if key in (TIMESTAMP, TIMESTAMP_NTZ):
-        # Days and months of a timestamp are those of the clock of its time zone.
-        offset = _microseconds(value, kind)
-        if key == TIMESTAMP and frame.time_zone not in UTC and not _is_below_a_day(offset):
-            raise ValueError(f"days or months in the session time zone {frame.time_zone}")
-        return offset
+        return _microseconds(value, kind)
     is_exact = (
         (key in INTEGRAL and isinstance(value, int) and kind in INTEGRAL)
         or (key in NUMBERED and isinstance(value, int) and kind == key)
@@ -96,5 +91,6 @@ def _microseconds(value: Scalar, kind: DataType) -> Offset:
     raise ValueError(f"offsets of type {kind} with ORDER BY on a timestamp")
 
 
-def _is_below_a_day(offset: Offset) -> bool:
-    return isinstance(offset, int) and abs(offset) < _DAY_MICROSECONDS
+def follows_clock(offset: Offset, key: DataType) -> bool:
+    """Whether an offset is one of the clock of a time zone: days and months of a timestamp are."""
+    return key == TIMESTAMP and not (isinstance(offset, int) and abs(offset) < _DAY_MICROSECONDS)

@@ -9,9 +9,10 @@ from volley.plan.expressions import AggregateCall, Call, WindowCall, walk
 from volley.plan.nodes import Window
 from volley.plan.order import order_of
 from volley.plan.types import FRACTIONAL, ArrayType, DataType, StructType
+from volley.plan.zones import UTC
 from volley.support.aggregates import check_function
 from volley.support.operators import UNSPLITTABLE, WINDOWS, constant_of, is_constant
-from volley.support.range_frames import offsets_of
+from volley.support.range_frames import follows_clock, offsets_of
 from volley.support.reasons import Reason, Unsupported
 from volley.support.sort_keys import is_sorted_alike
 
@@ -57,10 +58,14 @@ def _check_frame(call: WindowCall) -> Iterator[Unsupported]:
         if not all(map(is_constant, bounds)):
             yield Unsupported(Reason.WINDOW, "frame", "bounds that are not constant integers")
     elif call.order_by:
+        key = call.order_by[0].type
         try:
-            offsets_of(frame, call.order_by[0].type)
+            offsets = offsets_of(frame, key)
         except ValueError as why:
             yield Unsupported(Reason.WINDOW, "range frame", str(why))
+            return
+        if frame.time_zone not in UTC and any(follows_clock(offset, key) for offset in offsets):
+            yield Unsupported(Reason.TIME_ZONE, "range frame", f"days or months, {frame.time_zone}")
 
 
 def _check_aggregate(call: WindowCall, aggregate: AggregateCall, node: Window) -> Iterator[Unsupported]:
