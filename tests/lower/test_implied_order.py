@@ -85,7 +85,9 @@ def test_small_files(spark: SparkSession, tmp_path: Path) -> None:
     assert_same_rows(spark, lambda _: files.where("id % 3 <> 1").selectExpr("id", "id % 5 k"), ordered=True)
     assert_same_rows(spark, lambda _: files.limit(5).union(files.where("id < 20")), ordered=True)
     tail = files.where("id % 3 = 0").tail(4)
-    assert volley.last_query(spark).engine == "native"
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "native"
     spark.conf.set("spark.volley.enabled", "false")
     assert tail == files.where("id % 3 = 0").tail(4)
 
