@@ -137,7 +137,7 @@ def test_portable_patterns(pattern: str) -> None:
     [
         "", "a++", r"(a)\1", "[z-a]", "[a&&b]", r"\p{L}", "(a", "a|", "()", "[]a]", "[]", "^*", "a{2}{3}", "(?<n>a)",
         "(?=a)", "a{,3}", "a{3,2}", "a{0}", r"\Qa\E", "[a[b]]", r"[\D]", "*a", "a)", "a]", "a}", "{", "\\",
-        "(a{999}){999}", "a" * 201,
+        "(a{999}){999}", "a" * 201, "(?i)ſ", "(?i)[^\u212a]",
     ],
 )  # fmt: skip
 def test_patterns_that_engines_read_differently_or_might(pattern: str) -> None:

@@ -100,6 +100,9 @@ class _Reader:
     def read(self) -> Regex:
         flags = ""
         if self.pattern.startswith("(?i)"):
+            # The long s is an s to Rust, and not to Java.
+            if not self.pattern.isascii():
+                raise _Unportable
             self.at, self.only_ascii, flags = 4, True, "(?i)"
         whole = self._alternatives()
         if self.at < len(self.pattern):

@@ -10,9 +10,7 @@ As many partitions run at a time as the task has cores; one if a value depends o
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -33,12 +31,11 @@ from volley.stages.row_counts import RowCounts
 from volley.worker.batch_queue import BatchQueue
 from volley.worker.engine_threads import engine_threads
 from volley.worker.partition_values import PartitionValues
-from volley.worker.pass_table import PassTable
+from volley.worker.pass_table import Passes, PassTable
 from volley.worker.split_queue import Stopped
 
 _QUEUE_BYTES = 32 * 2**20
 _END_SECONDS = 2.0
-_POLL_SECONDS = 0.002
 
 
 class PartitionStreams:
@@ -49,9 +46,7 @@ class PartitionStreams:
         self._memory = memory
         self._errors = errors
         self._threads = engine_threads()
-        self._lock = threading.Lock()
-        self._passes: list[_Pass] = []
-        self._closed = False
+        self._passes = Passes()
         self.tables = 0
         """How many there are, which all may wait for rows at the same time."""
 
@@ -61,31 +56,18 @@ class PartitionStreams:
         width = 1 if node.in_order else max(1, min(self._cores, partition_count(node)))
         # Made here, because DataFusion cannot make a session on its own threads, on which a pass begins.
         context = running_context(1, self._memory)
-        begin = partial(self._begin, node, context, width)
+        begin = partial(self._passes.start, partial(self._pass, node, context, width))
         return PassTable(arrow_schema(node.output), width, begin, self._threads).streams()
 
-    def _begin(self, node: PartitionedRows, context: SessionContext, width: int) -> _Pass:
-        with self._lock:
-            if self._closed:
-                raise Stopped
-            started = _Pass(self, node, context, self._memory, width, self._errors)
-            self._passes.append(started)
-        started.start()
-        return started
+    def _pass(self, node: PartitionedRows, context: SessionContext, width: int) -> _Pass:
+        return _Pass(self, node, context, self._memory, width, self._errors)
 
     def close(self) -> None:
         """Tell the threads to stop. Each does so at its next batch."""
-        with self._lock:
-            self._closed = True
-            passes = list(self._passes)
-        for item in passes:
-            item.output.close()
+        self._passes.close()
 
     async def wait_closed(self) -> None:
-        """Wait for the threads to stop, but not long: one may be in a call that cannot be interrupted."""
-        deadline = time.monotonic() + _END_SECONDS
-        while any(item.busy for item in self._passes) and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_SECONDS)
+        await self._passes.wait_closed(_END_SECONDS)
 
 
 class _Pass:
@@ -118,6 +100,9 @@ class _Pass:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+
+    def close(self) -> None:
+        self.output.close()
 
     @property
     def busy(self) -> bool:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
@@ -14,10 +16,12 @@ from volley.batches import empty_batch
 from volley.lower.streams import StreamTable
 from volley.worker.batch_queue import NOTHING, BatchQueue
 from volley.worker.engine_threads import EngineThreads
+from volley.worker.split_queue import Stopped
 
 # How long DataFusion's thread waits for a batch before it does other work: see `worker.scan`.
 _TURN_SECONDS = 0.001
 _LONGEST_SECONDS = 0.02
+_POLL_SECONDS = 0.002
 
 
 class Pass(Protocol):
@@ -25,6 +29,49 @@ class Pass(Protocol):
 
     @property
     def output(self) -> BatchQueue: ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether threads or plans of it still run."""
+        ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None:
+        """Tell it to stop."""
+        ...
+
+
+class Passes:
+    """The passes that one run of an attempt has begun."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._passes: list[Pass] = []
+        self._closed = False
+
+    def start(self, make: Callable[[], Pass]) -> Pass:
+        """Begin a pass. `make` is called by one thread at a time."""
+        with self._lock:
+            if self._closed:
+                raise Stopped
+            started = make()
+            self._passes.append(started)
+            started.start()
+        return started
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            passes = list(self._passes)
+        for item in passes:
+            item.close()
+
+    async def wait_closed(self, seconds: float) -> None:
+        """Wait for them to stop, but not for longer than that: one may be in a call that cannot be interrupted."""
+        deadline = time.monotonic() + seconds
+        while any(item.busy for item in self._passes) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 class PassTable:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -34,7 +33,7 @@ from volley.process.loop import Work, run_blocking
 from volley.worker.batch_queue import BatchQueue
 from volley.worker.engine_threads import engine_threads
 from volley.worker.fragment import Fragment
-from volley.worker.pass_table import PassTable
+from volley.worker.pass_table import Passes, PassTable
 from volley.worker.python.batching import Gathered
 from volley.worker.python.channel import Channel
 from volley.worker.python.conversions import Converted, convert
@@ -47,7 +46,6 @@ from volley.worker.split_queue import Stopped
 
 _QUEUE_BYTES = 32 * 2**20
 _END_SECONDS = 5.0
-_POLL_SECONDS = 0.002
 
 
 class PythonStreams:
@@ -64,10 +62,8 @@ class PythonStreams:
         self._memory = memory
         self._errors = errors
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
-        self._passes: list[_Pass] = []
+        self._passes = Passes()
         self._streams = 0
-        self._closed = False
         self._threads = engine_threads()
         self.tables = 0
         """How many operators there are, which all may wait for rows at the same time."""
@@ -86,7 +82,7 @@ class PythonStreams:
         # Made here, because DataFusion cannot make a session on its own threads, on which a pass begins.
         context = running_context(self._cores, self._memory)
         width = self._width(operator, frame)
-        begin = partial(self.begin, operator, frame, context, width)
+        begin = partial(self._passes.start, partial(self._pass, operator, frame, context, width))
         return PassTable(operator.schema, width, begin, self._threads).streams()
 
     def _width(self, operator: Converted, frame: DataFrame) -> int:
@@ -98,35 +94,21 @@ class PythonStreams:
     def _streams_of(self, frame: DataFrame) -> int:
         return max(1, min(self._cores, int(frame.execution_plan().partition_count)))
 
-    def begin(self, operator: Converted, frame: DataFrame, context: SessionContext, width: int) -> _Pass:
-        """Run the plan below an operator, in `width` streams."""
-        with self._lock:
-            if self._closed:
-                raise Stopped
-            first = self._attempt.task.task * 1024 + self._streams
-            self._streams += width
-            tasks = [
-                TaskIdentity(self._attempt.task.stage.stage, first + number, self._attempt.attempt)
-                for number in range(width)
-            ]
-            started = _Pass(operator, frame, context, tasks, self._errors, self._loop)
-            self._passes.append(started)
-        started.start()
-        return started
+    def _pass(self, operator: Converted, frame: DataFrame, context: SessionContext, width: int) -> _Pass:
+        first = self._attempt.task.task * 1024 + self._streams
+        self._streams += width
+        tasks = [
+            TaskIdentity(self._attempt.task.stage.stage, first + number, self._attempt.attempt)
+            for number in range(width)
+        ]
+        return _Pass(operator, frame, context, tasks, self._errors, self._loop)
 
     def close(self) -> None:
         """Stop everything. Workers that still run are killed."""
-        with self._lock:
-            self._closed = True
-            passes = list(self._passes)
-        for item in passes:
-            item.close()
+        self._passes.close()
 
     async def wait_closed(self) -> None:
-        """Wait for the threads and plans to stop, but not long: one may be in a call that cannot be interrupted."""
-        deadline = time.monotonic() + _END_SECONDS
-        while any(item.busy for item in self._passes) and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_SECONDS)
+        await self._passes.wait_closed(_END_SECONDS)
 
 
 class _Pass:
