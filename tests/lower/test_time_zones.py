@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from volley.lower.functions.zones import Zone
 from volley.plan.capture import plan_reader
 from volley.testing.expressions import compare_expressions
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
+from volley.times.zones import Zone, decode_offsets
 
 _HOUR = 3_600_000_000
 
@@ -208,7 +208,7 @@ def test_all_zones_of_java(spark: SparkSession) -> None:
     times = pa.array([value for value in _instants() if value is not None], pa.int64())
     frame = spark.createDataFrame(pa.table({"t": times.cast(pa.timestamp("us", tz="UTC"))}))
     for name in sorted(_zones(spark)):
-        zone = Zone(reader.zone_offsets(name))
+        zone = Zone(decode_offsets(reader.zone_offsets(name)))
         there, back = sf.from_utc_timestamp("t", name), sf.to_utc_timestamp("t", name)
         found = frame.select(
             sf.unix_micros("t").alias("t"), sf.unix_micros(there), sf.unix_micros(back)

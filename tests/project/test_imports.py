@@ -39,6 +39,7 @@ ORDER = [
     "byte_semaphore",
     "lru_cache",
     "run_ends",
+    "times",
     "storage",
     "plan",
     "frame_cache",

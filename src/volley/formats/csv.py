@@ -22,11 +22,10 @@ from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
 from volley.formats.base import ReadOptions, ReadRequest
-from volley.formats.text_values import convert_text
+from volley.formats.text_values import TimeForms, convert_text
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.read_rules import CORRUPT_RECORD
-from volley.plan.types import TIMESTAMP, TIMESTAMP_NTZ
 
 _LF, _CR = 10, 13
 # Of Spark's parser, which refuses longer lines.
@@ -47,7 +46,7 @@ class Dialect:
     corrupt_column: str
     permissive: bool
     cr_ends_lines: bool
-    patterns: dict[object, str | None]
+    times: TimeForms
 
     @staticmethod
     def of(options: ReadOptions) -> Dialect:
@@ -65,10 +64,7 @@ class Dialect:
             corrupt_column=given.get("columnnameofcorruptrecord", given.get(CORRUPT_RECORD, "")),
             permissive=given.get("mode", "PERMISSIVE").upper() == "PERMISSIVE",
             cr_ends_lines="linesep" not in given,
-            patterns={
-                TIMESTAMP: given.get("timestampformat"),
-                TIMESTAMP_NTZ: given.get("timestampntzformat"),
-            },
+            times=TimeForms.of(given),
         )
 
 
@@ -220,7 +216,7 @@ class _Parser:
             if dialect.empty_value:
                 texts = pc.if_else(pc.equal(texts, ""), dialect.empty_value, texts)
             texts = pc.if_else(pc.equal(texts, dialect.null_value), None, texts)
-        return convert_text(texts, column.type, dialect.patterns.get(column.type))
+        return convert_text(texts, column.type, dialect.times)
 
 
 def _check_quotes(data: bytes, dialect: Dialect) -> None:

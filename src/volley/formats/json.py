@@ -21,7 +21,7 @@ from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
 from volley.formats.base import ReadRequest
-from volley.formats.text_values import convert_text
+from volley.formats.text_values import TimeForms, convert_text
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
 from volley.plan.read_rules import CORRUPT_RECORD
@@ -64,10 +64,7 @@ class Json:
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         options = dict(request.options)
         corrupt = options.get("columnnameofcorruptrecord", options.get(CORRUPT_RECORD, ""))
-        patterns = {
-            TIMESTAMP: options.get("timestampformat"),
-            TIMESTAMP_NTZ: options.get("timestampntzformat"),
-        }
+        times = TimeForms.of(options)
         columns = [column for column in request.columns if column.name != corrupt]
         digits = _safe_digits(columns)
         doubles = any(contains_any(column.type, _DOUBLES) for column in columns)
@@ -87,7 +84,7 @@ class Json:
             if table.num_rows != rows:
                 raise DataError(f"{request.file.path} has lines that are not one object each.")
             arrays = [
-                convert_text(_whole(table, column), column.type, patterns.get(column.type))
+                convert_text(_whole(table, column), column.type, times)
                 if column.type in _TEXTS
                 else _whole(table, column)
                 if column.name != corrupt

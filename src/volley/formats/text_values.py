@@ -8,12 +8,15 @@ and Spark runs the query.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from volley.errors import DataError
+from volley.plan.read_rules import ZONE_OFFSETS
 from volley.plan.types import (
     BOOLEAN,
     BYTE,
@@ -30,6 +33,10 @@ from volley.plan.types import (
     DecimalType,
     to_arrow,
 )
+from volley.times.patterns import Part, parsed_pattern
+from volley.times.texts import read
+from volley.times.units import MICROS_A_DAY
+from volley.times.zones import Zone, zone_with
 
 _DIGITS = b"0123456789"
 _CHARACTERS: dict[DataType, bytes] = {
@@ -50,18 +57,54 @@ _SECONDS_CHARACTERS = 19  # 2024-02-29 12:00:00
 _OFFSET = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$"
 
 
-def convert_text(values: pa.Array, data_type: DataType, pattern: str | None = None) -> pa.Array:
-    """The values of a string array as another type. `pattern` is that of timestamps; None for Spark's default form."""
+@dataclass(frozen=True)
+class TimeForms:
+    """How files write dates and times: by patterns of their own, or in Spark's default form; timestamps in `zone`."""
+
+    patterns: Mapping[DataType, tuple[Part, ...]]
+    zone: Zone | None = None
+    """None: UTC."""
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> TimeForms:
+        """Those of a scan with these read options."""
+        given = {kind: parsed_pattern(options[key]) for kind, key in _PATTERNS.items() if key in options}
+        offsets = options.get(ZONE_OFFSETS)
+        return TimeForms(
+            {kind: parts for kind, parts in given.items() if parts is not None},
+            None if offsets is None else zone_with(bytes.fromhex(offsets)),
+        )
+
+
+_PATTERNS: dict[DataType, str] = {
+    DATE: "dateformat",
+    TIMESTAMP: "timestampformat",
+    TIMESTAMP_NTZ: "timestampntzformat",
+}
+_DEFAULT_FORMS = TimeForms({})
+
+
+def convert_text(values: pa.Array, data_type: DataType, forms: TimeForms = _DEFAULT_FORMS) -> pa.Array:
+    """The values of a string array as another type."""
     if data_type == STRING:
         return values
+    parts = forms.patterns.get(data_type)
+    if parts is not None:
+        return _by_pattern(values, data_type, parts, forms.zone)
     allowed = _DIGITS + b"-." if isinstance(data_type, DecimalType) else _CHARACTERS[data_type]
     # A NULL may have characters, too.
     if bytes_of(values).translate(None, allowed) and bytes_of(values.drop_null()).translate(None, allowed):
         raise DataError(f"a value is not a plain {data_type}.")
     try:
-        if isinstance(data_type, DecimalType):
-            return _decimal(values, data_type)
-        return _CONVERTERS.get(data_type, _cast)(values, data_type, pattern)
+        match data_type:
+            case DecimalType():
+                return _decimal(values, data_type)
+            case _ if data_type == DATE:
+                return _date(values)
+            case _ if data_type in (TIMESTAMP, TIMESTAMP_NTZ):
+                return _timestamp(values, data_type, forms.zone)
+            case _:
+                return pc.cast(values, to_arrow(data_type))
     except pa.ArrowException as error:
         raise DataError(f"a value is not a plain {data_type}: {error}") from error
 
@@ -78,10 +121,6 @@ def bytes_of(values: pa.Array) -> bytes:
     return found
 
 
-def _cast(values: pa.Array, data_type: DataType, pattern: str | None) -> pa.Array:
-    return pc.cast(values, to_arrow(data_type))
-
-
 def _decimal(values: pa.Array, data_type: DecimalType) -> pa.Array:
     digits = data_type.precision - data_type.scale
     longest = pc.max(pc.binary_length(values)).as_py()
@@ -93,7 +132,20 @@ def _decimal(values: pa.Array, data_type: DecimalType) -> pa.Array:
     return pc.cast(values, to_arrow(data_type))
 
 
-def _date(values: pa.Array, data_type: DataType, pattern: str | None) -> pa.Array:
+def _by_pattern(
+    values: pa.Array, data_type: DataType, parts: tuple[Part, ...], zone: Zone | None
+) -> pa.Array:
+    local, plain = read(values, parts)
+    missing = values.is_null().to_numpy(zero_copy_only=False)
+    if not np.all(plain | missing):
+        raise DataError(f"a {data_type} does not have the full width of its pattern.")
+    if data_type == DATE:
+        return pa.array((local // MICROS_A_DAY).astype(np.int32), mask=missing).cast(pa.date32())
+    times = pa.array(local, pa.int64(), mask=missing)
+    return _instants(times, zone) if data_type == TIMESTAMP else times.cast(to_arrow(data_type))
+
+
+def _date(values: pa.Array) -> pa.Array:
     days = pc.cast(values, pa.date32())
     first = pc.min(days.cast(pa.int32())).as_py()
     if first is not None and first < _FIRST_DAY:
@@ -101,37 +153,36 @@ def _date(values: pa.Array, data_type: DataType, pattern: str | None) -> pa.Arra
     return days
 
 
-def _timestamp(values: pa.Array, data_type: DataType, pattern: str | None) -> pa.Array:
-    lengths = pc.min_max(pc.binary_length(values))
-    shortest, longest = lengths["min"].as_py(), lengths["max"].as_py()
-    if shortest is not None:
-        if shortest < _SECONDS_CHARACTERS or (pattern is not None and longest > _SECONDS_CHARACTERS):
-            raise DataError("a timestamp is not complete, or not of the given format.")
-        if (
-            pattern is not None
-            and not pc.all(pc.match_substring(values, "T" if "T" in pattern else " ")).as_py()
-        ):
-            raise DataError("a timestamp is not of the given format.")
-    times = _instants(values) if data_type == TIMESTAMP and pattern is None else None
-    if times is None:
-        times = pc.cast(values, pa.timestamp("us"))
-    first = pc.min(times.cast(pa.int64())).as_py()
-    if first is not None and first < _FIRST_DAY * 86_400_000_000:
+def _timestamp(values: pa.Array, data_type: DataType, zone: Zone | None) -> pa.Array:
+    shortest = pc.min(pc.binary_length(values)).as_py()
+    if shortest is not None and shortest < _SECONDS_CHARACTERS:
+        raise DataError("a timestamp is not complete.")
+    with_offset = pc.match_substring_regex(values, _OFFSET) if data_type == TIMESTAMP else None
+    if with_offset is None or not pc.any(with_offset).as_py():
+        local = _micros(values)
+        return _instants(local, zone) if data_type == TIMESTAMP else local.cast(to_arrow(data_type))
+    moved = pc.cast(pc.if_else(with_offset, values, None), pa.timestamp("us", "UTC"))
+    _check_year(moved.cast(pa.int64()))
+    return pc.coalesce(moved, _instants(_micros(pc.if_else(with_offset, None, values)), zone))
+
+
+def _micros(values: pa.Array) -> pa.Array:
+    """The microseconds that clocks show, from the epoch on."""
+    micros = pc.cast(values, pa.timestamp("us")).cast(pa.int64())
+    _check_year(micros)
+    return micros
+
+
+def _check_year(micros: pa.Array) -> None:
+    first = pc.min(micros).as_py()
+    if first is not None and first < _FIRST_DAY * MICROS_A_DAY:
         raise DataError("a timestamp is before the year 1.")
-    return times.cast(to_arrow(data_type))
 
 
-def _instants(values: pa.Array) -> pa.Array | None:
-    """Timestamps of which some have an offset. None if none has one. The session's zone is UTC."""
-    zoned = pc.match_substring_regex(values, _OFFSET)
-    if not pc.any(zoned).as_py():
-        return None
-    texts = pc.if_else(zoned, values, pc.binary_join_element_wise(values, "Z", ""))
-    return pc.cast(texts, pa.timestamp("us", "UTC"))
-
-
-_CONVERTERS: dict[DataType, Callable[[pa.Array, DataType, str | None], pa.Array]] = {
-    DATE: _date,
-    TIMESTAMP: _timestamp,
-    TIMESTAMP_NTZ: _timestamp,
-}
+def _instants(local: pa.Array, zone: Zone | None) -> pa.Array:
+    """The instants at which clocks of the zone show these microseconds."""
+    if zone is not None:
+        missing = local.is_null().to_numpy(zero_copy_only=False)
+        instants = zone.instant(local.fill_null(0).to_numpy(zero_copy_only=False))
+        local = pa.array(instants, pa.int64(), mask=missing)
+    return local.cast(to_arrow(TIMESTAMP))

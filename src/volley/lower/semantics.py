@@ -152,9 +152,6 @@ def null_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
 
 # ------------------------------------------------------------------------------------------------- time
 
-MICROS_A_SECOND = 1_000_000
-MICROS_A_DAY = 86_400 * MICROS_A_SECOND
-
 
 def floor_divide(value: Expr, divisor: int) -> Expr:
     """Floor division of a long: Arrow truncates towards zero, but times before 1970 must round down."""

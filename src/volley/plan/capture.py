@@ -204,7 +204,8 @@ class _Decoder:
         if name == "FileSourceScanExec" or (name == "BatchScanExec" and "scan" in operator.values):
             column = self._file_column() if self._file_column is not None else None
             described = self._tables.scans[operator.value("scan")]
-            return file_scan(operator, described, partial(self._find_store, java), column)
+            find = partial(self._find_store, java)
+            return file_scan(operator, described, find, self._zone_offsets, column)
         if name == "ReusedExchangeExec":
             return _decode_reused(operator)
         if source := SOURCES.get(name):

@@ -14,8 +14,17 @@ from volley.plan.decode_expressions import scalar
 from volley.plan.decode_nodes import Operator
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import DataFile, FileScan, Node
-from volley.plan.read_rules import CORRUPT_RECORD, CORRUPT_RECORD_OPTION, KEEPS_TYPES, READ_RULES
-from volley.plan.types import BINARY, DataType, DecimalType
+from volley.plan.read_rules import (
+    CORRUPT_RECORD,
+    CORRUPT_RECORD_OPTION,
+    KEEPS_TYPES,
+    READ_RULES,
+    SESSION_ZONE,
+    ZONE_OFFSETS,
+    ZONE_OPTION,
+)
+from volley.plan.types import BINARY, TIMESTAMP, DataType, DecimalType
+from volley.plan.zones import UTC
 from volley.spark_versions.registry import current
 from volley.storage.s3a import Unmapped
 
@@ -91,13 +100,25 @@ class ScanFacts:
         """The column in which a text format keeps malformed records. Spark refuses to read nothing else."""
         if CORRUPT_RECORD not in READ_RULES[self.format_name].settings:
             return None
-        given = {key.lower(): value for key, value in self.options.items()}
-        return given.get(CORRUPT_RECORD_OPTION, self.settings[CORRUPT_RECORD])
+        return self._given.get(CORRUPT_RECORD_OPTION, self.settings[CORRUPT_RECORD])
 
-    def carried(self) -> tuple[tuple[str, str], ...]:
+    def zone(self, output: Sequence[Attribute]) -> str | None:
+        """The zone of the timestamps that a text format reads; None for UTC, and where none is read."""
+        if SESSION_ZONE not in READ_RULES[self.format_name].settings:
+            return None
+        zone = self._given.get(ZONE_OPTION, self.settings[SESSION_ZONE])
+        return zone if zone not in UTC and any(column.type == TIMESTAMP for column in output) else None
+
+    @property
+    def _given(self) -> dict[str, str]:
+        return {key.lower(): value for key, value in self.options.items()}
+
+    def carried(self, offsets: bytes | None) -> tuple[tuple[str, str], ...]:
         """The settings and options that change how the files are read; an option overrides nothing here."""
         carried = READ_RULES[self.format_name].carried
-        given = self.settings | {key.lower(): value for key, value in self.options.items()}
+        given = self.settings | self._given
+        if offsets is not None:
+            carried, given = carried | {ZONE_OFFSETS}, given | {ZONE_OFFSETS: offsets.hex()}
         if self.format_name == "parquet" and not current().widens_columns:
             # Workers check the files, and need not have the driver's release of Spark.
             carried, given = carried | {KEEPS_TYPES}, given | {KEEPS_TYPES: "true"}
@@ -124,11 +145,13 @@ def file_scan(
     operator: Operator,
     described: dict[str, Any] | None,
     find_store: Callable[[str], str],
+    find_offsets: Callable[[str], bytes],
     file_column: Attribute | None = None,
 ) -> Node:
     """Decode a file scan. `described` is None if Spark could not list its files.
 
-    `find_store` gives the id of the object store of a URL, or raises Unmapped. With a `file_column`, which is not part
+    `find_store` gives the id of the object store of a URL, or raises Unmapped; `find_offsets` the encoded offsets of a
+    time zone. With a `file_column`, which is not part
     of the output, the last partition column is the URL of the file.
     """
     if described is None:
@@ -144,7 +167,10 @@ def file_scan(
     if file_column is not None:
         of_file.append(lambda url, size_bytes, modified_ms: url)
     files: tuple[DataFile, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
     if not problem:
+        zone = facts.zone(output)
+        options = facts.carried(None if zone is None else find_offsets(zone))
         try:
             files = _files(facts, columns, of_file, find_store)
         except Unmapped as error:
@@ -160,7 +186,7 @@ def file_scan(
         ),
         filters=operator.all("dataFilters"),
         unsupported=problem,
-        options=() if problem else facts.carried(),
+        options=options,
         file_columns=() if problem else tuple(facts.data_names),
         prunings=() if problem else operator.all("prunings"),
         unreachable=unreachable,

@@ -26,6 +26,7 @@ from volley.plan.types import (
     StructType,
     contains_any,
 )
+from volley.times.patterns import parsed_pattern
 
 _DATES = frozenset({DATE})
 _TIMESTAMPS = frozenset({TIMESTAMP})
@@ -71,8 +72,6 @@ def exactly(*values: str, types: frozenset[DataType] | None = None) -> Rule:
 _FALSE = one_of("false")
 _TRUE = one_of("true")
 _BOOLEAN = one_of("true", "false")
-_UTC = frozenset({"utc", "etc/utc", "z", "gmt", "+00:00"})
-_ONLY_UTC = Rule("`UTC`", lambda value: value.lower() in _UTC, _TIMESTAMPS)
 
 
 @dataclass(frozen=True)
@@ -141,12 +140,26 @@ SESSION_ZONE = "spark.sql.session.timeZone"
 CORRUPT_RECORD = "spark.sql.columnNameOfCorruptRecord"
 CORRUPT_RECORD_OPTION = "columnnameofcorruptrecord"
 _PARSER_POLICY = "spark.sql.legacy.timeParserPolicy"
-_DATE_PATTERN = "yyyy-MM-dd"
-_TIME_PATTERNS = ("yyyy-MM-dd HH:mm:ss", "yyyy-MM-dd'T'HH:mm:ss")
+ZONE_OPTION = "timezone"
+ZONE_OFFSETS = "zoneoffsets"
+"""Not an option of Spark's: the offsets of the zone of timestamps, which workers may not know. Not given in UTC."""
+
+
+def _is_parsed(value: str) -> bool:
+    return parsed_pattern(value) is not None
+
+
+def _is_day(value: str) -> bool:
+    parts = parsed_pattern(value)
+    return parts is not None and {text for text, is_field in parts if is_field} >= {"yyyy", "dd"}
+
+
+_DATE_PATTERN = Rule("fields of fixed width that say a day, such as `dd.MM.yyyy`", _is_day, _DATES)
+_TIME_PATTERN = "fields of fixed width from the year on, such as `dd/MM/yyyy HH:mm`"
 
 _OF_TEXT_VALUES = {
     **_OF_ALL_FORMATS,
-    SESSION_ZONE: _ONLY_UTC,
+    SESSION_ZONE: any_value(),
     CORRUPT_RECORD: any_value(),
     _PARSER_POLICY: one_of("CORRECTED", "EXCEPTION", types=_TIMES),
 }
@@ -159,14 +172,22 @@ _TEXT_OPTIONS = {
     CORRUPT_RECORD_OPTION: any_value("any; Spark runs the query if a record is malformed"),
     "multiline": _FALSE,
     "locale": one_of("en-US"),
-    "timezone": _ONLY_UTC,
-    "dateformat": exactly(_DATE_PATTERN, types=_DATES),
-    "timestampformat": exactly(*_TIME_PATTERNS, types=_TIMESTAMPS),
-    "timestampntzformat": exactly(*_TIME_PATTERNS, types=_LOCAL_TIMES),
+    ZONE_OPTION: any_value(),
+    "dateformat": _DATE_PATTERN,
+    "timestampformat": Rule(_TIME_PATTERN, _is_parsed, _TIMESTAMPS),
+    "timestampntzformat": Rule(_TIME_PATTERN, _is_parsed, _LOCAL_TIMES),
     "enabledatetimeparsingfallback": any_value(),
 }
 _TEXT_CARRIED = frozenset(
-    {CORRUPT_RECORD, CORRUPT_RECORD_OPTION, "linesep", "mode", "timestampformat", "timestampntzformat"}
+    {
+        CORRUPT_RECORD,
+        CORRUPT_RECORD_OPTION,
+        "linesep",
+        "mode",
+        "dateformat",
+        "timestampformat",
+        "timestampntzformat",
+    }
 )
 
 

@@ -6,11 +6,8 @@ Workers may have other rules for a zone, and those of C and Rust libraries diffe
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import NULL, TIMESTAMP, TIMESTAMP_NTZ
@@ -19,26 +16,6 @@ ZONE_OFFSETS = "zoneOffsets"
 """The option of a call that has the `Offsets` of its zone, encoded."""
 
 UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "Zulu", "Universal", "UCT"})
-
-
-@dataclass(frozen=True)
-class Offsets:
-    """How far a zone is ahead of UTC, in seconds.
-
-    `first` holds before the first of `transitions`, which are seconds since the epoch with the offset from then on.
-    After `period` seconds from `start` all that follows it begins again; nothing does if `period` is 0.
-    """
-
-    first: int
-    period: int
-    start: int
-    transitions: tuple[tuple[int, int], ...]
-
-
-@lru_cache(maxsize=256)
-def decode_offsets(content: bytes) -> Offsets:
-    (first, period, start), transitions = json.loads(zlib.decompress(content))
-    return Offsets(first, period, start, tuple((second, offset) for second, offset in transitions))
 
 
 def zone_of(call: Call) -> str | None:

@@ -16,7 +16,6 @@ from volley.plan.types import (
     TIMESTAMP_NTZ,
 )
 from volley.support import casts
-from volley.support.datetime_patterns import FORMATTED, Part, parsed_pattern, read_pattern
 from volley.support.patterns import day_of_week
 from volley.support.reasons import Reason, Unsupported
 from volley.support.signatures import (
@@ -33,6 +32,7 @@ from volley.support.signatures import (
     rules,
     same,
 )
+from volley.times.patterns import FORMATTED, Part, parsed_pattern, read_pattern
 
 _string = one_of(STRING)
 _date = one_of(DATE)

@@ -40,6 +40,7 @@ from volley.support.signatures import (
     rules,
     same,
 )
+from volley.times.units import MICROS_A_DAY
 
 _int = one_of(INTEGER)
 
@@ -271,9 +272,6 @@ def _sequence(call: Call) -> Unsupported | None:
         if not value or not (days if first.type == DATE else integral(step.type)):
             return refuse(call, "a step that is not a constant number, or whole days", Reason.ARGUMENT_VALUE)
     return None
-
-
-MICROS_A_DAY = 86_400_000_000
 
 
 def _array_join(call: Call) -> Unsupported | None:

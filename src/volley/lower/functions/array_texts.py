@@ -23,10 +23,11 @@ from volley.lower.functions.lists import (
     places_of,
 )
 from volley.lower.registry import always, translates
-from volley.lower.semantics import MICROS_A_DAY, ExactnessError, Kernel
+from volley.lower.semantics import ExactnessError, Kernel
 from volley.plan.expressions import Call
 from volley.plan.types import DATE, to_arrow
 from volley.support.signatures import literal_value
+from volley.times.units import MICROS_A_DAY
 
 
 @translates("ArrayInsert")

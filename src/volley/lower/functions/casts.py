@@ -16,7 +16,6 @@ from volley.lower.functions.jvm import run_program
 from volley.lower.functions.zones import has_zone, instant_of, local_date, local_time, start_of_day
 from volley.lower.registry import translates
 from volley.lower.semantics import (
-    MICROS_A_SECOND,
     Kernel,
     constant,
     decimal_of_float,
@@ -45,6 +44,7 @@ from volley.plan.types import (
     DecimalType,
     to_arrow,
 )
+from volley.times.units import MICROS_A_SECOND
 
 _TEMPORAL = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _WIDTH = {BYTE: 1, SHORT: 2, INTEGER: 4, LONG: 8}

@@ -26,8 +26,6 @@ from volley.lower.functions.zones import (
 )
 from volley.lower.registry import always, translates
 from volley.lower.semantics import (
-    MICROS_A_DAY,
-    MICROS_A_SECOND,
     ExactnessError,
     Kernel,
     constant,
@@ -40,6 +38,7 @@ from volley.lower.semantics import (
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import DATE, INTEGER, TIMESTAMP_NTZ, DataType, to_arrow
 from volley.support.patterns import day_of_week
+from volley.times.units import MICROS_A_DAY, MICROS_A_SECOND
 
 _PARTS = {
     "Year": "year",

@@ -11,20 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datafusion import Expr
 
-from volley.lower.functions.datetime_text import SECOND, read, read_cast, write
 from volley.lower.functions.jvm import else_spark
-from volley.lower.functions.zones import INSTANT, LOCAL, digest, local_time, offsets_of, zone_with
+from volley.lower.functions.zones import INSTANT, LOCAL, digest, local_time, offsets_of
 from volley.lower.registry import always, translates
 from volley.lower.semantics import (
-    MICROS_A_SECOND,
     Kernel,
     constant,
     kernel,
 )
 from volley.plan.expressions import Call
 from volley.plan.types import STRING, TIMESTAMP, to_arrow
-from volley.support.datetime_patterns import FORMATTED, Part, parsed_pattern, read_pattern
 from volley.support.signatures import literal_value
+from volley.times.patterns import FORMATTED, Part, parsed_pattern, read_pattern
+from volley.times.texts import SECOND, read, read_cast, write
+from volley.times.units import MICROS_A_SECOND
+from volley.times.zones import zone_with
 
 
 @translates("DateFormatClass", fails=always)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from volley.lower.semantics import MICROS_A_DAY, MICROS_A_SECOND, ExactnessError
-from volley.support.datetime_patterns import FORMATTED, Part, read_pattern
+from volley.times.patterns import FORMATTED, Part, read_pattern
+from volley.times.units import MICROS_A_DAY, MICROS_A_SECOND
 
 _FIRST = -62_135_596_800 * MICROS_A_SECOND
 _LAST = 253_402_300_800 * MICROS_A_SECOND - 1
@@ -104,7 +104,7 @@ def write(micros: Any, present: Any, parts: Sequence[Part], *, with_fraction: bo
     """Local times as texts of these parts; `with_fraction` appends a fraction of a second, without zeros at its end."""
     micros = np.where(present, micros, 0)
     if len(micros) and (micros.min() < _FIRST or micros.max() > _LAST):
-        raise ExactnessError("a year before 1 or after 9999")
+        raise OverflowError("a year before 1 or after 9999")
     clock = _Clock(micros)
     columns: list[tuple[Any, Any]] = []
     for text, is_field in parts:
@@ -131,7 +131,7 @@ def write(micros: Any, present: Any, parts: Sequence[Part], *, with_fraction: bo
 def _texts(letters: Any, sizes: Any, present: Any) -> pa.Array:
     offsets = np.concatenate(([0], np.cumsum(sizes)))
     if offsets[-1] > 2**31 - 1:
-        raise ExactnessError("more text than one batch can hold")
+        raise OverflowError("more text than one batch can hold")
     validity = None if present.all() else pa.array(present).buffers()[1]
     buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(letters))]
     return pa.Array.from_buffers(pa.string(), len(sizes), buffers)
