@@ -290,13 +290,14 @@ class Decider:
         except CaptureError as error:
             return self._on_spark(self._not_readable(error))
         if isinstance(write, WriteCommand):
-            return replace(
-                # Where Spark also creates the table, its listeners see another command than this one.
-                self.decide(
-                    write.rows, observes=write.table is None, finish=lambda plan: lay_out(plan, write)
-                ),
-                write=write,
+            # Where Spark also creates the table, its listeners see another command than this one.
+            decision = self.decide(
+                write.rows, observes=write.table is None, finish=lambda plan: lay_out(plan, write)
             )
+            if decision.engine != "native" and write.files.texts:
+                # Nobody but Spark's writer can make the texts.
+                return self._decide_rows(command, decision.reasons[0])
+            return replace(decision, write=write)
         if write is None:
             nothing = Unsupported(Reason.ACTION, self._what, "there is nothing to write")
             return replace(self._on_spark(nothing), has_rows=False)

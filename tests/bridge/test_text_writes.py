@@ -61,6 +61,57 @@ def test_files_are_read_back(spark: SparkSession, tmp_path: Path, kind: str, opt
         )
 
 
+VALUES = """SELECT id AS n, -id AS m, id / 7 AS x, CAST(id / 3 AS FLOAT) AS f,
+ timestamp_micros(id * 1234567891234) AS t,
+ CASE id WHEN 3 THEN double('NaN') WHEN 4 THEN -double('Infinity') WHEN 5 THEN NULL WHEN 6 THEN -0D
+ ELSE 1e20 * id END AS w,
+ date_add(DATE'2020-01-01', CAST(id AS INT)) AS d, CAST(id AS DECIMAL(10, 2)) / -100 AS q, id % 2 = 0 AS b, id % 2 AS k
+ FROM range(200)"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("csv", {}),
+        ("json", {}),
+        ("csv", {"timestampFormat": "dd/MM/yyyy HH:mm", "header": "true"}),
+        ("json", {"timestampFormat": "'a\"b' yyyy"}),
+        # Characters of numbers, dates and booleans.
+        *(("csv", {"sep": separator}) for separator in "-.1Nt"),
+    ],
+    ids=str,
+)
+def test_files_have_the_same_lines(
+    spark: SparkSession, tmp_path: Path, kind: str, options: dict[str, str]
+) -> None:
+    frame = spark.sql(VALUES).coalesce(1)
+    with conf(spark, {"spark.sql.session.timeZone": "America/New_York"}):
+        frame.write.options(**options).partitionBy("k").format(kind).save(str(tmp_path / "native"))
+        assert engine(spark) == "native"
+        with conf(spark, {"spark.volley.enabled": "false"}):
+            frame.write.options(**options).partitionBy("k").format(kind).save(str(tmp_path / "own"))
+    for k in "01":
+        native, own = (
+            sorted(
+                line
+                for file in (tmp_path / name / f"k={k}").glob("part-*")
+                for line in file.read_bytes().splitlines(keepends=True)
+            )
+            for name in ("native", "own")
+        )
+        assert native == own
+
+
+def test_texts_of_numbers_without_a_jvm(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(3).selectExpr("id", "id / 3 AS x").groupBy("id").agg({"x": "max"}).toDF("id", "x")
+    with conf(spark, {"spark.volley.jvmExpressions": "off"}):
+        frame.write.csv(str(tmp_path / "t"))
+    assert engine(spark) in ("mixed", "spark")
+    assert read_back(spark, tmp_path / "t", "csv", "id bigint, x double", {}) == sorted(
+        map(str, frame.collect())
+    )
+
+
 @pytest.mark.parametrize("kind", ["csv", "json", "orc"])
 def test_no_rows(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     frame = spark.sql(ROWS).where("n < 0")
@@ -113,9 +164,11 @@ def test_types_that_spark_writes(spark: SparkSession, tmp_path: Path) -> None:
         frame.write.format(kind).save(str(tmp_path / name))
         return engine(spark)
 
-    double = spark.range(3).selectExpr("id", "id / 3 AS x")
-    assert write(double, "csv", "a") == write(double, "json", "b") == "spark"
-    assert write(double, "orc", "c") == "native"
+    local = spark.sql("SELECT 1 AS a, timestamp_ntz'2024-01-01' AS t")
+    assert write(local, "csv", "a") == write(local, "json", "b") == "spark"
+    assert write(spark.range(3).selectExpr("id", "id / 3 AS x"), "orc", "c") == "native"
+    with conf(spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
+        assert write(spark.sql("SELECT 1 AS a, DATE'1500-01-01' AS d"), "csv", "g") == "spark"
     assert write(spark.sql("SELECT 1 AS a, timestamp'2024-01-01' AS t"), "orc", "d") == "spark"
     assert write(spark.sql("SELECT 'x' AS a"), "csv", "e") == "spark"
     assert write(spark.sql("SELECT 1 AS a, DATE'1500-01-01' AS d"), "orc", "f") == "spark"

@@ -8,7 +8,7 @@ command becomes plain data, or a reason why Spark should run it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequ
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
 from volley.plan.stores import find_store
-from volley.plan.types import NULL, ArrayType, DataType, StructType, is_shared, parse_type
+from volley.plan.types import NULL, STRING, ArrayType, DataType, StructType, is_shared, parse_type
+from volley.spark_versions.classic import plan_frame
 from volley.storage.s3a import Unmapped
 from volley.storage.uploads import can_upload
 from volley.support.reasons import Reason, Unsupported
@@ -148,6 +149,12 @@ class _Reader:
         files = self._file_plan(columns, schema, positions)
         if isinstance(files, NotWritable):
             return Unsupported(Reason.FILE_OPTION, files.option, files.value)
+        in_files = [number for number in range(len(columns)) if number not in positions]
+        texts = {in_files[place]: pattern for place, pattern in files.texts.items()}
+        columns = tuple(
+            replace(column, type=STRING) if number in texts else column
+            for number, column in enumerate(columns)
+        )
         static = self._static(names)
         directory = Path(command.outputPath().toUri().getPath()).resolve()
         overwrite = str(command.mode()) == "Overwrite"
@@ -171,7 +178,7 @@ class _Reader:
             single=self._is_single(),
             mark_success=self._marks_success() and not dynamic,
             ansi=bool(self._conf.ansiEnabled()),
-            rows=self._query,
+            rows=self._with_texts(len(columns), texts) if texts else self._query,
             command=command,
             catalog=self._partitions_kept,
             store=self._store,
@@ -200,6 +207,28 @@ class _Reader:
                 spark_version=self._spark.version,
             )
         )
+
+    def _with_texts(self, width: int, texts: Mapping[int, str | None]) -> Java:
+        """The query with Spark's expressions for the texts of some columns, by position."""
+        jvm: Any = self._spark._jvm
+        names = [f"c{number}" for number in range(width)]
+        renamed = plan_frame(self._spark, self._command.query())._jdf.toDF(jvm.PythonUtils.toSeq(names))
+
+        def column(number: int) -> Java:
+            value = renamed.col(names[number])
+            if number not in texts:
+                return value
+            pattern = texts[number]
+            text = (
+                value.cast("string")
+                if pattern is None
+                else jvm.org.apache.spark.sql.functions.date_format(value, pattern)
+            )
+            return text.alias(names[number])
+
+        selected = renamed.select(jvm.PythonUtils.toSeq([column(number) for number in range(width)]))
+        analyzed = selected.queryExecution().analyzed()
+        return self._spark._jsparkSession.sessionState().executePlan(analyzed, skip_mode(self._spark))
 
     def _problem(self) -> Unsupported | None:
         command = self._command

@@ -20,7 +20,7 @@ DataFusion has no exact reader for text formats. Volley reads these itself, bloc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -88,11 +88,16 @@ class WriteRequest:
 
 @dataclass(frozen=True)
 class FilePlan:
-    """How the files of a write are made: how their names end, and what the format's own writer is told."""
+    """How the files of a write are made: how their names end, and what the format's own writer is told.
+
+    The writer gets the columns of `texts`, by position, as the texts that Spark makes of their values: with these
+    patterns of dates, or as a cast does if there is none.
+    """
 
     suffix: str
     options: tuple[tuple[str, str], ...]
     metadata: tuple[tuple[str, str], ...]
+    texts: Mapping[int, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

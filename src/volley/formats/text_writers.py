@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers of CSV and JSON lines: the text that Spark's own writers give, for values that have only one form.
+"""Writers of CSV and JSON lines: the text that Spark's own writers give.
 
-Lines are joined by Arrow, column by column. A value that Spark would trim, escape or format in its own way raises
-DataError: nothing has been committed then, and Spark writes all rows.
+Lines are joined by Arrow, column by column. The texts of floating-point numbers and timestamps are made by Spark's own
+code before. A text that Spark would trim or escape in its own way raises DataError: nothing has been committed then,
+and Spark writes all rows.
 """
 
 from __future__ import annotations
@@ -18,19 +19,35 @@ from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, WriteRequest, WriteRules
 from volley.formats.text_values import bytes_of
 from volley.plan.nodes import WriteFiles
-from volley.plan.types import BOOLEAN, DATE, INTEGRAL, STRING, DataType, DecimalType
+from volley.plan.types import (
+    BOOLEAN,
+    DATE,
+    FRACTIONAL,
+    INTEGRAL,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    DecimalType,
+)
 
 # Spark's names of codecs, and Arrow's.
 _CODECS = {"none": "", "uncompressed": "", "gzip": "gzip"}
 _SUFFIXES = {"": "", "gzip": ".gz"}
 # Java writes smaller decimals with an exponent.
 _MAX_SCALE = 6
+# Of Spark's writers, for timestamps.
+_TIME_PATTERN = "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]"
+_PARSER_POLICY = "spark.sql.legacy.timeParserPolicy"
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
 
 
 def _is_written(kind: DataType) -> bool:
-    simple = kind in (BOOLEAN, STRING, DATE) or kind in INTEGRAL
+    simple = kind in (BOOLEAN, STRING, DATE, TIMESTAMP) or kind in INTEGRAL or kind in FRACTIONAL
     return simple or (isinstance(kind, DecimalType) and 0 <= kind.scale <= _MAX_SCALE)
+
+
+# Not an option of Spark's: the places of columns that are texts of floating-point numbers.
+_NUMBERS = "numbers"
 
 
 class _TextWriter:
@@ -44,6 +61,9 @@ class _TextWriter:
         for column in request.columns:
             if not _is_written(column.type):
                 return NotWritable(f"column {column.name}", str(column.type))
+        policy = request.settings[_PARSER_POLICY]
+        if policy.upper() == "LEGACY" and any(column.type in (DATE, TIMESTAMP) for column in request.columns):
+            return NotWritable(_PARSER_POLICY, policy)
         # The first that is given counts.
         codec = next(
             (request.options[key] for key in ("compression", "codec") if key in request.options), "none"
@@ -53,15 +73,25 @@ class _TextWriter:
         compression = _CODECS[codec]
         options = {key: request.options[key] for key in self.write_rules.options if key in request.options}
         options["compression"] = compression
-        return FilePlan(self.suffix + _SUFFIXES[compression], tuple(sorted(options.items())), ())
+        kinds = [column.type for column in request.columns]
+        options[_NUMBERS] = ",".join(str(place) for place, kind in enumerate(kinds) if kind in FRACTIONAL)
+        pattern = request.options.get("timestampformat", _TIME_PATTERN)
+        texts = {
+            place: pattern if kind == TIMESTAMP else None
+            for place, kind in enumerate(kinds)
+            if kind in (TIMESTAMP, *FRACTIONAL)
+        }
+        return FilePlan(self.suffix + _SUFFIXES[compression], tuple(sorted(options.items())), (), texts)
 
 
 class CsvWriter(_TextWriter):
     name = "csv"
     suffix = ".csv"
     write_rules = WriteRules(
-        settings={"spark.sql.legacy.nullValueWrittenAsQuotedEmptyStringCsv": "false"},
-        options=frozenset({"header", "sep", "delimiter", "nullvalue", "compression", "codec"}),
+        settings={"spark.sql.legacy.nullValueWrittenAsQuotedEmptyStringCsv": "false", _PARSER_POLICY: None},
+        options=frozenset(
+            {"header", "sep", "delimiter", "nullvalue", "compression", "codec", "timestampformat"}
+        ),
         hadoop=frozenset(),
     )
 
@@ -99,38 +129,46 @@ class CsvWriter(_TextWriter):
 
 def _csv_text(values: pa.Array, separator: str, *, first: bool) -> pa.Array:
     if not pa.types.is_string(values.type):
-        return _text(values)
+        texts = _text(values)
+        if not (separator.isalnum() or separator in "-."):
+            return texts
+        return _quoted(texts, pc.match_substring(texts, separator))
     # Spark trims and escapes these, and quotes a line that starts as a comment would.
     doubtful = r'["\\\r\n\x00]|^[\x00-\x20]|[\x00-\x20]$' + ("|^#" if first else "")
     if pc.any(pc.match_substring_regex(values, doubtful)).as_py():
         raise DataError("a text has characters that Spark writes in its own way.")
-    quoted = pc.binary_join_element_wise(pa.scalar('"'), values, pa.scalar('"'), "")
-    has_to_be_quoted = pc.or_(pc.match_substring(values, separator), pc.equal(values, ""))
-    return pc.if_else(has_to_be_quoted, quoted, values)
+    return _quoted(values, pc.or_(pc.match_substring(values, separator), pc.equal(values, "")))
+
+
+def _quoted(texts: pa.Array, which: pa.Array) -> pa.Array:
+    return pc.if_else(which, pc.binary_join_element_wise(pa.scalar('"'), texts, pa.scalar('"'), ""), texts)
 
 
 class JsonWriter(_TextWriter):
     name = "json"
     suffix = ".json"
     write_rules = WriteRules(
-        settings={"spark.sql.jsonGenerator.ignoreNullFields": "true"},
-        options=frozenset({"compression", "codec"}),
+        settings={"spark.sql.jsonGenerator.ignoreNullFields": "true", _PARSER_POLICY: None},
+        options=frozenset({"compression", "codec", "timestampformat"}),
         hadoop=frozenset(),
     )
 
     def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> LineFile:
         keys = [_json_text(pa.array([name]))[0].as_py() + ":" for name in schema.names]
+        options = dict(node.options)
+        numbers = options[_NUMBERS].split(",")
+        text_of = [_json_number if str(place) in numbers else _json_text for place in range(len(keys))]
 
         def lines(batch: pa.RecordBatch) -> pa.Array:
             fields = [
-                pc.binary_join_element_wise(pa.scalar(key), _json_text(column), "")
-                for key, column in zip(keys, batch.columns, strict=True)
+                pc.binary_join_element_wise(pa.scalar(key), text(column), "")
+                for key, text, column in zip(keys, text_of, batch.columns, strict=True)
             ]
             # NULLs are left out.
             members = pc.binary_join_element_wise(*fields, ",", null_handling="skip")
             return pc.binary_join_element_wise(pa.scalar("{"), members, pa.scalar("}"), "")
 
-        return LineFile(path, dict(node.options)["compression"], lines, b"")
+        return LineFile(path, options["compression"], lines, b"")
 
 
 def _json_text(values: pa.Array) -> pa.Array:
@@ -143,6 +181,11 @@ def _json_text(values: pa.Array) -> pa.Array:
     escapes = (("\\", "\\\\"), ('"', '\\"'))
     escaped = reduce(lambda text, escape: pc.replace_substring(text, *escape), escapes, values)
     return pc.binary_join_element_wise(pa.scalar('"'), escaped, pa.scalar('"'), "")
+
+
+def _json_number(texts: pa.Array) -> pa.Array:
+    """Numbers; NaN and infinities are texts."""
+    return _quoted(texts, pc.match_substring_regex(texts, "N|I"))
 
 
 def _text(values: pa.Array) -> pa.Array:
