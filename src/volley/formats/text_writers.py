@@ -9,7 +9,6 @@ and Spark writes all rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,6 +45,10 @@ def _is_written(kind: DataType) -> bool:
     return simple or (isinstance(kind, DecimalType) and 0 <= kind.scale <= _MAX_SCALE)
 
 
+# What Spark takes off the ends of CSV fields.
+_TRIMMED = "".join(map(chr, range(1, 0x21)))
+# How Jackson writes control characters in JSON; it numbers others.
+_CONTROLS = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 # Not an option of Spark's: the places of columns that are texts of floating-point numbers.
 _NUMBERS = "numbers"
 
@@ -133,11 +136,25 @@ def _csv_text(values: pa.Array, separator: str, *, first: bool) -> pa.Array:
         if not (separator.isalnum() or separator in "-."):
             return texts
         return _quoted(texts, pc.match_substring(texts, separator))
+    usual = pc.or_(pc.match_substring(values, separator), pc.equal(values, ""))
     # Spark trims and escapes these, and quotes a line that starts as a comment would.
-    doubtful = r'["\\\r\n\x00]|^[\x00-\x20]|[\x00-\x20]$' + ("|^#" if first else "")
-    if pc.any(pc.match_substring_regex(values, doubtful)).as_py():
-        raise DataError("a text has characters that Spark writes in its own way.")
-    return _quoted(values, pc.or_(pc.match_substring(values, separator), pc.equal(values, "")))
+    unusual = r'["\\\r\n\x00]|^[\x00-\x20]|[\x00-\x20]$' + ("|^#" if first else "")
+    if not pc.any(pc.match_substring_regex(values, unusual)).as_py():
+        return _quoted(values, usual)
+    if pc.any(pc.match_substring_regex(values, r"[\r\n\x00]")).as_py():
+        raise DataError("a text has a line end, or a NUL.")
+    texts = pc.ascii_trim(values, _TRIMMED)
+    if separator in _TRIMMED and texts != values:
+        raise DataError("a text has white space at an end, where the separator is white space.")
+    which = pc.or_(pc.match_substring_regex(texts, '"|^$'), pc.match_substring(texts, separator))
+    if first:
+        which = pc.or_(which, pc.starts_with(values, "#"))
+    return _quoted(pc.if_else(which, _escaped(texts), texts), which)
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    """The texts with a backslash before quotes and backslashes."""
+    return pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
 
 
 def _quoted(texts: pa.Array, which: pa.Array) -> pa.Array:
@@ -176,11 +193,11 @@ def _json_text(values: pa.Array) -> pa.Array:
         return pc.binary_join_element_wise(pa.scalar('"'), _text(values), pa.scalar('"'), "")
     if not pa.types.is_string(values.type):
         return _text(values)
-    if pc.any(pc.match_substring_regex(values, r"[\x00-\x1f]")).as_py():
-        raise DataError("a text has characters that Spark writes in its own way.")
-    escapes = (("\\", "\\\\"), ('"', '\\"'))
-    escaped = reduce(lambda text, escape: pc.replace_substring(text, *escape), escapes, values)
-    return pc.binary_join_element_wise(pa.scalar('"'), escaped, pa.scalar('"'), "")
+    texts = _escaped(values)
+    if pc.any(pc.match_substring_regex(texts, r"[\x00-\x1f]")).as_py():
+        for code in {byte for byte in bytes_of(texts) if byte < ord(" ")}:
+            texts = pc.replace_substring(texts, chr(code), _CONTROLS.get(chr(code), f"\\u{code:04X}"))
+    return _quoted(texts, values.is_valid())
 
 
 def _json_number(texts: pa.Array) -> pa.Array:
