@@ -20,6 +20,8 @@ SCHEMA = "a string, b int, c date"
 PLAIN = b'x,1,2024-01-31\n\n"y, ""z,",,\n'.replace(b'""', b"")
 BIG = b"k" * (5 * 2**20)
 
+TRIMMED = {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
+
 NATIVE: dict[str, tuple[bytes, dict[str, str]]] = {
     "plain": (PLAIN, {}),
     "empty file": (b"", {}),
@@ -49,6 +51,13 @@ NATIVE: dict[str, tuple[bytes, dict[str, str]]] = {
     "formats": (PLAIN, {"dateFormat": "yyyy-MM-dd", "timestampFormat": "dd/MM/yyyy"}),
     "field larger than a block": (b"x,1,\n" + BIG + b",2,\ny,3,\n", {}),
     "other characters": ("é\u2028😀,1,\n".encode(), {}),
+    "trimmed": (b" x , 1 , 2024-01-31 \n y,2 ,\n , , \n", TRIMMED),
+    "trimmed at the start": (b" x , 1, 2024-01-31\n  ,2,\n", {"ignoreLeadingWhiteSpace": "true"}),
+    "trimmed at the end": (b" x ,1 ,2024-01-31 \n ,2,\n", {"ignoreTrailingWhiteSpace": "true"}),
+    "trimmed, quotes without white space": (b'"x y",1,\n"",2,\n"a,b",3,2024-01-31\n', TRIMMED),
+    "trimmed nulls": (b" NA , NA,NA\nx,1 ,NA \n,2,\n", {**TRIMMED, "nullValue": "NA"}),
+    "trimmed nulls and empty values": (b" NA ,1,\n,2,\n", {**TRIMMED, "nullValue": "NA", "emptyValue": "NA"}),
+    "trimmed header": (b" a , b , c \n x , 1 , \n", {**TRIMMED, "header": "true"}),
 }
 
 ON_SPARK: dict[str, tuple[bytes, dict[str, str]]] = {
@@ -76,7 +85,9 @@ ON_SPARK: dict[str, tuple[bytes, dict[str, str]]] = {
     "several lines": (b'"a\nb",1,\n', {"multiLine": "true"}),
     "another encoding": ("é,1,\n".encode("latin-1"), {"encoding": "ISO-8859-1"}),
     "two characters": (b"x||1||\n", {"sep": "||"}),
-    "trimmed": (b" x ,1,\n", {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}),
+    "trimmed, quotes and white space": (b'"x" ,1,\ny, "2",\n', TRIMMED),
+    "trimmed, quoted white space": (b'" x ",1,\n', TRIMMED),
+    "trimmed comments": (b" # a\nx, 1,\n", {**TRIMMED, "comment": "#"}),
     "another date": (b"x,1,31.01.2024\n", {"dateFormat": "dd.MM.yyyy"}),
     "header that is checked": (b"a,b,z\nx,1,\n", {"header": "true", "enforceSchema": "false"}),
 }

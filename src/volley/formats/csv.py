@@ -28,6 +28,7 @@ from volley.plan.nodes import DataFile
 from volley.plan.read_rules import CORRUPT_RECORD
 
 _LF, _CR = 10, 13
+_WHITE_SPACE = "".join(map(chr, range(1, 0x21)))
 # Of Spark's parser, which refuses longer lines.
 _MAX_COLUMNS = 20_480
 
@@ -47,6 +48,8 @@ class Dialect:
     permissive: bool
     cr_ends_lines: bool
     times: TimeForms
+    trims_start: bool
+    trims_end: bool
 
     @staticmethod
     def of(options: ReadOptions) -> Dialect:
@@ -65,7 +68,13 @@ class Dialect:
             permissive=given.get("mode", "PERMISSIVE").upper() == "PERMISSIVE",
             cr_ends_lines="linesep" not in given,
             times=TimeForms.of(given),
+            trims_start=given.get("ignoreleadingwhitespace", "false").lower() == "true",
+            trims_end=given.get("ignoretrailingwhitespace", "false").lower() == "true",
         )
+
+    @property
+    def trims(self) -> bool:
+        return self.trims_start or self.trims_end
 
 
 class Csv:
@@ -101,6 +110,8 @@ class _Parser:
         used = [character for character in characters if character]
         if len(set(used)) < len(used):
             raise DataError("the separator, quote and comment characters of a CSV scan are not distinct.")
+        if self.dialect.trims and (self.dialect.comment or self.dialect.separator <= " "):
+            raise DataError("whether white space is trimmed depends on comments, or on the separator.")
         self._request = request
         names = [name for name in request.file_columns if name != self.dialect.corrupt_column]
         self._width = len(names)
@@ -154,6 +165,8 @@ class _Parser:
         quoted = bool(dialect.quote) and dialect.quote.encode() in data
         if quoted:
             _check_quotes(data, dialect)
+            if dialect.trims and _has_outer_space(data, dialect):
+                raise DataError("a CSV file has quotes, and white space beside its separators or quotes.")
         width = _width(data, dialect)
         if width > _MAX_COLUMNS:
             raise DataError(f"a CSV line has {width} fields.")
@@ -212,11 +225,36 @@ class _Parser:
             return convert_text(pa.nulls(table.num_rows, pa.string()), column.type)
         found = table.column(str(place))
         texts = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
-        if dialect.null_value != dialect.empty_value:
+        if dialect.trims:
+            texts = _trimmed(texts, dialect)
+        if dialect.null_value != dialect.empty_value or dialect.trims:
             if dialect.empty_value:
                 texts = pc.if_else(pc.equal(texts, ""), dialect.empty_value, texts)
             texts = pc.if_else(pc.equal(texts, dialect.null_value), None, texts)
         return convert_text(texts, column.type, dialect.times)
+
+
+def _trimmed(texts: pa.Array, dialect: Dialect) -> pa.Array:
+    """The fields without white space at their ends. Quoted ones have none; of others nothing is left but NULL."""
+    if not pc.any(pc.match_substring_regex(texts, r"^[\x01-\x20]|[\x01-\x20]$")).as_py():
+        return texts
+    if dialect.trims_start:
+        texts = pc.ascii_ltrim(texts, _WHITE_SPACE)
+    if dialect.trims_end:
+        texts = pc.ascii_rtrim(texts, _WHITE_SPACE)
+    return pc.if_else(pc.equal(texts, ""), None, texts)
+
+
+def _has_outer_space(data: bytes, dialect: Dialect) -> bool:
+    """Whether white space stands beside a separator, a quote or a line end."""
+    characters = np.frombuffer(data, np.uint8)
+    ends = np.isin(characters, [ord(dialect.separator), ord(dialect.quote), _LF, _CR])
+    space = (characters <= ord(" ")) & ~ends
+    beside = np.zeros(len(characters), np.bool_)
+    beside[:-1] |= ends[1:]
+    beside[1:] |= ends[:-1]
+    beside[[0, -1]] = True
+    return bool(np.any(space & beside))
 
 
 def _check_quotes(data: bytes, dialect: Dialect) -> None:

@@ -223,8 +223,8 @@ _CSV = ReadRules(
         "nanvalue": exactly("NaN", types=_FLOATS),
         "positiveinf": exactly("Inf", types=_FLOATS),
         "negativeinf": exactly("-Inf", types=_FLOATS),
-        "ignoreleadingwhitespace": _FALSE,
-        "ignoretrailingwhitespace": _FALSE,
+        "ignoreleadingwhitespace": _BOOLEAN,
+        "ignoretrailingwhitespace": _BOOLEAN,
         "unescapedquotehandling": any_value("any; Spark runs the query if a quote is not escaped"),
         "maxcharspercolumn": exactly("-1"),
         "inputbuffersize": any_value(),
@@ -233,7 +233,8 @@ _CSV = ReadRules(
         "quoteall": any_value(),
     },
     carried=_TEXT_CARRIED
-    | {"sep", "delimiter", "quote", "escape", "comment", "header", "nullvalue", "emptyvalue"},
+    | {"sep", "delimiter", "quote", "escape", "comment", "header", "nullvalue", "emptyvalue"}
+    | {"ignoreleadingwhitespace", "ignoretrailingwhitespace"},
     reads=_is_simple,
 )
 _TEXT = ReadRules(
