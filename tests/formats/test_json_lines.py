@@ -117,7 +117,8 @@ def test_what_is_looked_for_is_what_the_expressions_say() -> None:
     for _ in range(10_000):
         block = "".join(choose.choices(parts, k=choose.randint(1, 8))).encode()
         digits = choose.randint(0, 19)
-        is_long = re.search(rb"[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}" % (digits + 1), block)
+        long = rb"(?<![.0-9])[0-9]{%d}|\.[0-9]{19}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}"
+        is_long = re.search(long % (digits + 1), block)
         is_doubtful = re.search(rb"[:\[,]\s*-?(?:NaN|Inf)|\}[ \t\r]*[^ \t\r\n,\]}\"]", block)
         assert has_long_numbers(block, digits) == bool(is_long), block
         assert has_doubtful_values(block, np.frombuffer(block, np.uint8)) == bool(is_doubtful), block
@@ -136,6 +137,20 @@ def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> N
     spark.read.schema(SCHEMA).json(str(path)).createOrReplaceTempView("j")
     assert_same_rows(spark, "SELECT count(*) FROM j")
     assert_same_rows(spark, "SELECT r.i, sum(a), max(s) FROM j WHERE s IS NOT NULL GROUP BY r.i")
+
+
+def test_decimals_with_all_digits_of_their_scale(spark: SparkSession, tmp_path: Path) -> None:
+    """As Spark writes them."""
+    path = tmp_path / "file.json"
+    numbers = [
+        "1.500000000000000000",
+        "-99999999999.999999999999999999",
+        "0.000000000000000001",
+        "7",
+        "2.5e3",
+    ]
+    path.write_text("".join(f'{{"m": {number}}}\n' for number in numbers))
+    assert_same_rows(spark, spark.read.schema("m decimal(38,18)").json(str(path)))
 
 
 QUICK = {

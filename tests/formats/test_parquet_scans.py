@@ -275,3 +275,41 @@ def test_columns_of_no_type(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": pa.nulls(2), "s": ["a", "b"]}), tmp_path / "a.parquet")
     assert_same_rows(spark, spark.read.parquet(str(tmp_path)))
     assert_same_rows(spark, spark.read.parquet(str(tmp_path)).where("n IS NULL").select("s"))
+
+
+def test_orders_that_footers_claim(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark does not look at them, and no writer checks them."""
+    table = pa.table({"a": [3, 1, None, 2, 1], "s": ["b", "a", "c", None, "a"]})
+    claimed = [pq.SortingColumn(0), pq.SortingColumn(1)]
+    pq.write_table(table, tmp_path / "1.parquet", sorting_columns=claimed)
+    spark.read.schema("a bigint, s string").parquet(str(tmp_path)).createOrReplaceTempView("claimed")
+    assert_same_rows(spark, "select * from claimed order by a nulls last, s nulls last", ordered=True)
+    assert_same_rows(spark, "select a, count(*) from claimed group by a")
+    assert_same_rows(spark, "select a, row_number() over (partition by a order by s) from claimed")
+
+
+@pytest.mark.parametrize("query", ["s > 'zz'", "s <= 'b'", "s in ('é', 'x')", "s like 'a%' and n < 3"])
+def test_statistics_of_old_writers(spark: SparkSession, tmp_path: Path, query: str) -> None:
+    path = tmp_path / "1.parquet"
+    pq.write_table(
+        pa.table({"s": ["a", "z", "é"], "n": [1, 2, 3]}), path, write_page_index=False, store_schema=False
+    )
+    path.write_bytes(_with_old_statistics(path.read_bytes(), "a", "é", "z"))
+    assert_same_rows(spark, spark.read.schema("s string, n bigint").parquet(str(tmp_path)).where(query))
+
+
+def _with_old_statistics(file: bytes, least: str, greatest: str, greatest_ascii: str) -> bytes:
+    """The file as Spark 2.3 wrote it: bytes were compared with their signs, so text beyond ASCII came first.
+
+    Its statistics are the fields 1 to 3 of a struct in Thrift's compact form; newer ones are 5 to 8.
+    """
+    size = int.from_bytes(file[-8:-4], "little")
+    body, footer = file[: -8 - size], file[-8 - size : -8]
+    low, high, top = (value.encode() for value in (least, greatest, greatest_ascii))
+    new = b"\x36\x00\x28%c%b\x18%c%b\x11\x11\x00" % (len(high), high, len(low), low)
+    old = b"\x18%c%b\x18%c%b\x16\x00\x00" % (len(top), top, len(high), high)
+    assert footer.count(new) == 1
+    footer = footer.replace(new, old)
+    writer = f"parquet-cpp-arrow version {pa.__version__}".encode()
+    footer = footer.replace(writer, b"parquet-mr version 1.8.3".ljust(len(writer)))
+    return body + footer + len(footer).to_bytes(4, "little") + b"PAR1"

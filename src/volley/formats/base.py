@@ -42,6 +42,10 @@ class Footer(Protocol):
     def column_bytes(self) -> Mapping[str, int]:
         """Stored bytes of each top-level column, by lower-case name, in a representative part of the file."""
 
+    @property
+    def has_old_statistics(self) -> bool:
+        """Whether minima and maxima may follow another order than Spark's, which ignores them."""
+
     def column(self, name: str, data_type: DataType, options: ReadOptions = ()) -> pa.Field | None:
         """The column as it is in the file; None if the file does not have it. `options` are those of the scan.
 
@@ -187,5 +191,10 @@ class FileFormat(WritableFormat, Protocol):
         directory: str,
         schema: pa.Schema,
         partitions: list[tuple[str, pa.DataType]],
+        *,
+        prune: bool = True,
     ) -> DataFrame:
-        """The files below `directory` as one table: the columns of `schema` by name, then those of the folder names."""
+        """The files below `directory` as one table: the columns of `schema` by name, then those of the folder names.
+
+        Without `prune`, statistics are not used to skip rows.
+        """

@@ -97,6 +97,9 @@ class Json:
             yield batch_by_position(arrays, rows)
 
 
+_FRACTION_DIGITS = 18
+
+
 def _safe_digits(columns: list[Attribute]) -> int | None:
     """The digits with which a number surely fits all requested decimals; None if there are none."""
     scales = [column.type.scale for column in columns if isinstance(column.type, DecimalType)]
@@ -115,12 +118,14 @@ def _check_precision(values: pa.Array, data_type: DecimalType) -> None:
 
 
 def has_long_numbers(block: bytes, digits: int) -> bool:
-    """Whether a number may have more digits than `digits` or an exponent of two: Arrow might overflow silently."""
+    """Whether a number may have more digits than `digits` before its point, or an exponent of two: Arrow might overflow
+    silently. Spark writes all digits of a scale after the point, which Arrow reads, if there are not too many."""
     # Expressions are slow, and text seldom looks like this.
     shapes = block.translate(_SHAPES)
     if b"0" * (digits + 1) not in shapes and b"0e00" not in shapes:
         return False
-    return re.search(rb"[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}" % (digits + 1), block) is not None
+    long = rb"(?<![.0-9])[0-9]{%d}|\.[0-9]{%d}|[:\[,]\s*-?[0-9.]+[eE]\+?[0-9]{2}"
+    return re.search(long % (digits + 1, _FRACTION_DIGITS + 1), block) is not None
 
 
 def has_doubtful_values(block: bytes, characters: np.ndarray) -> bool:

@@ -19,6 +19,7 @@ from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
+from volley.formats.old_statistics import has_old_statistics
 from volley.formats.old_times import find_old_times, holds_old_times
 from volley.plan.nodes import DataFile, WriteFiles
 from volley.plan.read_rules import KEEPS_TYPES, REBASE, REBASE_INT96
@@ -78,8 +79,17 @@ class Parquet:
         directory: str,
         schema: pa.Schema,
         partitions: list[tuple[str, pa.DataType]],
+        *,
+        prune: bool = True,
     ) -> DataFrame:
-        return context.read_parquet(directory, schema=schema, table_partition_cols=partitions or None)
+        return context.read_parquet(
+            directory,
+            schema=schema,
+            table_partition_cols=partitions or None,
+            parquet_pruning=prune,
+            # An order by nothing. Otherwise DataFusion believes the order that footers claim, which no writer checks.
+            file_sort_order=[[]],
+        )
 
     @property
     def write_rules(self) -> WriteRules:
@@ -132,6 +142,7 @@ class ParquetFooter:
     """The columns with times on which the calendars may disagree, as paths; not asked for if Spark wrote the file."""
     column_bytes: Mapping[str, int]
     """Compressed, in the first row group."""
+    has_old_statistics: bool
 
     def column(self, name: str, data_type: DataType, options: ReadOptions = ()) -> pa.Field | None:
         candidates = self.columns.get(name.lower(), ())
@@ -214,6 +225,7 @@ def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
         calendar=calendar,
         old_times=frozenset() if calendar.is_corrected else find_old_times(metadata),
         column_bytes=_column_bytes(metadata),
+        has_old_statistics=has_old_statistics(metadata),
     )
 
 

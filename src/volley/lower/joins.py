@@ -13,10 +13,19 @@ import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 from datafusion import functions as f
 
+from volley.lower.column_properties import (
+    ORDERED,
+    below_sorts,
+    may_be_sorted,
+    origins,
+    outer_sides,
+    untracked,
+)
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.scope import Scope, column, distinct
 from volley.plan.expressions import Attribute, Expression
 from volley.plan.nodes import BuildSide, FeedInput, Join, JoinKind, walk
+from volley.plan.types import BOOLEAN
 
 _TRUE = literal(pa.scalar(True, pa.bool_()))
 _FALSE = literal(pa.scalar(False, pa.bool_()))
@@ -38,6 +47,8 @@ _MIRRORED = {
     JoinKind.FULL: "full",
 }
 
+_ONE_SIDED = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE)
+
 
 def lower_join(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> DataFrame:
     match node.kind:
@@ -55,7 +66,23 @@ def lower_join(node: Join, left: DataFrame, right: DataFrame, scope: Scope) -> D
             joined = right.join_on(left, *_conditions(node), how=_MIRRORED[node.kind])
         case _:
             joined = left.join_on(right, *_conditions(node), how=_HOW[node.kind])
-    return joined.select(*(column(attribute) for attribute in distinct(node.output)))
+    ordered = any(isinstance(part, ORDERED) for part in walk(node))
+    return joined.select(*(_column_after(node, attribute, ordered) for attribute in distinct(node.output)))
+
+
+def _column_after(node: Join, attribute: Attribute, ordered: bool) -> Expr:
+    """A column of the join. `ordered`: whether anything below it sorts.
+
+    DataFusion would keep what it knows of the values of a side where rows without a match have NULLs. It also takes the
+    rows for sorted by the order of the one side, then by that of the other, even where rows of the one side are equal
+    by its order.
+    """
+    sides = [] if node.kind in _ONE_SIDED else origins(node, attribute.id)
+    for side in sides:
+        is_outer = any(side is outer for outer in outer_sides(node))
+        if is_outer or (ordered and may_be_sorted(below_sorts(side), attribute.id)):
+            return untracked(column(attribute), attribute.type).alias(column_name(attribute.id))
+    return column(attribute)
 
 
 def _conditions(node: Join) -> list[Expr]:
@@ -137,7 +164,8 @@ def _existence(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
             (lower_expression(key) == col(name) for key, name in zip(node.left_keys, names, strict=True)),
         )
         joined = matches.join_on(left, same, how="right")
-        return joined.select(*kept, f.coalesce(col("matched"), _FALSE).alias(flag))
+        matched = untracked(col("matched"), BOOLEAN)
+        return joined.select(*kept, f.coalesce(matched, _FALSE).alias(flag))
     # With a condition there is no set of matching keys. Each side is read once, because a stream cannot be read again:
     # number the rows, join them to all their matches, and group by the number.
     number = f.row_number().alias("number")

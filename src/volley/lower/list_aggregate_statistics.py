@@ -112,12 +112,17 @@ MOMENTS: dict[str, Callable[[_Moments], tuple[Any, Any]]] = {
 # -------------------------------------------------------------------------------------------- percentiles
 
 
+_WEIGHS_NEIGHBOURS = "weighsNeighbours"
+"""The option of `Percentile` in releases of Spark that multiply both neighbours, instead of their difference."""
+
+
 def percentiles(call: AggregateCall) -> Finish:
     """Percentiles of sorted values: interpolated between two of them, or one of them (`percentile_disc`)."""
     wanted = constant_value(call.function.arguments[1])
     shares = wanted if isinstance(wanted, list) else [wanted]
     reverse = call.function.option("reverse") is True
     discrete = call.function.function == "PercentileDisc"
+    weighs = call.function.option(_WEIGHS_NEIGHBOURS) is True
 
     def finish(grouped: GroupedValues) -> pa.Array:
         present = drop_nulls(grouped)
@@ -125,7 +130,7 @@ def percentiles(call: AggregateCall) -> Finish:
         _refuse_negative_zero(values)
         codes = order_codes(values, not reverse)
         order = np.lexsort((codes, present.groups))
-        found = [_percentile(present, values, codes, order, share, discrete) for share in shares]
+        found = [_percentile(present, values, codes, order, share, discrete, weighs) for share in shares]
         if not isinstance(call.type, ArrayType):
             return pa.array(found[0], mask=~present.present)
         flat = np.stack(found, axis=1).ravel()
@@ -190,7 +195,13 @@ def _refuse_inexact(values: pa.Array) -> None:
 
 
 def _percentile(
-    present: GroupedValues, values: pa.Array, codes: Any, order: Any, share: float, discrete: bool
+    present: GroupedValues,
+    values: pa.Array,
+    codes: Any,
+    order: Any,
+    share: float,
+    discrete: bool,
+    weighs: bool,
 ) -> Any:
     counts = present.counts
     if discrete:
@@ -204,7 +215,10 @@ def _percentile(
     first, second = (order[np.minimum(present.starts + place, len(order) - 1)] for place in (low, high))
     below, above = _doubles(values, first), _doubles(values, second)
     with np.errstate(all="ignore"):
-        between = (high - position) * below + (position - low) * above
+        if weighs:
+            between = (high - position) * below + (position - low) * above
+        else:
+            between = below + (position - low) * (above - below)
     return np.where(codes[first] == codes[second], below, between)
 
 

@@ -11,6 +11,7 @@ from datafusion import functions as f
 
 from volley.lower.aggregates import lower_aggregate
 from volley.lower.cached_rows import lower_cached_rows
+from volley.lower.column_properties import below_sorts
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.generate import lower_generate, without_implied_checks
@@ -173,9 +174,7 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
 
 def _lower_unordered(node: Node, scope: Scope) -> DataFrame:
     """Lower a child whose order does not matter: Spark sorts below merge joins and windows for its own algorithms."""
-    while isinstance(node, Sort | Exchange):
-        node = node.child
-    return _lower(node, scope)
+    return _lower(below_sorts(node), scope)
 
 
 def _project(expressions: tuple[Expression, ...], child: DataFrame) -> DataFrame:

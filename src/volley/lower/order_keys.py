@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 
-import pyarrow as pa
-from datafusion import Expr, ScalarUDF, udf
+from datafusion import Expr
 
+from volley.lower.column_properties import is_literal, origins, source_of, untracked
 from volley.lower.expressions import lower_expression
 from volley.lower.semantics import sort_operand
-from volley.plan.expressions import Alias, Attribute, Call, Expression, Literal, SortKey, attribute_of
-from volley.plan.nodes import FileScan, Node, Project, TopN, Union
-from volley.plan.types import BOOLEAN, ArrayType, StructType, to_arrow
+from volley.plan.expressions import Attribute, Call, SortKey
+from volley.plan.nodes import Node, Project, TopN, Union
+from volley.plan.types import BOOLEAN, ArrayType, StructType
 
 
 def order_operand(key: SortKey, node: Node) -> Expr:
@@ -25,7 +24,7 @@ def order_operand(key: SortKey, node: Node) -> Expr:
     """
     operand = sort_operand(lower_expression(key.child), key.type)
     if isinstance(key.child, Attribute) and _is_constant_in_a_branch(node, key.child.id):
-        return _opaque(to_arrow(key.type))(operand)
+        return untracked(operand, key.type)
     return operand
 
 
@@ -63,52 +62,15 @@ def is_computed(key: SortKey, node: Node) -> bool:
 def _is_constant_in_a_branch(node: Node, column: int) -> bool:
     match node:
         case Project(expressions, child) | TopN(_, _, _, expressions, child):
-            source = _source(expressions, column)
+            source = source_of(expressions, column)
             return isinstance(source, Attribute) and _is_constant_in_a_branch(child, source.id)
         case Union(output, inputs):
             places = [place for place, attribute in enumerate(output) if attribute.id == column]
             return any(
-                _is_constant(branch, branch.output[place].id)
+                is_literal(branch, branch.output[place].id)
                 or _is_constant_in_a_branch(branch, branch.output[place].id)
                 for branch in inputs
                 for place in places
             )
         case _:
-            return any(_is_constant_in_a_branch(child, column) for child in _origins(node, column))
-
-
-def _is_constant(node: Node, column: int) -> bool:
-    """Whether DataFusion may know that the column has one value: a literal, or the folder of a file."""
-    match node:
-        case Project(expressions, child) | TopN(_, _, _, expressions, child):
-            source = _source(expressions, column)
-            if isinstance(source, Attribute):
-                return _is_constant(child, source.id)
-            return isinstance(source, Literal)
-        case FileScan():
-            return any(attribute.id == column for attribute in node.partition_columns)
-        case _:
-            return any(_is_constant(child, column) for child in _origins(node, column))
-
-
-def _source(expressions: tuple[Expression, ...], column: int) -> Expression | None:
-    """What a projection computes the column from."""
-    for expression in expressions:
-        if attribute_of(expression).id == column:
-            return expression.child if isinstance(expression, Alias) else expression
-    return None
-
-
-def _origins(node: Node, column: int) -> list[Node]:
-    """The children that have the column, which the node passes on."""
-    return [child for child in node.children if any(attribute.id == column for attribute in child.output)]
-
-
-@cache
-def _opaque(arrow_type: pa.DataType) -> ScalarUDF:
-    """The identity, declared volatile so that DataFusion does not fold it to a constant."""
-    return udf(_identity, [arrow_type], arrow_type, "volatile", f"volley_opaque_{arrow_type}")
-
-
-def _identity(values: pa.Array) -> pa.Array:
-    return values
+            return any(_is_constant_in_a_branch(child, column) for child in origins(node, column))

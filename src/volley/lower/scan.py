@@ -11,7 +11,7 @@ from datafusion import DataFrame, Expr, col, literal
 
 from volley.errors import DataError
 from volley.formats import format_of, streamed_format
-from volley.formats.base import FileFormat, Footer, ReadOptions
+from volley.formats.base import Footer, ReadOptions
 from volley.lower import symlink_tables
 from volley.lower.expressions import column_name
 from volley.lower.scope import Scope, arrow_schema, distinct, read_type
@@ -30,14 +30,16 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
     file_format = format_of(node.format)
-    fields = _fields(file_format, node, columns)
+    footers = tuple([file_format.footer(file) for file in node.files])
+    fields = _fields(footers, node, columns)
     partitions = symlink_tables.partitions_of(node.files)
     try:
         directory = scope.link(node.files, file_format.suffix)
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
     folders = [(symlink_tables.PART, pa.int32())] if len(partitions) > 1 else []
-    frame = file_format.read(scope.context, directory, pa.schema(fields), folders)
+    prune = not any(footer.has_old_statistics for footer in footers)
+    frame = file_format.read(scope.context, directory, pa.schema(fields), folders, prune=prune)
     data = [
         _quote(field.name).alias(column_name(column.id))
         for field, column in zip(fields, columns, strict=True)
@@ -51,9 +53,8 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     ).select(*(col(column_name(attribute.id)) for attribute in distinct(node.output)))
 
 
-def _fields(file_format: FileFormat, node: FileScan, columns: list[Attribute]) -> tuple[pa.Field, ...]:
+def _fields(footers: tuple[Footer, ...], node: FileScan, columns: list[Attribute]) -> tuple[pa.Field, ...]:
     """The columns as they are in the files, under one name in all of them; not nullable if no file can have NULLs."""
-    footers = tuple([file_format.footer(file) for file in node.files])
     wanted = tuple([(column.name, column.type) for column in columns])
     return _common_fields(footers, wanted, node.options)
 

@@ -16,6 +16,7 @@ SPARK_4_1 = replace(
     has_worker_message=False,
     worker_times=3,
     implied_options={
+        **SPARK_4_2.implied_options,
         "Corr": {"failsOnZeroVariance": True},
         "CollectSet": {"ignoreNulls": True},
         "CollectList": {"ignoreNulls": True},

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark 4.2: Python workers read their first message without a header, and relations of RDDs have a field less."""
+"""Spark 4.2: Python workers read their first message without a header, relations of RDDs have a field less, and
+percentiles are rounded in another place."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ SPARK_4_2 = replace(
     has_init_frame=False,
     calls_row_functions=False,
     substring_index_takes_any_count=False,
+    implied_options={"Percentile": {"weighsNeighbours": True}},
     logical_rdd_arguments=(),
     metadata_has_kinds=False,
     observes_rows_once=False,
