@@ -25,7 +25,7 @@ key is NULL: Spark then aggregates rows in another order.
 PARTITION_BITS = 33
 
 PARTITION_FUNCTIONS = frozenset(
-    {"MonotonicallyIncreasingID", "SparkPartitionID", "Rand", "Uuid", ROW_NUMBER, PLACE}
+    {"MonotonicallyIncreasingID", "SparkPartitionID", "Rand", "Randn", "RandStr", "Uuid", ROW_NUMBER, PLACE}
 )
 """The functions that a `PartitionedRows` computes."""
 

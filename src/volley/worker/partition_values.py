@@ -12,6 +12,7 @@ import pyarrow as pa
 from volley.plan.expressions import Call, Expression, Literal
 from volley.plan.partition_nodes import PARTITION_BITS, PLACE, ROW_NUMBER
 from volley.worker.few_groups import FewGroups
+from volley.worker.normal_numbers import NormalNumbers
 from volley.worker.random_numbers import RandomNumbers
 
 
@@ -59,6 +60,33 @@ class _Random:
         return pa.array(self._numbers.doubles(rows.num_rows))
 
 
+class _Normal:
+    def __init__(self, seed: int) -> None:
+        self._numbers = NormalNumbers(seed)
+
+    def take(self, rows: pa.RecordBatch) -> pa.Array:
+        return pa.array(self._numbers.doubles(rows.num_rows))
+
+
+class _Texts:
+    """Texts of random digits and letters."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        self._length = length
+        self._numbers = RandomNumbers(seed)
+
+    def take(self, rows: pa.RecordBatch) -> pa.Array:
+        # The sign of a remainder is that of the number in Java.
+        places = np.abs(self._numbers.integers(rows.num_rows * self._length)) % len(_CHARACTERS)
+        ends = np.arange(rows.num_rows + 1, dtype=np.int32) * self._length
+        return pa.Array.from_buffers(
+            pa.string(), rows.num_rows, [None, pa.py_buffer(ends), pa.py_buffer(_CHARACTERS[places])]
+        )
+
+
+_CHARACTERS = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", dtype=np.uint8)
+
+
 class _Uuids:
     """Random identifiers of version 4, from a Mersenne twister."""
 
@@ -84,12 +112,12 @@ _UUID_PARTS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
 _UUID_LENGTH = 36
 
 
-def _constant(call: Call) -> int:
-    match call.arguments:
-        case (Literal(int() | None as value, _),):
+def _constant(call: Call, position: int = 0) -> int:
+    match call.arguments[position]:
+        case Literal(int() | None as value, _):
             return value or 0
         case _:
-            raise TypeError(f"{call.function} has a seed that is not constant")
+            raise TypeError(f"{call.function} has an argument that is not constant")
 
 
 def _option(call: Call, name: str) -> int:
@@ -104,6 +132,8 @@ _FUNCTIONS: dict[str, Callable[[Call, int], Values]] = {
     "SparkPartitionID": lambda call, partition: _Constant(partition),
     "Uuid": lambda call, partition: _Uuids(_option(call, "randomSeed") + partition),
     "Rand": lambda call, partition: _Random(_constant(call) + partition),
+    "Randn": lambda call, partition: _Normal(_constant(call) + partition),
+    "RandStr": lambda call, partition: _Texts(_constant(call), _constant(call, 1) + partition),
 }
 
 
