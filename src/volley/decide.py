@@ -322,9 +322,8 @@ class Decider:
         frame_scans = frame_scans or self._frame_scans()
         plan = aggregate_whole_partitions(frame_scans.resolve(decoded.plan, origins), origins.replace)
         programs = self._make_programs(origins) if self._jvm else None
-        depends = depends_on_partitions(plan)
-        if depends:
-            plan = place_in_partitions(plan, self._gateway, origins, programs)
+        placed = place_in_partitions(plan, self._gateway, origins, programs)
+        depends, plan = placed is not plan or depends_on_partitions(plan), placed
         if programs is not None:
             plan = delegate_to_jvm(plan, programs, origins.replace)
         plan, observed = settle_metrics(plan, self._observes_once if observes else None, origins.replace)

@@ -83,7 +83,7 @@ def test_sketches_of_hashes(table: SparkSession, tmp_path: Path) -> None:
 
 
 def test_an_estimating_sketch_depends_on_the_order_of_rows(spark: SparkSession) -> None:
-    query = "select hll_sketch_estimate(hll_sketch_agg(id)) from range(20000)"
+    query = "select id % 2, hll_sketch_estimate(hll_sketch_agg(id)) from range(40000) group by 1"
     assert_same_rows(spark, query, native=False, tolerance=0.1)
     assert [reason.reason for reason in _report(spark).reasons] == [Reason.REPLAY]
 
@@ -98,7 +98,8 @@ def test_an_estimating_sketch_depends_on_the_order_of_rows(spark: SparkSession) 
     ],
 )
 def test_what_depends_on_the_partitions_of_spark_is_left_to_it(table: SparkSession, call: str) -> None:
-    explained = volley.explain(table.sql(f"select k, {call} from t group by k"))
+    rows = "(select /*+ repartition(3) */ * from t)"
+    explained = volley.explain(table.sql(f"select k, {call} from {rows} group by k"))
     assert not explained.native
     assert Reason.NONDETERMINISTIC in {reason.reason for reason in explained.reasons}
 

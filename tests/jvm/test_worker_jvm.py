@@ -106,6 +106,13 @@ _QUERIES = [
 ]
 
 
+def test_states_of_spark_s_partitions(on_worker: SparkSession) -> None:
+    calls = "histogram_numeric(id, 4), approx_percentile(id, 0.4, 9) filter (where id > 700)"
+    assert_same_rows(on_worker, f"select {calls}, mode(id % 300) from range(0, 900, 1, 5)")
+    # One state, which is not sent.
+    assert_same_rows(on_worker, f"select {calls} from range(0, 900, 1, 1)")
+
+
 @pytest.mark.parametrize("query", every(3, _QUERIES))
 def test_rows_are_those_of_spark(on_worker: SparkSession, query: str) -> None:
     with conf(on_worker, {"spark.sql.session.timeZone": "America/New_York"}):

@@ -79,6 +79,8 @@ ROWS: dict[str, Frames] = {
     "uniform": lambda spark: slices(spark).selectExpr("id % 7 + rand(1)", "-rand(5)", "round(rand(1), 2)"),
     "case": lambda spark: slices(spark).selectExpr("case when rand(1) < 0.5 then 'a' else 'b' end c"),
     "uuid": lambda spark: slices(spark).selectExpr("id", "uuid() u", "uuid(17) v", "rand(null) w"),
+    "normal": lambda spark: slices(spark).selectExpr("id", "randn(3) n", "rand(3) u", "randn(null) z"),
+    "many normal": lambda spark: spark.range(0, 60_000, 1, 2).selectExpr("id", "randn(5) n"),
     "struct": lambda spark: slices(spark).selectExpr("struct(id, rand(1)) s", "array(rand(1), rand(2)) a"),
     "filtered": lambda spark: slices(spark).where("id % 2 = 1").selectExpr(*COLUMNS),
     "in a filter": lambda spark: slices(spark).where("id > 100 and rand(3) < 0.4 and id < 800"),
@@ -128,6 +130,12 @@ ROWS: dict[str, Frames] = {
         .selectExpr("date_format(timestamp_seconds(id), 'E s')", "rand(1) r")
     ),
 }
+
+
+@pytest.mark.since("4.0")
+def test_random_texts(spark: SparkSession) -> None:
+    calls = ("randstr(5, 3) a", "randstr(12, 7) b", "randstr(0, 3) c", "randstr(4) d")
+    check(spark, lambda session: slices(session).selectExpr("id", *calls))
 
 
 @pytest.mark.parametrize("name", ROWS)

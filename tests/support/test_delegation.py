@@ -46,7 +46,9 @@ class Programs:
         self.read.append((" ".join(call.function for call in calls), [getattr(p, "name", "?") for p in read]))
         return (("program", len(self.read)),)
 
-    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> Options | str:
+    def prepare_aggregate(
+        self, function: Call, read: Sequence[Expression], *, complete: bool
+    ) -> Options | str:
         return self.prepare(function, read)
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> Options | None:

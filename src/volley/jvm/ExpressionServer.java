@@ -61,6 +61,7 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
 import org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ImperativeAggregate;
 import org.apache.spark.sql.catalyst.expressions.aggregate.TypedImperativeAggregate;
+import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.GenericArrayData;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf;
@@ -75,7 +76,6 @@ import org.apache.spark.sql.types.YearMonthIntervalType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
-import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.Utils;
@@ -169,7 +169,9 @@ public final class ExpressionServer {
             conf.setConfString((String) setting.getKey(), (String) setting.getValue());
         }
         byte[] whole = (byte[]) sent[0];
-        loaded.put(number, new Program(number.intValue(), null, whole, (StructType) sent[1], conf, classes));
+        boolean complete = ((Boolean) sent[3]).booleanValue();
+        StructType input = (StructType) sent[1];
+        loaded.put(number, new Program(number.intValue(), null, whole, complete, input, conf, classes));
     }
 
     /** What results may depend on beside settings, as options of another JVM. */
@@ -197,15 +199,16 @@ public final class ExpressionServer {
         /**
          * Prepares the first `roots` of `parts` as the program `number`; the others are its arguments, in the order of
          * the columns of its batches. Several roots are the fields f0, f1, ... of a struct. A root that is an aggregate
-         * function has one column of groups instead: arrays of structs of its arguments. Returns null, the number of an
-         * equal program as text, or why this one is refused.
+         * function has one column of groups instead: arrays of states, which are arrays of structs of its arguments.
+         * If it is `complete`, there is one state, which is not merged. Returns null, the number of an equal program as
+         * text, or why this one is refused.
          */
-        public String prepare(int number, int roots, List parts) {
+        public String prepare(int number, int roots, boolean complete, List parts) {
             // Expressions read settings of the thread when they are copied, and another session may be active there.
-            return (String) SQLConf.withExistingConf(conf, new Preparation(this, number, roots, parts));
+            return (String) SQLConf.withExistingConf(conf, new Preparation(this, number, roots, complete, parts));
         }
 
-        String prepareWithSettings(int number, int roots, List parts) {
+        String prepareWithSettings(int number, int roots, boolean complete, List parts) {
             StructType input = new StructType();
             Map ordinals = new IdentityHashMap();
             Map columns = new ConcurrentHashMap();
@@ -232,7 +235,7 @@ public final class ExpressionServer {
             }
             for (int i = 0; i < prepared.size(); i++) {
                 Program other = (Program) prepared.get(i);
-                if (other.input.equals(input) && other.whole.equals(whole)) {
+                if (other.complete == complete && other.input.equals(input) && other.whole.equals(whole)) {
                     return Integer.toString(other.number);
                 }
             }
@@ -242,7 +245,7 @@ public final class ExpressionServer {
             } catch (Exception error) {
                 return "it cannot be serialized";
             }
-            Program program = new Program(number, whole, bytes, input, conf, classes);
+            Program program = new Program(number, whole, bytes, complete, input, conf, classes);
             prepared.add(program);
             server.programs.put(Integer.valueOf(number), new WeakReference(program));
             return null;
@@ -271,7 +274,8 @@ public final class ExpressionServer {
                 }
             }
             settings.put("spark.sql.session.timeZone", conf.sessionLocalTimeZone());
-            return Utils.serialize(new Object[] {bytes.toByteArray(), program.input, settings});
+            Boolean complete = Boolean.valueOf(program.complete);
+            return Utils.serialize(new Object[] {bytes.toByteArray(), program.input, settings, complete});
         }
 
         /** Why the JVM cannot evaluate the expression outside of Spark's tasks; null if it can. */
@@ -361,17 +365,19 @@ public final class ExpressionServer {
         private final Programs programs;
         private final int number;
         private final int roots;
+        private final boolean complete;
         private final List parts;
 
-        Preparation(Programs programs, int number, int roots, List parts) {
+        Preparation(Programs programs, int number, int roots, boolean complete, List parts) {
             this.programs = programs;
             this.number = number;
             this.roots = roots;
+            this.complete = complete;
             this.parts = parts;
         }
 
         public Object apply() {
-            return programs.prepareWithSettings(number, roots, parts);
+            return programs.prepareWithSettings(number, roots, complete, parts);
         }
     }
 
@@ -418,15 +424,18 @@ public final class ExpressionServer {
         final int number;
         final Expression whole;
         final byte[] bytes;
+        final boolean complete;
         final StructType input;
         final SQLConf conf;
         final ClassLoader classes;
         private final ConcurrentLinkedQueue idle = new ConcurrentLinkedQueue();
 
-        Program(int number, Expression whole, byte[] bytes, StructType input, SQLConf conf, ClassLoader classes) {
+        Program(int number, Expression whole, byte[] bytes, boolean complete, StructType input, SQLConf conf,
+                ClassLoader classes) {
             this.number = number;
             this.whole = whole;
             this.bytes = bytes;
+            this.complete = complete;
             this.input = input;
             this.conf = conf;
             this.classes = classes;
@@ -487,8 +496,10 @@ public final class ExpressionServer {
             StructType input = (StructType) carrier(program.input);
             DataType result = carrier(whole.dataType());
             toRow = hasNested(input) ? UnsafeProjection.create(input) : null;
-            groups = whole instanceof AggregateFunction ? new Groups((AggregateFunction) whole, input.length()) : null;
-            inputSchema = arrow(groups == null ? input : new StructType().add("c0", new ArrayType(input, false), true));
+            groups = whole instanceof AggregateFunction
+                    ? new Groups((AggregateFunction) whole, program.complete, input.length()) : null;
+            DataType states = new ArrayType(new ArrayType(input, false), false);
+            inputSchema = arrow(groups == null ? input : new StructType().add("c0", states, true));
             outputSchema = arrow(new StructType().add("c0", result, true));
             generator = whole instanceof Generator ? (Generator) whole : null;
             if (generator == null && groups == null) {
@@ -587,8 +598,7 @@ public final class ExpressionServer {
 
         private InternalRow result(InternalRow values) {
             if (groups != null) {
-                ColumnarArray group = values.isNullAt(0) ? null : (ColumnarArray) values.getArray(0);
-                return new GenericInternalRow(new Object[] {groups.aggregate(group, toRow)});
+                return new GenericInternalRow(new Object[] {groups.aggregate(values.getArray(0), toRow)});
             }
             if (toRow != null) {
                 values = (InternalRow) toRow.apply(values);
@@ -632,11 +642,12 @@ public final class ExpressionServer {
     // ------------------------------------------------------------------------------------------ groups
 
     /**
-     * Computes an aggregate function of one group after the other. As in a plan of Spark, the state of the rows is sent,
-     * and merged into an empty one: some functions give another result without that.
+     * Computes an aggregate function of one group after the other. As in a plan of Spark, each state is sent, and merged
+     * into one that was empty, unless it is `complete`: some functions give another result without that.
      */
     static final class Groups {
         private final int width;
+        private final boolean complete;
         private final ImperativeAggregate imperative;
         private final InternalRow partial;
         private final InternalRow state;
@@ -648,8 +659,9 @@ public final class ExpressionServer {
         private final MutableProjection evaluate;
         private final InternalRow result;
 
-        Groups(AggregateFunction function, int width) {
+        Groups(AggregateFunction function, boolean complete, int width) {
             this.width = width;
+            this.complete = complete;
             partial = new SpecificInternalRow(function.aggBufferSchema());
             state = new SpecificInternalRow(function.aggBufferSchema());
             if (function instanceof ImperativeAggregate) {
@@ -697,16 +709,40 @@ public final class ExpressionServer {
             return found;
         }
 
-        /** The value of the function for these rows; null stands for no rows. */
-        Object aggregate(ColumnarArray rows, UnsafeProjection toRow) {
+        /** The value of the function for these states, each of them an array of rows. */
+        Object aggregate(ArrayData states, UnsafeProjection toRow) {
+            if (complete) {
+                update(states.getArray(0), toRow);
+                return evaluate(partial);
+            }
             if (imperative == null) {
-                initializePartial.apply(InternalRow.empty());
                 initialize.apply(InternalRow.empty());
             } else {
-                imperative.initialize(partial);
                 imperative.initialize(state);
             }
-            for (int i = 0; rows != null && i < rows.numElements(); i++) {
+            for (int i = 0; i < states.numElements(); i++) {
+                update(states.getArray(i), toRow);
+                merge();
+            }
+            return evaluate(state);
+        }
+
+        private Object evaluate(InternalRow found) {
+            if (imperative == null) {
+                evaluate.apply(found);
+                return result.get(0, null);
+            }
+            return imperative.eval(found);
+        }
+
+        /** Makes the partial state that of these rows. */
+        private void update(ArrayData rows, UnsafeProjection toRow) {
+            if (imperative == null) {
+                initializePartial.apply(InternalRow.empty());
+            } else {
+                imperative.initialize(partial);
+            }
+            for (int i = 0; i < rows.numElements(); i++) {
                 InternalRow values = rows.getStruct(i, width);
                 if (toRow != null) {
                     values = (InternalRow) toRow.apply(values);
@@ -717,16 +753,17 @@ public final class ExpressionServer {
                     imperative.update(partial, values);
                 }
             }
+        }
+
+        private void merge() {
             if (imperative == null) {
                 merge.apply(joined.apply(state, partial));
-                evaluate.apply(state);
-                return result.get(0, null);
+                return;
             }
             if (imperative instanceof TypedImperativeAggregate) {
                 ((TypedImperativeAggregate) imperative).serializeAggregateBufferInPlace(partial);
             }
             imperative.merge(state, partial);
-            return imperative.eval(state);
         }
     }
 

@@ -46,15 +46,18 @@ class Compiler:
         self._settings()
         return next(_numbers)
 
-    def compile(self, number: int, roots: int, parts: Java) -> int | str:
-        """Let the JVM prepare a program: its number, that of an equal one, or a refusal."""
+    def compile(self, number: int, roots: int, parts: Java, *, complete: bool = False) -> int | str:
+        """Let the JVM prepare a program: its number, that of an equal one, or a refusal.
+
+        `complete`: an aggregate function whose state is not merged.
+        """
         try:
             with self._lock:
                 if self._java is None:
                     # The jars that the session has added are found through this loader.
                     classes = self._spark._jsparkSession.sharedState().jarClassLoader()
                     self._java = self.server().java.programs(self._settings(), classes)
-                answer = self._java.prepare(number, roots, parts)
+                answer = self._java.prepare(number, roots, complete, parts)
         except (Py4JError, ServerUnavailable) as error:
             return describe_error(error)
         if answer is None:

@@ -51,13 +51,17 @@ class Programs:
         result = calls[0].type if len(calls) == 1 else struct_of(calls)
         return self._prepare(calls, read, Signature.of_rows([part.type for part in read], result))
 
-    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> Options | str:
+    def prepare_aggregate(
+        self, function: Call, read: Sequence[Expression], *, complete: bool
+    ) -> Options | str:
         """The same for an aggregate function of groups.
 
-        Its only argument is a column of groups: lists of structs with the values of `read`, one for each row.
+        Its only argument is a column of groups: lists of states, which are lists of structs with the values of `read`,
+        one for each row. If it is `complete`, there is one state, which is not merged.
         """
         types = [part.type for part in read]
-        return self._prepare((function,), read, Signature.of_rows_in_groups(types, function.type))
+        signature = Signature.of_rows_in_groups(types, function.type)
+        return self._prepare((function,), read, signature, complete=complete)
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> Options | None:
         """The options for a program that is only prepared when it is used, for what rarely happens.
@@ -91,13 +95,18 @@ class Programs:
         return ""
 
     def _prepare(
-        self, calls: Sequence[Call], read: Sequence[Expression], signature: Signature
+        self,
+        calls: Sequence[Call],
+        read: Sequence[Expression],
+        signature: Signature,
+        *,
+        complete: bool = False,
     ) -> Options | str:
         parts = self._compiler.find((*calls, *read))
         if parts is None:
             return _NO_ORIGIN
         number = self._compiler.number()
-        answer = self._compiler.compile(number, len(calls), parts)
+        answer = self._compiler.compile(number, len(calls), parts, complete=complete)
         if isinstance(answer, str):
             return answer
         if answer == number:

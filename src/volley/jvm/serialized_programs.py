@@ -41,12 +41,22 @@ class SerializedPrograms:
         return self.prepare_together((call,), read)
 
     def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> Options | str:
+        return self._prepare(calls, read)
+
+    def prepare_aggregate(
+        self, function: Call, read: Sequence[Expression], *, complete: bool
+    ) -> Options | str:
+        return self._prepare((function,), read, complete=complete)
+
+    def _prepare(
+        self, calls: Sequence[Call], read: Sequence[Expression], *, complete: bool = False
+    ) -> Options | str:
         parts = self._compiler.find((*calls, *read))
         if parts is None:
             return "it is not an expression of Spark's plan"
         if self._missing:
             return self._missing
-        answer = self._compiler.compile(self._compiler.number(), len(calls), parts)
+        answer = self._compiler.compile(self._compiler.number(), len(calls), parts, complete=complete)
         if isinstance(answer, str):
             return answer
         if answer not in self._sent:
@@ -62,9 +72,6 @@ class SerializedPrograms:
             ("environment", self._environment),
             ("query", self._query),
         )
-
-    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> Options | str:
-        return self.prepare(function, read)
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> Options | None:
         """The same as `prepare`: a worker cannot ask for a program later."""

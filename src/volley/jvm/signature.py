@@ -22,7 +22,7 @@ _LARGEST_BYTES = 2**31 - 2**20
 
 @dataclass(frozen=True)
 class Signature:
-    """With `of_groups` the only argument is a list of rows for each group."""
+    """With `of_groups` the only argument has for each group a list of states, each of which is a list of rows."""
 
     arguments: pa.Schema
     result: DataType
@@ -34,8 +34,7 @@ class Signature:
 
     @classmethod
     def of_rows_in_groups(cls, arguments: Sequence[DataType], result: DataType) -> Signature:
-        rows = pa.struct(list(_columns(arguments)))
-        return cls(pa.schema([("c0", pa.list_(pa.field("element", rows, nullable=False)))]), result, True)
+        return cls(pa.schema([("c0", states_of(pa.struct(list(_columns(arguments)))))]), result, True)
 
     def evaluate(self, columns: Sequence[pa.Array], ask: Ask, most_bytes: int = MOST_BYTES) -> pa.Array:
         """The results for these columns, at least one.
@@ -61,7 +60,13 @@ class Signature:
 
     def count_rows(self, batch: pa.RecordBatch) -> int:
         """How many rows a program has seen in a batch of arguments."""
-        return len(batch.column(0).flatten()) if self.of_groups else batch.num_rows
+        return len(batch.column(0).flatten().flatten()) if self.of_groups else batch.num_rows
+
+
+def states_of(rows: pa.StructType) -> pa.ListType:
+    """The type of the states of a group, in the order in which they are merged."""
+    state = pa.list_(pa.field("element", rows, nullable=False))
+    return pa.list_(pa.field("element", state, nullable=False))
 
 
 def _columns(types: Sequence[DataType]) -> pa.Schema:

@@ -36,6 +36,7 @@ from volley.lower.semantics import Kernel, kernel
 from volley.plan.expressions import (
     COLLECT_ROWS,
     JVM_AGGREGATES,
+    JVM_PLACED_AGGREGATE,
     AggregateCall,
     Attribute,
     Call,
@@ -63,9 +64,11 @@ def accumulate_list(call: AggregateCall, distinct: bool) -> Accumulator:
         (value,) = call.function.arguments
         hashed = Call("XxHash64", (value,), LONG, options=(("seed", 42),))
         present: Expression = Call("IsNotNull", (value,), BOOLEAN)
-        where = present if call.filter is None else Call("And", (call.filter, present), BOOLEAN)
-        return Accumulator(Total.LIST, (hashed,), where=where)
-    return Accumulator(Total.LIST, collected_arguments(call), where=call.filter, distinct=distinct)
+        counted = present if call.filter is None else Call("And", (call.filter, present), BOOLEAN)
+        return Accumulator(Total.LIST, (hashed,), where=counted)
+    # A row that is not counted shows where there is a state.
+    where = None if call.function.function == JVM_PLACED_AGGREGATE else call.filter
+    return Accumulator(Total.LIST, collected_arguments(call), where=where, distinct=distinct)
 
 
 def reduce_list(call: AggregateCall, values: Expr, is_unordered: bool) -> Expr:
@@ -93,10 +96,16 @@ def kernel_key(call: AggregateCall) -> AggregateCall:
 
 
 def collected_arguments(call: AggregateCall) -> tuple[Expression, ...]:
-    """The values that are collected for each row: the arguments that are no constants, and the sort keys."""
+    """The values that are collected for each row: the arguments that are no constants, and the sort keys.
+
+    Between these is the filter of a call that shows which of Spark's partitions have rows.
+    """
     arguments = call.function.arguments
     kept = arguments[: _WIDTHS.get(call.function.function, len(arguments))]
-    return (*kept, *(key.child for key in _order(call)))
+    order = tuple(key.child for key in _order(call))
+    if call.filter is None or call.function.function != JVM_PLACED_AGGREGATE:
+        return (*kept, *order)
+    return (*kept, call.filter, *order)
 
 
 def _order(call: AggregateCall) -> tuple[SortKey, ...]:

@@ -21,6 +21,7 @@ import org.apache.spark.sql.execution.SortExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.UnionExec;
 import org.apache.spark.sql.execution.WholeStageCodegenExec;
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.FileScanRDD;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
@@ -34,6 +35,7 @@ import org.apache.spark.sql.execution.datasources.PartitionedFile;
  *   ["slices", n]                                    rows in order, cut into n slices of about the same length
  *   ["files", [[[url, start, bytes], ...], ...]]     the parts of files that each partition reads
  *   ["union", [...]]                                 the partitions of the inputs, one after the other
+ *   ["together"]                                     the rows of the inputs of a union, in one partition
  *   ["coalesce", n, below]                           neighbouring partitions together, in n groups
  *   ["unknown", operator]
  */
@@ -54,6 +56,8 @@ public final class SparkPartitions {
             describe(child(plan), grouped, out);
         } else if (plan instanceof RangeExec) {
             out.append("[\"slices\",").append(((RangeExec) plan).numSlices()).append("]");
+        } else if (isTotal(plan)) {
+            out.append("[\"slices\",1]");
         } else if (plan instanceof LocalTableScanExec || isOneRow(plan)) {
             out.append("[\"slices\",").append(plan.execute().getNumPartitions()).append("]");
         } else if (plan instanceof RDDScanExec) {
@@ -68,6 +72,8 @@ public final class SparkPartitions {
                 describe((SparkPlan) plan.children().apply(i), grouped, out);
             }
             out.append("]]");
+        } else if (plan instanceof UnionExec && plan.outputPartitioning() == SINGLE) {
+            out.append("[\"together\"]");
         } else if (plan instanceof CoalesceExec) {
             out.append("[\"coalesce\",").append(((CoalesceExec) plan).numPartitions()).append(",");
             describe(child(plan), true, out);
@@ -75,6 +81,15 @@ public final class SparkPartitions {
         } else {
             unknown(plan, out);
         }
+    }
+
+    private static final Object SINGLE =
+            org.apache.spark.sql.catalyst.plans.physical.SinglePartition$.MODULE$;
+
+    /** Whether it has one row, of an aggregate without keys. */
+    private static boolean isTotal(SparkPlan plan) {
+        return plan instanceof BaseAggregateExec && ((BaseAggregateExec) plan).groupingExpressions().isEmpty()
+                && plan.outputPartitioning() == SINGLE;
     }
 
     private static SparkPlan child(SparkPlan plan) {

@@ -90,7 +90,9 @@ JVM_AGGREGATE = "JvmAggregate"
 same options as a `JvmExpression`; its arguments are the columns that it reads."""
 JVM_ORDERED_AGGREGATE = "JvmOrderedAggregate"
 """The same, if the result may depend on the order of the rows."""
-JVM_AGGREGATES = frozenset({JVM_AGGREGATE, JVM_ORDERED_AGGREGATE})
+JVM_PLACED_AGGREGATE = "JvmPlacedAggregate"
+"""The same, from rows whose places in Spark's partitions are known."""
+JVM_AGGREGATES = frozenset({JVM_AGGREGATE, JVM_ORDERED_AGGREGATE, JVM_PLACED_AGGREGATE})
 
 
 COLLECT_ROWS = "CollectRows"
@@ -124,6 +126,10 @@ class AggregateCall:
     """One aggregate function in one mode. Result expressions refer to it by `result_id`.
 
     `order_by` is the order of the rows that a function depends on, where `plan.order` has made that explicit.
+
+    `partitions` is not None if Spark merges a state for each of its partitions, in order, and that shows. Where the
+    call reads rows, `order_by` is then their place in the partitions (`plan.partition_aggregates`). So many partitions
+    have a state; 0: those with rows of the group.
     """
 
     function: Call
@@ -132,6 +138,7 @@ class AggregateCall:
     filter: Expression | None
     result_id: int
     order_by: tuple[SortKey, ...] = ()
+    partitions: int | None = None
 
     @property
     def type(self) -> DataType:

@@ -269,7 +269,7 @@ def _order_sort(node: Sort, carrier: OrderCarrier) -> Node:
 
 
 def _depends_on_input_order(call: AggregateCall) -> bool:
-    return call.function.function in ORDERED_AGGREGATES
+    return call.function.function in ORDERED_AGGREGATES and not call.order_by
 
 
 def _order_aggregate(node: Aggregate, carrier: OrderCarrier) -> Node:

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 ROW_NUMBER = "DistributedSequenceID"
 """The number of a row, from 0, with the partitions one after the other."""
 
-PARTITION_FUNCTIONS = frozenset({"MonotonicallyIncreasingID", "SparkPartitionID", "Rand", "Uuid", ROW_NUMBER})
+PLACE = "PlaceOfRow"
+"""The number of a row's partition, above `PARTITION_BITS` bits for its number there: `monotonically_increasing_id()`.
+
+With arguments, the keys of groups, it fails where there are more than `groups` of these or, without `nulls`, where a
+key is NULL: Spark then aggregates rows in another order.
+"""
+PARTITION_BITS = 33
+
+PARTITION_FUNCTIONS = frozenset(
+    {"MonotonicallyIncreasingID", "SparkPartitionID", "Rand", "Randn", "RandStr", "Uuid", ROW_NUMBER, PLACE}
+)
 """The functions that a `PartitionedRows` computes."""
 
 

@@ -20,6 +20,7 @@ from volley.plan.spark_partitions import (
     Grouped,
     Layout,
     Slices,
+    Together,
     Unclear,
 )
 
@@ -50,6 +51,8 @@ def _layout(text: list[Any]) -> Layout:
             return Files(tuple(tuple(tuple(part) for part in partition) for partition in partitions))
         case ["union", list(inputs)]:
             return Concatenated(tuple(map(_layout, inputs)))
+        case ["together"]:
+            return Together()
         case ["coalesce", int(count), list(below)]:
             return Grouped(count, _layout(below))
         case _:

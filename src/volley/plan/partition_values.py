@@ -135,7 +135,7 @@ class PartitionValues:
         """The rows with a column for each call. `old` is the node of Spark's plan that is over them."""
         columns = {call: column or Attribute(next(self._ids), "value", call.type, False) for call in calls}
         values = tuple(Alias(found.id, found.name, call) for call, found in columns.items())
-        if (extended := _extend(rows, values)) is not None:
+        if (extended := extend(rows, values)) is not None:
             return _Placed(extended, columns)
         layout = self._layout_below(old)
         known = None if layout is None else with_partitions(rows, layout)
@@ -143,12 +143,12 @@ class PartitionValues:
         return None if prepared is None else _Placed(PartitionedRows(prepared, values), columns)
 
 
-def _extend(rows: Node, values: tuple[Alias, ...]) -> Node | None:
+def extend(rows: Node, values: tuple[Alias, ...]) -> Node | None:
     """Rows whose places are known already, with more values; None for others."""
     match rows:
         case PartitionedRows():
             return replace(rows, values=(*rows.values, *values))
-        case Project(shown, child) if (below := _extend(child, values)) is not None:
+        case Project(shown, child) if (below := extend(child, values)) is not None:
             return Project((*shown, *map(attribute_of, values)), below)
         case _:
             return None

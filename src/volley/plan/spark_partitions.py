@@ -66,6 +66,11 @@ class Concatenated:
 
 
 @dataclass(frozen=True)
+class Together:
+    """The rows of the inputs of a union, one input after the other, in one partition."""
+
+
+@dataclass(frozen=True)
 class Grouped:
     """Neighbouring partitions together, in `count` groups."""
 
@@ -80,7 +85,7 @@ class Unclear:
     operator: str
 
 
-Layout = Slices | DriverRows | Files | Concatenated | Grouped | Unclear
+Layout = Slices | DriverRows | Files | Concatenated | Together | Grouped | Unclear
 
 
 def with_partitions(plan: Node, layout: Layout) -> Node | None:

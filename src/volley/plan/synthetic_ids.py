@@ -43,6 +43,9 @@ ROW = 2**59
 PARTITION_VALUE = 2**59 + 2**58
 """Values that depend on the partitions of rows (`plan.partition_values`)."""
 
+ROW_PLACE = 2**59 + 2**58 + 2**57
+"""The places of rows in Spark's partitions (`plan.partition_aggregates`)."""
+
 PLACE = 2**60
 """Columns that record the order of rows (`plan.order`)."""
 

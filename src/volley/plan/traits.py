@@ -431,6 +431,8 @@ def function_of(call: WindowCall) -> Call:
 
 def _shows_order(call: AggregateCall) -> bool:
     """Whether the result depends on the order of the input."""
+    if call.partitions is not None:
+        return False
     if call.function.function in _BY_POSITION or call.function.function == JVM_ORDERED_AGGREGATE:
         return True
     # Adding doubles in another order changes their last bits.

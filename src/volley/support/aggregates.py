@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -32,10 +33,13 @@ from volley.plan.nodes import (
     Expand,
     FileScan,
     Filter,
+    Generate,
     Limit,
     LocalRows,
     Node,
     OneRow,
+    PartitionedRows,
+    Partitioning,
     Project,
     Range,
     Sort,
@@ -45,6 +49,7 @@ from volley.plan.nodes import (
     walk,
 )
 from volley.plan.order import has_input_order, hides_order
+from volley.plan.partition_aggregates import Halves
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
@@ -66,7 +71,13 @@ from volley.plan.types import (
 )
 from volley.spark_versions.registry import current
 from volley.support.expressions import check_expression
-from volley.support.jvm_aggregates import ORDER_FREE_RESULTS, USER_DEFINED, shows_order
+from volley.support.jvm_aggregates import (
+    ORDER_FREE_RESULTS,
+    USER_DEFINED,
+    is_placed,
+    kind_in_any_order,
+    shows_order,
+)
 from volley.support.operators import AGGREGATES, UNSPLITTABLE, is_unsplittable
 from volley.support.reasons import Reason, Unsupported
 
@@ -85,6 +96,10 @@ def _check_order(node: Aggregate, position: int) -> Iterator[Unsupported]:
     """Whether a result that depends on the order or the partitions of the rows is Spark's nevertheless."""
     call = node.calls[position]
     name = class_of(call)
+    if is_placed(call):
+        if call.function.function not in JVM_AGGREGATES and name not in _BY_PLACE:
+            yield Unsupported(Reason.NONDETERMINISTIC, name, "the workers have no JVM")
+        return
     match call.function.function:
         case "First" | "Last" if call.mode.reads_rows and not _is_deterministic(node, call):
             if not has_input_order(node):
@@ -113,12 +128,83 @@ def _check_order(node: Aggregate, position: int) -> Iterator[Unsupported]:
                 yield Unsupported(Reason.NONDETERMINISTIC, name, "it depends on Spark's partitions")
 
 
+# Native functions that need the order of rows alone, and not the states that Spark makes of them.
+_BY_PLACE = frozenset({"First", "Last", "CollectList", "ListAgg"})
+
+
+def find_placed_calls(halves: Halves, *, by_jvm: bool) -> set[int]:
+    """The calls that are to know the places of rows in Spark's partitions; none, if no result needs them.
+
+    `by_jvm`: the JVM evaluates what has no native form.
+    """
+    rows = halves.over_rows
+    if any(call.distinct for call in rows.calls) or _read_bytes(rows) > _MOST_PLACED_BYTES:
+        return set()
+    if rows.grouping and not (_reads_little(rows) or _most_rows(rows.child) < _HASHED_GROUPS):
+        # Spark may aggregate more groups in another order, which is only noticed while the query runs.
+        return set()
+    positions = range(len(rows.calls))
+    if not any(_needs_places(halves, position, by_jvm) for position in positions):
+        return set()
+    # What knows the order of rows without places does not know it of rows that have them.
+    return {
+        position
+        for position in positions
+        if rows.calls[position].function.function in _BY_PLACE or _needs_places(halves, position, by_jvm)
+    }
+
+
+def _needs_places(halves: Halves, position: int, by_jvm: bool) -> bool:
+    """Whether the places of rows make a result exact that is not without them."""
+    rows, result = halves.over_rows, halves.upper
+    call = rows.calls[position]
+    function = call.function
+    match function.function:
+        case "First" | "Last":
+            return not _is_deterministic(rows, call) and not has_input_order(rows)
+        case "CollectList":
+            return not hides_order(result, position) and not _has_few_groups(rows)
+        case "ListAgg":
+            return len(function.arguments) < _WITH_ORDER and not _has_few_groups(rows)
+        case "Mode":
+            return by_jvm and function.option("reverseOpt") is None
+        case "ApproximatePercentile":
+            return by_jvm
+        case name if name in USER_DEFINED or not by_jvm:
+            return False
+        case name if name in ORDER_FREE_RESULTS:
+            return not rows.grouping or shows_order(result, position) or not _reads_little(rows)
+        case _:
+            is_native = not any(True for _ in check_function(function))
+            return not is_native and kind_in_any_order(function) != JVM_AGGREGATE
+
+
+# Rows with places are gathered before they are aggregated.
+_MOST_PLACED_BYTES = 64 * 2**20
+
+
 def _is_one_state(node: Aggregate) -> bool:
     """Whether Spark aggregates all rows of a group in one task, in a known order."""
     rows = node if all(call.mode.reads_rows for call in node.calls) else node.child
     if not isinstance(rows, Aggregate) or not all(call.mode.reads_rows for call in rows.calls):
         return False
-    return _has_few_groups(rows)
+    return _has_few_groups(rows) and _is_one_partition(rows.child)
+
+
+def _is_one_partition(node: Node) -> bool:
+    match node:
+        case OneRow() | TopN() | Exchange(Partitioning.SINGLE):
+            return True
+        case Limit():
+            return node.whole or _is_one_partition(node.child)
+        case FileScan():
+            return len(node.files) == 1 and not node.bucketed and _reads_little(node)
+        case Sort():
+            return not node.whole and _is_one_partition(node.child)
+        case Project() | Filter() | Window() | Generate():
+            return _is_one_partition(node.child)
+        case _:
+            return False
 
 
 # The arguments of listagg: text, delimiter, then sort keys.
@@ -171,6 +257,11 @@ def _most_rows(node: Node) -> int:
 
 
 def _reads_little(node: Node) -> bool:
+    return _read_bytes(node) <= _LITTLE_BYTES
+
+
+def _read_bytes(node: Node) -> float:
+    """How many bytes the leaves of a plan have, infinite if that is not known."""
     size_bytes = 0
     for leaf in walk(node):
         match leaf:
@@ -180,9 +271,11 @@ def _reads_little(node: Node) -> bool:
                 size_bytes += len(leaf.ipc)
             case Range():
                 size_bytes += 8 * abs((leaf.end - leaf.start) // leaf.step)
+            case PartitionedRows():
+                size_bytes += int(min(_read_bytes(leaf.plan), _MOST_PLACED_BYTES + 1))
             case _ if not leaf.children and not isinstance(leaf, OneRow):
-                return False
-    return size_bytes <= _LITTLE_BYTES
+                return math.inf
+    return size_bytes
 
 
 def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:

@@ -7,7 +7,8 @@ rows of a group in one state, so the function must be one of these:
 - its result is the same for any order and division of the rows;
 - it is so for some results, which can be recognized (`ORDER_FREE_RESULTS`); Spark runs the query for others;
 - it is a user's, whose contract with Spark says so;
-- Spark itself aggregates all rows of a group in one task, in a known order.
+- Spark itself aggregates all rows of a group in one task, in a known order;
+- the places of the rows in Spark's partitions are known (`plan.partition_aggregates`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from volley.plan.expressions import (
     JVM_AGGREGATE,
     JVM_EXPRESSION,
     JVM_ORDERED_AGGREGATE,
+    JVM_PLACED_AGGREGATE,
+    AggregateCall,
     Attribute,
     Call,
     EvalMode,
     Expression,
     children,
+    class_of,
 )
 from volley.plan.nodes import Aggregate
 from volley.plan.types import FRACTIONAL, contains_any
@@ -41,8 +45,31 @@ USER_DEFINED = frozenset({"ScalaUDAF", "ScalaAggregator", "HiveUDAFFunction"})
 """The aggregate functions of users."""
 
 
-def program_kind(call: Call) -> str | None:
-    """As what a program may compute this function; None if it may not."""
+NATIVE_BUT_FOR_PARTITIONS = frozenset({"Mode", "ApproximatePercentile"})
+"""Functions whose native form fails where the result depends on Spark's partitions."""
+
+
+def is_exact_in_jvm(call: AggregateCall) -> bool:
+    """Whether a program knows the result of a function that also has a native form, for which it may not be known."""
+    return is_placed(call) and call.function.function in NATIVE_BUT_FOR_PARTITIONS
+
+
+def is_placed(call: AggregateCall) -> bool:
+    """Whether Spark's order of the rows is part of the call."""
+    return call.partitions is not None or bool(call.order_by)
+
+
+def program_kind(call: AggregateCall) -> str | None:
+    """As what a program may compute this call; None if it may not."""
+    if call.partitions is not None:
+        return JVM_PLACED_AGGREGATE
+    if call.order_by:
+        return JVM_ORDERED_AGGREGATE
+    return kind_in_any_order(call.function)
+
+
+def kind_in_any_order(call: Call) -> str | None:
+    """The same for rows of which no order is known yet."""
     name = call.function
     if call.mode is EvalMode.TRY:
         # Whether a sum overflows on the way, and so is NULL, depends on the order.
@@ -87,7 +114,7 @@ _READERS = {"HllSketchAgg": "HllSketchEstimate", "HllUnionAgg": "HllSketchEstima
 
 def shows_order(node: Aggregate, position: int) -> bool:
     """Whether the results of an aggregate show a sketch that depends on the order of rows."""
-    reader = _READERS.get(str(node.calls[position].function.option("name")))
+    reader = _READERS.get(class_of(node.calls[position]))
     column = node.buffers[position].id
     return reader is not None and any(_shows(result, column, reader) for result in node.results)
 
@@ -96,6 +123,8 @@ def _shows(expression: Expression, column: int, reader: str) -> bool:
     match expression:
         case Attribute(id, _, _, _):
             return id == column
+        case Call(function, (Attribute(),), _, _, _) if function == reader:
+            return False
         case Call(function, _, _, _, _) if function == JVM_EXPRESSION and expression.option("name") == reader:
             # It may read a larger sketch that this one is merged into.
             return expression.option("inside") is not None

@@ -33,6 +33,7 @@ from volley.plan.expressions import (
     JVM_EXPRESSION,
     JVM_FIELD,
     AggregateCall,
+    AggregateMode,
     Attribute,
     Call,
     Expression,
@@ -53,7 +54,7 @@ from volley.plan.nodes import with_children as with_inputs
 from volley.plan.types import BOOLEAN
 from volley.support.aggregates import check_function
 from volley.support.expressions import check_expression, check_itself
-from volley.support.jvm_aggregates import program_kind
+from volley.support.jvm_aggregates import is_exact_in_jvm, program_kind
 from volley.support.partly_native import is_partly_native
 
 
@@ -66,8 +67,13 @@ class Preparation(Protocol):
     def prepare_together(self, calls: Sequence[Call], read: Sequence[Expression]) -> Options | str:
         """The same for several expressions, whose values are the fields of a struct."""
 
-    def prepare_aggregate(self, function: Call, read: Sequence[Expression]) -> Options | str:
-        """The same for an aggregate function, which computes its values from groups of rows."""
+    def prepare_aggregate(
+        self, function: Call, read: Sequence[Expression], *, complete: bool
+    ) -> Options | str:
+        """The same for an aggregate function, which computes its values from groups of rows.
+
+        If it is `complete`, the state of the rows is not merged into another one.
+        """
 
     def defer(self, key: Hashable, call: Call, read: Sequence[Expression]) -> Options | None:
         """The options for a program that will rarely run; None if there can be none. Equal keys have equal ones."""
@@ -189,9 +195,10 @@ class _Delegation:
     def _rewrite_aggregate(
         self, old: AggregateCall, new: AggregateCall, native: bool
     ) -> tuple[Expression, bool]:
-        if native and not any(True for _ in check_function(new.function, new.distinct)):
+        is_native = native and not any(True for _ in check_function(new.function, new.distinct))
+        if is_native and not is_exact_in_jvm(old):
             return new, native
-        function = self._delegate_aggregate(old.function)
+        function = self._delegate_aggregate(old)
         if function is None:
             return new, native
         return replace(new, function=function), not (new.filter and check_expression(new.filter))
@@ -218,12 +225,13 @@ class _Delegation:
         plan = self._subqueries[id(part.plan)][1]
         return part if plan is part.plan else replace(part, plan=plan)
 
-    def _delegate_aggregate(self, call: Call) -> Call | None:
-        kind = program_kind(call)
+    def _delegate_aggregate(self, aggregate: AggregateCall) -> Call | None:
+        call, kind = aggregate.function, program_kind(aggregate)
         source = self._source(call) if kind is not None else None
         if kind is None or source is None or not source.read:
             return None
-        program = self._programs.prepare_aggregate(call, source.read)
+        complete = aggregate.mode is AggregateMode.COMPLETE
+        program = self._programs.prepare_aggregate(call, source.read, complete=complete)
         if isinstance(program, str):
             return None
         return Call(kind, source.arguments, call.type, None, (*program, ("name", call.function)))

@@ -130,7 +130,7 @@ AGGREGATES: dict[str, Rule] = {
     "Min": Rule("Numbers, strings, binary, booleans, dates, timestamps, and structs of these."),
     "Max": Rule("Numbers, strings, binary, booleans, dates, timestamps, and structs of these."),
     "First": Rule(
-        "Where the order of rows is known: below ORDER BY, of rows of the driver, of one small file."
+        "Where the order of rows is known: below ORDER BY, of rows of the driver, of files in Spark's partitions."
     ),
     "Last": Rule("Where the order of rows is known, as for first."),
     "BitAndAgg": Rule("Integers."),
@@ -152,8 +152,8 @@ AGGREGATES: dict[str, Rule] = {
     "Percentile": Rule("percentile, percentile_cont and median of numbers, with constant percentages."),
     "PercentileDisc": Rule("Numbers, with constant percentages."),
     "Mode": Rule(
-        "Not of floats. Without an order, Spark runs the query if several values are equally frequent and values of "
-        "their group collide in its hash table."
+        "Natively not of floats. Without an order, in the JVM where Spark's partitions are known; elsewhere Spark runs "
+        "the query if several values are equally frequent and collide in its hash table."
     ),
     "CollectSet": Rule(
         "Small inputs, or where its order is not shown. Integers, texts, dates, timestamps and booleans."
@@ -161,15 +161,14 @@ AGGREGATES: dict[str, Rule] = {
     "HyperLogLogPlusPlus": Rule("Spark's registers and estimate. Not of floats and decimals."),
     "CollectList": Rule(
         "Where its order is not shown (size, sort_array, array_contains); or where that of rows is known, as for first,"
-        " and there are no groups or at most 128 rows."
+        " and there are fewer than 128 groups."
     ),
     "PivotFirst": Rule("PIVOT by integers, texts, dates, timestamps and booleans."),
     "ListAgg": Rule("With ORDER BY; without, as collect_list."),
-    "HistogramNumeric": Rule(
-        "Bins of one value from several of Spark's partitions stay apart.", Reason.NONDETERMINISTIC
-    ),
+    "HistogramNumeric": Rule("In the JVM where Spark's partitions are known.", Reason.NONDETERMINISTIC),
     "ApproximatePercentile": Rule(
-        "Small inputs. Not of decimals. If a group has half as many values as the accuracy (10000), Spark runs it."
+        "In the JVM where Spark's partitions are known. Elsewhere of small inputs, not of decimals, and Spark runs it "
+        "if a group has half as many values as the accuracy (10000)."
     ),
 }
 

@@ -38,7 +38,7 @@ from volley.plan.nodes import Aggregate, Generate, Node, Project, Window, transf
 from volley.plan.order import order_of
 from volley.plan.subqueries import with_subqueries
 from volley.plan.types import STRING, ArrayType, StructField, StructType
-from volley.support.jvm_aggregates import program_kind
+from volley.support.jvm_aggregates import kind_in_any_order
 from volley.support.operators import WINDOWS
 
 _ids = itertools.count(synthetic_ids.PARTITION_ROWS)
@@ -96,7 +96,7 @@ def _is_aggregated(call: WindowCall) -> bool:
     if call.frame.lower is not None or call.frame.upper is not None:
         return False
     name = function.function.function
-    return name in _NATIVE or (name not in WINDOWS and program_kind(function.function) == JVM_AGGREGATE)
+    return name in _NATIVE or (name not in WINDOWS and kind_in_any_order(function.function) == JVM_AGGREGATE)
 
 
 def _aggregate(

@@ -130,7 +130,7 @@ class _Pass:
         values = self._values.begin(self._node.first + number)
         width = len(arrow_schema(self._node.plan.output))
         for batch in self._plan_rows(number):
-            columns = [*batch.columns[:width], *(value.take(batch.num_rows) for value in values)]
+            columns = [*batch.columns[:width], *(value.take(batch) for value in values)]
             yield make_batch(columns, self._schema, batch.num_rows)
 
     def _plan_rows(self, number: int) -> Iterator[pa.RecordBatch]:

@@ -34,10 +34,20 @@ class RandomNumbers:
 
     def __init__(self, seed: int) -> None:
         self._state = hash_seed(seed)
-        self._held: npt.NDArray[np.float64] = np.empty(0)
+        self._held = np.empty(0, dtype=np.uint64)
 
     def doubles(self, count: int) -> npt.NDArray[np.float64]:
         """The next numbers, uniform from 0 to 1."""
+        states = self._next(2 * count)
+        high, low = states[::2] & np.uint64((1 << 26) - 1), states[1::2] & np.uint64((1 << 27) - 1)
+        return ((high << np.uint64(27)) + low).astype(np.float64) * _UNIT
+
+    def integers(self, count: int) -> npt.NDArray[np.int64]:
+        """The next numbers of 32 bits, with a sign."""
+        return self._next(count).astype(np.uint32).view(np.int32).astype(np.int64)
+
+    def _next(self, count: int) -> States:
+        """The states after each of the next steps."""
         parts = []
         while count > len(self._held):
             parts.append(self._held)
@@ -47,17 +57,13 @@ class RandomNumbers:
         self._held = self._held[count:]
         return np.concatenate(parts)
 
-    def _block(self) -> npt.NDArray[np.float64]:
+    def _block(self) -> States:
         lanes = np.array([self._state], dtype=np.uint64)
         for leap in _leaps():
             lanes = np.concatenate([lanes, _apply(leap, lanes)])
-        found = np.empty((_STEPS // 2, _LANES))
-        for place in range(_STEPS // 2):
-            lanes = _step(lanes)
-            high = lanes & np.uint64((1 << 26) - 1)
-            lanes = _step(lanes)
-            low = lanes & np.uint64((1 << 27) - 1)
-            found[place] = ((high << np.uint64(27)) + low).astype(np.float64) * _UNIT
+        found = np.empty((_STEPS, _LANES), dtype=np.uint64)
+        for place in range(_STEPS):
+            lanes = found[place] = _step(lanes)
         self._state = int(lanes[-1])
         return found.T.reshape(-1)
 
