@@ -59,7 +59,8 @@ class RandomNumbers:
             low = lanes & np.uint64((1 << 27) - 1)
             found[place] = ((high << np.uint64(27)) + low).astype(np.float64) * _UNIT
         self._state = int(lanes[-1])
-        return found.T.reshape(-1)
+        flat: npt.NDArray[np.float64] = found.T.reshape(-1)
+        return flat
 
 
 def _step(states: States) -> States:
