@@ -39,7 +39,7 @@ def test_a_timeout_of_asyncio_or_a_future_is_caught_by_its_own_name() -> None:
                 names = node.args
             caught = {name.id for whole in names for name in ast.walk(whole) if isinstance(name, ast.Name)}
             if "TimeoutError" in caught:
-                wrong.append(f"{path.name}:{node.lineno}")
+                wrong.append(f"{path.name}: {ast.unparse(names[0])} at line {names[0].lineno}")
     assert wrong == []
 
 
