@@ -340,9 +340,10 @@ PLATFORMS = """
 
 ## Python and Java
 
-Volley needs Python 3.11 or newer. Python 3.10 has reached its end of life, and neither PySpark 4.3 nor pyarrow 26 has
-a release for it. Of Java, Volley needs 17 or newer, as far as the release of Spark supports that: 3.5 supports 17, 4.0
-and 4.1 also 21, newer ones also 25. The suites above ran with Python 3.11 and Java 17, these with others:
+Volley needs Python 3.10 or newer. PySpark 4.3 and pyarrow 26 need Python 3.11: with Python 3.10, pip installs PySpark
+4.2 and pyarrow 25, and tracebacks do not show the notes of Volley's errors. Of Java, Volley needs 17 or newer, as far
+as the release of Spark supports that: 3.5 supports 17, 4.0 and 4.1 also 21, newer ones also 25. The suites above ran
+with Python 3.11 and Java 17, these with others:
 
 """
 

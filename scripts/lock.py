@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "constraints.txt"
+# The lock is for this Python and newer ones: some packages have no later release for older Pythons.
+LOCKED_FOR = {"python_version": "3.11", "python_full_version": "3.11.0", "extra": ""}
 HEAD = """\
 # Written by scripts/lock.py: the versions that CI installs. Ranges are in pyproject.toml.
 """
@@ -37,7 +39,7 @@ def declared(extras: tuple[str, ...] = ("dev",)) -> list[Requirement]:
                 found += declared(tuple(sorted(requirement.extras)))
             else:
                 found.append(requirement)
-    return found
+    return [one for one in found if one.marker is None or one.marker.evaluate(LOCKED_FOR)]
 
 
 def resolve() -> dict[str, str]:

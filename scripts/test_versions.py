@@ -31,7 +31,7 @@ import pyspark
 
 from volley.observe.history_store import HistoryReader
 from volley.spark_versions.base import SparkVersion
-from volley.spark_versions.registry import VERSIONS, current
+from volley.spark_versions.registry import INSTALLABLE, VERSIONS, current
 from volley.testing.spark_environments import spark_environment
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +89,7 @@ def main() -> int:
         return run_with(chosen.python, arguments)
     where = f"Python {python_release()}, Java {java_release()}"
     failed = False
-    for version in VERSIONS:
+    for version in INSTALLABLE:
         if chosen.release and version.release not in chosen.release:
             continue
         print(
@@ -123,8 +123,7 @@ def environment_of(version: SparkVersion) -> Path:
     """The Python with this release of Spark: this one, or one that has all but PySpark from it."""
     if version is current() and pyspark.__version__ == version.tested:
         return Path(sys.executable)
-    shared = Path(sys.prefix)
-    return spark_environment(version, shared / "spark" if shared.parent == ENVIRONMENTS else ENVIRONMENTS)
+    return spark_environment(version, ENVIRONMENTS)
 
 
 def suites_of(version: SparkVersion) -> list[str]:

@@ -44,6 +44,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from volley.ids import AttemptId
+from volley.python_versions import add_note
 
 
 class VolleyError(Exception):
@@ -56,7 +57,7 @@ class VolleyError(Exception):
         self.hint = hint
         super().__init__(f"[{self.code}] {self.message}" + (f" {hint}" if hint else ""))
         # Below the traceback; a message may be part of a longer sentence.
-        self.add_note(f"`volley help {self.code}` says more.")
+        add_note(self, f"`volley help {self.code}` says more.")
 
 
 def _end_once(message: str) -> str:

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from volley.field_types import Count, Seconds
 from volley.ids import AttemptId, QueryId, StageId
+from volley.python_versions import StrEnum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,7 +71,7 @@ def plain(connect: Callable[[], ConnectClient]) -> ConnectClient:
     return client
 
 
-def slow(value: str) -> Any:
+def slow(value: object) -> Any:
     return pytest.param(value, marks=pytest.mark.slow)
 
 
@@ -345,3 +349,27 @@ def test_beyond_loopback_a_token_and_tls_are_needed(spark_session: SparkSession)
 @pytest.mark.slow
 def test_pysparks_own_client(server: ConnectServer) -> None:
     check_client(run_client(f"sc://localhost:{server.port}"))
+
+
+BATTERY = Path(__file__).parents[1] / "helpers" / "connect_battery.py"
+
+
+@pytest.mark.since("4.2")  # the queries are those of a client of today
+@pytest.mark.parametrize("one_in", [24, slow(1)])
+def test_a_battery_of_queries_with_pysparks_own_client(server: ConnectServer, one_in: int) -> None:
+    """Two clients at once, one of them with Volley disabled, see the same."""
+
+    def run(enabled: str) -> dict[str, dict[str, Any]]:
+        command = [sys.executable, str(BATTERY), f"sc://localhost:{server.port}", enabled, str(one_in)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return {case["name"]: case for case in map(json.loads, done.stdout.splitlines())}
+
+    with ThreadPoolExecutor(2) as pool:
+        native, expected = pool.map(run, ("true", "false"))
+    assert {name: case["seen"] for name, case in native.items()} == {
+        name: case["seen"] for name, case in expected.items()
+    }
+    engines = Counter(case["engine"] for case in native.values())
+    assert engines["native"] > len(native) / 2, engines
+    assert {case["engine"] for case in expected.values()} <= {"spark", "error"}

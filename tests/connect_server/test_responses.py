@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
@@ -30,7 +30,7 @@ def test_a_row_that_is_too_large_is_a_batch_of_its_own() -> None:
 
 
 def test_a_time_zone_changes_the_schema_and_no_value() -> None:
-    instant = datetime(2024, 2, 29, 12, tzinfo=UTC)
+    instant = datetime(2024, 2, 29, 12, tzinfo=timezone.utc)
     types = pa.struct(
         [pa.field("at", INSTANT), ("list", pa.list_(INSTANT)), ("map", pa.map_(pa.string(), INSTANT))]
     )

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
+from helpers.projects import read_project
 from volley.testing.sources import Numbers
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 
 def place(project: Path, directory: Path) -> None:
     """Make the package of `project` importable from `directory`, with its entry points."""
-    declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    declared = read_project(project)
     name, version = declared["name"].replace("-", "_"), declared["version"]
     (directory / name).symlink_to(project / "src" / name)
     write_metadata(directory, name, version, declared["entry-points"])

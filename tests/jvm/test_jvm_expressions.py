@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import TypeGuard
@@ -37,12 +37,14 @@ def _every(step: int, value: object, row: int) -> object:
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A column of every type that native plans carry."""
-    begin = datetime(1899, 12, 31, 23, 30, 0, 123, tzinfo=UTC)
+    begin = datetime(1899, 12, 31, 23, 30, 0, 123, tzinfo=timezone.utc)
     times = [begin + timedelta(hours=7321 * row) for row in range(_ROWS)]
     # Both changes of the clock in 2024, minute by minute around them in New York.
-    times[:60] = [datetime(2024, 3, 10, 6, 30, tzinfo=UTC) + timedelta(minutes=2 * row) for row in range(60)]
+    times[:60] = [
+        datetime(2024, 3, 10, 6, 30, tzinfo=timezone.utc) + timedelta(minutes=2 * row) for row in range(60)
+    ]
     times[60:120] = [
-        datetime(2024, 11, 3, 4, 30, tzinfo=UTC) + timedelta(minutes=3 * row) for row in range(60)
+        datetime(2024, 11, 3, 4, 30, tzinfo=timezone.utc) + timedelta(minutes=3 * row) for row in range(60)
     ]
     rows = range(_ROWS)
     columns = {

@@ -18,6 +18,7 @@ ROOT = Path(volley.__file__).parent
 # Each package, and each module beside them, may import itself and what stands before it.
 ORDER = [
     "version",
+    "python_versions",
     "field_types",
     "ids",
     "errors",

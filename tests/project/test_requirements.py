@@ -32,6 +32,15 @@ def test_a_missing_package_is_named_unless_it_is_optional() -> None:
     assert inspect_packages(["boto3<1 ; extra == 's3'", "pyspark<1"]) == []
 
 
+def test_a_package_with_ranges_for_some_pythons_is_required() -> None:
+    """Only the range for this one counts."""
+    declared = ["pyarrow<2; python_version >= '3'", "pyarrow<1; python_version < '3'"]
+    (arrow,) = inspect_packages(declared)
+    assert not arrow.is_optional
+    assert arrow.problem is not None
+    assert install_command([arrow]) == "pip install 'pyarrow<2'"
+
+
 @pytest.mark.parametrize(
     ("version", "spark", "ok"),
     [

@@ -11,12 +11,12 @@ import pytest
 
 import volley
 from volley.spark_versions.base import SparkVersion
-from volley.spark_versions.registry import VERSIONS, current
+from volley.spark_versions.registry import INSTALLABLE, current
 from volley.testing.spark_environments import EnvironmentUnavailable, spark_environment
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "helpers" / "release_program.py"
-OTHERS = [version for version in VERSIONS if version is not current()]
+OTHERS = [version for version in INSTALLABLE if version is not current()]
 
 
 @pytest.mark.timeout(900)  # the first time, PySpark comes from the registry

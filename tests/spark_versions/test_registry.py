@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pyspark
@@ -13,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import volley
+from helpers.projects import read_project
 from volley.errors import ConfigError, VersionNotSupported
 from volley.spark_versions.registry import VERSIONS, check_session, current, find
 
@@ -57,7 +57,7 @@ def test_pyspark_must_be_of_the_release_of_its_jvm() -> None:
 
 def test_releases_are_in_order_and_within_what_the_package_requires() -> None:
     assert [version.release for version in VERSIONS] == sorted(version.release for version in VERSIONS)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = read_project(ROOT)
     requirements = {item.name: item for item in map(Requirement, project["dependencies"])}
     assert all(version.tested in requirements["pyspark"].specifier for version in VERSIONS)
     assert all(version.tested.startswith(f"{version.release}.") for version in VERSIONS)

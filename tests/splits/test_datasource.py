@@ -96,7 +96,7 @@ class TestRows:
 
         class Reader(DataSourceReader):
             def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-                moment = datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.UTC)
+                moment = datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.timezone.utc)
                 yield (True, 1, 1.5, Decimal("1.25"), "ä", b"\x00", moment.date(), moment, [1, None])
                 yield (None,) * 9
 

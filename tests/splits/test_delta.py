@@ -25,7 +25,7 @@ from volley.testing.rows import assert_same_rows
 
 deltalake: Any = pytest.importorskip("deltalake", reason="needs deltalake, of the extra delta")
 
-UTC = datetime.UTC
+UTC = datetime.timezone.utc
 ROWS = pa.table(
     {
         "id": pa.array(range(40), pa.int64()),

@@ -8,12 +8,12 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from helpers.projects import read_project
 from volley.plan.nodes import Partitioning
 from volley.security import Security
 from volley.stages.graph import Output
@@ -37,9 +37,7 @@ import volley.worker.daemon
 
 
 def test_it_depends_on_all_but_pyspark() -> None:
-    ours, theirs = (
-        tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, WORKER)
-    )
+    ours, theirs = read_project(ROOT), read_project(WORKER)
     needed = [need for need in ours["dependencies"] if not need.startswith("pyspark")]
     assert len(needed) == len(ours["dependencies"]) - 1
     assert theirs["dependencies"] == needed

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def environment(
 ) -> dict[str, Any]:
     """Without a session the version of Java is not known."""
     return {
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
         "master": master,
         "cores": cores,
         "settings": dict(settings),

@@ -13,7 +13,9 @@ QUERIES: tuple[str, ...] = tuple(f"q{number:02}" for number in range(1, 23))
 
 @cache
 def query_text(name: str) -> str:
-    return resources.files("volley.bench").joinpath("tpch", f"{name}.sql").read_text(encoding="utf-8")
+    return (
+        resources.files("volley.bench").joinpath("tpch").joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    )
 
 
 def parse_queries(text: str, known: tuple[str, ...] = QUERIES) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def main() -> None:
     try:
         _run()
     except VolleyError as error:
-        click.echo("\n".join([str(error), *error.__notes__]), err=True)
+        click.echo("\n".join([str(error), *getattr(error, "__notes__", ())]), err=True)
         sys.exit(2)
 
 

@@ -66,8 +66,8 @@ _JVM_FUNCTIONS = frozenset(
 )
 
 # Line comments end as in Spark: also at a carriage return, but not after a backslash. Nested block comments are not
-# recognised.
-_COMMENTS = r"(?:\s|--(?:\\\n|[^\r\n])*[\r\n]|/\*(?:(?!/\*).)*?\*/)*+"
+# recognised. The comments in a lookahead are not tried again in other ways; Python 3.10 has no possessive quantifiers.
+_COMMENTS = r"(?=(?P<comments>(?:\s|--(?:\\\n|[^\r\n])*[\r\n]|/\*(?:(?!/\*).)*?\*/)*))(?P=comments)"
 # Nothing that begins like the first is a command; the others may end in one.
 _QUERY = re.compile(_COMMENTS + r"(?:(?:select|values|table)\b|\()", re.IGNORECASE | re.DOTALL)
 _QUERY_OR_DML = re.compile(_COMMENTS + r"(?:with|from)\b", re.IGNORECASE | re.DOTALL)

@@ -54,7 +54,7 @@ class Placement:
                     self._placed[name] += 1
                     return name
             # Other queries and joining workers free slots too, without telling us: poll.
-            with suppress(TimeoutError):
+            with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._room.wait(), _LOOK_AGAIN_SECONDS)
 
     def release(self, worker: str) -> None:

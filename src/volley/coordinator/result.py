@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -225,7 +226,7 @@ def wait_until_stopped(run: Future[None], query: QueryId) -> None:
     """Wait until a closed query has released everything."""
     try:
         run.result(timeout=GRACE_SECONDS)
-    except TimeoutError:
+    except futures.TimeoutError:
         raise DeadlineExceeded(
             f"query {query} did not stop within {GRACE_SECONDS:g} s of being closed."
         ) from None

@@ -25,6 +25,7 @@ from volley.errors import DeadlineExceeded, QueryError
 from volley.events import QueryFinished, QueryStarted
 from volley.plan.nodes import MaterializedInput
 from volley.process.loop import shared_loop
+from volley.python_versions import Timeout, timeout
 from volley.stages.graph import StageGraph
 from volley.transport.base import Transport
 
@@ -70,7 +71,7 @@ class _Run:
         self._loop = shared_loop()
         self._is_materialized = False
         self._started = time.monotonic()
-        self._timeout: asyncio.Timeout | None = None
+        self._timeout: Timeout | None = None
         self.deadline = time.monotonic() + options.timeout_seconds
         # A result that is resumed says so when its stage begins: only then is it known whether it can be.
         rows = HeldRows() if options.holds_result else PassedRows()
@@ -86,9 +87,9 @@ class _Run:
         stages = asyncio.create_task(self._run_stages())
         token.on_fire(lambda: self._loop.call(stages.cancel))
         try:
-            async with asyncio.timeout(timeout_seconds) as self._timeout:
+            async with timeout(timeout_seconds) as self._timeout:
                 await stages
-        except TimeoutError:
+        except asyncio.TimeoutError:
             error = DeadlineExceeded(
                 f"query {self._query} took longer than {timeout_seconds:g} s.",
                 hint="Raise spark.volley.timeoutSeconds if the query needs more time.",

@@ -8,7 +8,7 @@ functions that need the same total, such as sum(x) and avg(x), share one. They r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from functools import reduce
 from operator import and_
 
@@ -20,6 +20,7 @@ from datafusion.common import NullTreatment
 from volley.lower.expressions import lower_expression
 from volley.plan.expressions import Expression, Literal
 from volley.plan.types import to_arrow
+from volley.python_versions import StrEnum
 
 # Typed scalars: for other values DataFusion tries imports, which take longer than the rest of an aggregate.
 _ONE = literal(pa.scalar(1, pa.int64()))

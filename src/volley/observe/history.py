@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from html import escape
 from typing import Any, overload
 
@@ -44,7 +44,7 @@ class PastQuery:
     def of(cls, record: dict[str, Any]) -> PastQuery:
         return cls(
             query=record["query"],
-            started=datetime.fromtimestamp(record["started"], UTC),
+            started=datetime.fromtimestamp(record["started"], timezone.utc),
             application=record["application"],
             action=record["action"],
             description=record["description"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any
 
@@ -34,7 +35,7 @@ class CompiledClass:
         """The instance; waits for the compiler. Raises CaptureError if it failed or takes too long."""
         try:
             return self._made.result(_COMPILE_SECONDS)
-        except TimeoutError as error:
+        except futures.TimeoutError as error:
             raise CaptureError(
                 f"{self._file} was not compiled within {_COMPILE_SECONDS:.0f} seconds."
             ) from error

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from volley.field_types import NOT_SENT
 from volley.plan.types import BOOLEAN, INTEGER, DataType, StructField, StructType
+from volley.python_versions import StrEnum
 
 if TYPE_CHECKING:
     from volley.plan.nodes import Node

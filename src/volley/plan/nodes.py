@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
 from functools import cached_property
 from operator import is_, is_not
 from typing import Any
@@ -51,6 +50,7 @@ from volley.plan.source_nodes import Range as Range
 from volley.plan.source_nodes import SourceScan as SourceScan
 from volley.plan.source_nodes import StageInput as StageInput
 from volley.plan.types import LONG, STRING
+from volley.python_versions import StrEnum
 
 # ------------------------------------------------------------------------------------ one child
 

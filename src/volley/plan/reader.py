@@ -14,6 +14,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def wait_for_reader(reader: Future[Reader]) -> Reader:
     """
     try:
         return reader.result(_COMPILE_SECONDS)
-    except TimeoutError as error:
+    except futures.TimeoutError as error:
         raise CaptureError(
             f"the plan reader was not compiled within {_COMPILE_SECONDS:.0f} seconds."
         ) from error

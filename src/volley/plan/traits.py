@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from volley.plan.expressions import (
@@ -73,6 +72,7 @@ from volley.plan.python_nodes import (
     PythonWindow,
 )
 from volley.plan.types import FRACTIONAL
+from volley.python_versions import StrEnum
 
 
 class Reduction(StrEnum):

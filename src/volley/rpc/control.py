@@ -37,11 +37,11 @@ also renews the driver's lease, so a worker forgets drivers that are gone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated
 
 from volley.field_types import Count, Matches, Name, PartitionCount, Seconds, Text, Wait
 from volley.ids import AttemptId
+from volley.python_versions import StrEnum
 from volley.rpc.blocks import Block
 from volley.rpc.messages import SplitRequest, TaskDone, TaskFailure, TaskSpec
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from volley.events import TaskMetrics
 from volley.field_types import Count, Name, Text
 from volley.ids import AttemptId
 from volley.plan.nodes import Node
+from volley.python_versions import StrEnum
 from volley.rpc.blocks import Block
 from volley.stages.graph import Output
 from volley.storage.settings import StoreSettings

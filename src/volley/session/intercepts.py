@@ -373,9 +373,10 @@ def _configure(
         writer.format(format)
 
 
-# Parsing every statement would be too slow. The keyword may follow comments, and INSERT may follow WITH.
+# Parsing every statement would be too slow. The keyword may follow comments, and INSERT may follow WITH. The comments
+# in a lookahead are not tried again in other ways; Python 3.10 has no possessive quantifiers.
 _MAY_WRITE = re.compile(
-    r"(\s|--[^\n]*\n|/\*.*?\*/)*+(insert\b|create\s+table\b.*\bas\b|with\b.*\binsert\b|cache\s+table\b)",
+    r"(?=((?:\s|--[^\n]*\n|/\*.*?\*/)*))\1(insert\b|create\s+table\b.*\bas\b|with\b.*\binsert\b|cache\s+table\b)",
     re.IGNORECASE | re.DOTALL,
 )
 _WRITING_STATEMENTS = {

@@ -74,11 +74,12 @@ def inspect_packages(declared: Sequence[str]) -> list[Installed]:
     found = []
     for text in declared:
         requirement = Requirement(text)
-        is_optional = requirement.marker is not None
-        if requirement.name == "pyspark" or (is_optional and requirement.name not in _OPTIONAL):
-            continue
-        if requirement.marker is not None and not any(
-            requirement.marker.evaluate({"extra": extra}) for extra in _OPTIONAL
+        extra = next((extra for extra in ("", *_OPTIONAL) if _applies(requirement, extra)), None)
+        is_optional = extra != ""
+        if (
+            extra is None
+            or requirement.name == "pyspark"
+            or (is_optional and requirement.name not in _OPTIONAL)
         ):
             continue
         found.append(Installed(requirement, _version(requirement.name), is_optional))
@@ -98,6 +99,11 @@ def java_problem(version: str, spark: SparkVersion) -> str | None:
         return None
     known = ", ".join(map(str, spark.java_releases))
     return f"Java {major} is not among those of Spark {spark.release} with which Volley works ({known})"
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    """Whether this Python needs it with this extra; the empty one is none."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def _version(name: str) -> str | None:

@@ -17,6 +17,8 @@ class SparkVersion:
     tested: str
     """The patch release that `make test-versions` installs; docs/versions.md says which suites have run with it."""
 
+    oldest_python: tuple[int, int] = (3, 11)
+    """The oldest Python for which there is a PySpark of this release, from 3.10: Volley needs that."""
     later_defaults: Mapping[str, str] = field(default_factory=dict)
     """Settings whose defaults newer releases have changed, with their values there. Tests are written for these."""
 

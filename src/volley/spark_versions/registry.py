@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 
 from packaging.version import InvalidVersion, Version
@@ -18,7 +19,10 @@ from volley.spark_versions.spark_4_3 import SPARK_4_3
 VERSIONS: tuple[SparkVersion, ...] = (SPARK_3_5, SPARK_4_0, SPARK_4_1, SPARK_4_2, SPARK_4_3)
 """The tested releases, oldest first."""
 
-_INSTALL = f"pip install 'pyspark=={VERSIONS[-1].release}.*'"
+INSTALLABLE = tuple(version for version in VERSIONS if version.oldest_python <= sys.version_info[:2])
+"""Those for the Python of this process."""
+
+_INSTALL = f"pip install 'pyspark=={INSTALLABLE[-1].release}.*'"
 ALLOW_UNTESTED = "spark.volley.allowUntestedSpark"
 
 

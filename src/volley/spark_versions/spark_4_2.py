@@ -12,6 +12,7 @@ SPARK_4_2 = replace(
     SPARK_4_3,
     release="4.2",
     tested="4.2.1",
+    oldest_python=(3, 10),
     has_init_frame=False,
     calls_row_functions=False,
     substring_index_takes_any_count=False,

@@ -20,6 +20,7 @@ from typing import Any
 
 from volley.errors import SourceError, VolleyError
 from volley.events import FeedStatus
+from volley.python_versions import Runner
 from volley.splits.ledger import Ledger
 from volley.splits.source import Estimate, Split, SplitSource
 
@@ -312,7 +313,7 @@ def _iterate(splits: Any, window: _Window) -> Iterator[Any]:
         yield from splits
         return
     # Use one event loop for the whole iteration, so that what the source opened on it stays usable.
-    with asyncio.Runner() as runner:
+    with Runner() as runner:
         try:
             while not window.closed and (split := runner.run(_next(splits))) is not _END:
                 yield split

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pyarrow.fs as fs
 
@@ -160,7 +160,9 @@ def _connect_gcs(settings: GcsSettings) -> fs.FileSystem:
     return fs.GcsFileSystem(
         anonymous=token is None,
         access_token=token.value if token else None,
-        credential_token_expiration=datetime.fromtimestamp(settings.expires_seconds, UTC) if token else None,
+        credential_token_expiration=datetime.fromtimestamp(settings.expires_seconds, timezone.utc)
+        if token
+        else None,
         scheme="https" if settings.tls else "http",
         endpoint_override=settings.endpoint or None,
         retry_time_limit=_GCS_RETRIES,

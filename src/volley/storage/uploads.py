@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,7 +168,7 @@ class Uploads:
 
     def abort_abandoned(self, prefix: str, age: timedelta = _ABANDONED) -> int:
         """Abort uploads of writes whose program was killed so long ago."""
-        latest = datetime.now(UTC) - age
+        latest = datetime.now(timezone.utc) - age
         return self._abort_if(prefix, lambda key, begun: begun <= latest and UPLOADED.search(key) is not None)
 
     def _abort_if(self, prefix: str, condition: Callable[[str, datetime], bool]) -> int:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
+from volley.python_versions import StrEnum
 from volley.support.sql_names import display_name
 
 Engine = Literal["native", "mixed", "spark"]

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 from urllib.parse import urlencode
 
@@ -40,7 +40,7 @@ class Account:
 
     def signature(self, key: str = KEY) -> str:
         """A token with which one may read for an hour."""
-        end = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        end = (datetime.now(timezone.utc) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
         # The version of the protocol, the kinds of services and resources, rights, protocols.
         fields = {"sv": "2021-06-08", "ss": "b", "srt": "sco", "sp": "rl", "spr": "https,http", "se": end}
         signed = (ACCOUNT, "rl", "b", "sco", "", end, "", "https,http", "2021-06-08", "", "")

@@ -18,13 +18,13 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import chdir
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import volley
+from volley.python_versions import chdir
 from volley.testing.fuzz.session import local_session
 from volley.testing.session import conf, restore_conf
 

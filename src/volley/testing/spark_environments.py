@@ -28,10 +28,13 @@ def spark_environment(version: SparkVersion, parent: Path) -> Path:
 
     Raises EnvironmentUnavailable.
     """
-    directory = parent / f"spark-{version.release}"
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    directory = parent / f"spark-{version.release}-{name}"
     wanted = f"pyspark=={version.tested}"
+    shared = sysconfig.get_path("purelib")
     ready, python = directory / ".ready", directory / "bin" / "python"
-    if ready.exists() and ready.read_text() == wanted:
+    state = f"{wanted}, with the packages of {shared}"
+    if ready.exists() and ready.read_text() == state:
         return python
     venv.create(directory)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
@@ -40,9 +43,8 @@ def spark_environment(version: SparkVersion, parent: Path) -> Path:
     )
     if made.returncode:
         raise EnvironmentUnavailable(f"{wanted} cannot be installed: {made.stderr.strip()[-300:]}")
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     # Its own packages come first. Those of an editable installation are found by its own .pth files.
-    shared = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    (directory / "lib" / name / "site-packages" / "shared.pth").write_text(shared)
-    ready.write_text(wanted)
+    packages = f"import site; site.addsitedir({shared!r})\n"
+    (directory / "lib" / name / "site-packages" / "shared.pth").write_text(packages)
+    ready.write_text(state)
     return python

@@ -15,6 +15,7 @@ from collections import deque
 
 from volley.errors import QueryError
 from volley.ids import AttemptId, QueryId
+from volley.python_versions import timeout
 from volley.rpc.control import UNKNOWN_DRIVER, News, Outcome, Progress
 from volley.rpc.messages import SplitRequest, TaskSpec
 from volley.worker.slots import Attempt, Slots
@@ -174,9 +175,9 @@ class _Driver:
         if not self._outcomes and not self._requests:
             self._changed.clear()
             try:
-                async with asyncio.timeout(wait_seconds):
+                async with timeout(wait_seconds):
                     await self._changed.wait()
-            except TimeoutError:
+            except asyncio.TimeoutError:
                 pass
         if self._closed:
             raise UnknownDriver("this driver has disconnected or reconnected.")

@@ -42,7 +42,7 @@ class ExternalAttempts:
         try:
             self._asked[attempt] = time.monotonic() + wait_seconds
             return await asyncio.wait_for(running.done(), wait_seconds)
-        except TimeoutError:
+        except asyncio.TimeoutError:
             return None
         finally:
             self._asked[attempt] = time.monotonic()

@@ -65,7 +65,8 @@ class RandomNumbers:
         for place in range(_STEPS):
             lanes = found[place] = _step(lanes)
         self._state = int(lanes[-1])
-        return found.T.reshape(-1)
+        flat: npt.NDArray[np.float64] = found.T.reshape(-1)
+        return flat
 
 
 def _step(states: States) -> States:

@@ -111,9 +111,9 @@ def element_at(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.arguments[0].type, MapType):
         return get_map_value(call, arguments)
     strict = _fails_on_bad_index(call)
-    found = list_kernel(call, _at_strict if strict else _at, arguments, strict)
     if not is_split_part(call):
-        return found
+        return list_kernel(call, _at_strict if strict else _at, arguments, strict)
+    found = list_kernel(call, _part_at, arguments, "part")
     known = arguments[0].is_not_null() & arguments[1].is_not_null()
     return f.coalesce(found, f.when(known, constant("", pa.string())).end())
 
@@ -124,6 +124,13 @@ def _at(arrays: pa.Array, index: pa.Array) -> pa.Array:
 
 def _at_strict(arrays: pa.Array, index: pa.Array) -> pa.Array:
     return _elements(arrays, _from_zero(arrays, index), strict=True)
+
+
+def _part_at(arrays: pa.Array, index: pa.Array) -> pa.Array:
+    # Spark before 4.3 fails for it, and a worker may not know the release.
+    if np.any(is_present(index) & (as_longs(index) == -(2**31))):
+        raise ExactnessError("the smallest integer as the number of a part")
+    return _at(arrays, index)
 
 
 def _from_zero(arrays: pa.Array, index: pa.Array) -> pa.Array:

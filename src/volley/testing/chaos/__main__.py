@@ -89,7 +89,7 @@ def _draw(choices: Choices, arena: Arena) -> Round:
 
 
 def _number(seed: str) -> int:
-    return int.from_bytes(seed.encode())
+    return int.from_bytes(seed.encode(), "big")
 
 
 def _add_to(path: Path, tally: Tally) -> None:

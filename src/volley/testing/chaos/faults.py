@@ -9,9 +9,9 @@ import resource
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
+from volley.python_versions import StrEnum
 from volley.testing.chaos.agent import Trouble
 from volley.testing.chaos.resources import is_unnamed
 

@@ -156,19 +156,15 @@ class UnixTransport:
             return
         try:
             await channel.send(Kind.LEASE, encode(query))
-            while True:
-                async with asyncio.timeout(self._timeout_seconds):
-                    if await channel.receive() is None:
-                        break
+            while await asyncio.wait_for(channel.receive(), self._timeout_seconds) is not None:
                 if not kept.done():
                     kept.set_result(None)
         except asyncio.CancelledError:
             # The query is over. The worker hangs up once it has freed everything.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_seconds):
-                    await channel.hang_up()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(channel.hang_up(), self._timeout_seconds)
             raise
-        except (OSError, TimeoutError):
+        except (OSError, asyncio.TimeoutError):
             pass
         finally:
             channel.close()
