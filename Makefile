@@ -27,7 +27,7 @@ WITH_JAVA ?=
 MATRIX_SUITES := tests/api/test_tpch.py tests/lower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz chaos soak mutations docstrings lint bench costs docs docs-functions docs-site java clean
+.PHONY: help run test types suite test-fast test-slow test-matrix test-versions fuzz fuzz-listeners chaos soak mutations docstrings lint bench costs docs docs-functions docs-site java clean
 
 help:
 	@echo "make run          a short PySpark pipeline on TPC-H data, Volley next to Spark   (SCALE=1)"
@@ -39,6 +39,7 @@ help:
 	@echo "make test-matrix  TPC-H, operators and expressions on every transport and store   (TRANSPORTS=flight STORES=service)"
 	@echo "make test-versions  the suites with every tested release of Spark                 (VERSIONS=4.0 SUITES=tpch SAMPLE=1 WITH_PYTHON= WITH_JAVA=)"
 	@echo "make fuzz         random programs against Spark; differences become tests        (SECONDS=60 SEED=0)"
+	@echo "make fuzz-listeners  changed requests to each listener, for so long                (MINUTES=5 SEED=0)"
 	@echo "make chaos        queries and writes under faults, compared with Spark              (MINUTES=5 SEED=0 JSON=)"
 	@echo "make soak         a mixed load with faults; draws docs/images/soak.svg             (MINUTES=5 SEED=0)"
 	@echo "make mutations    remove the code behind each invariant: its test must fail"
@@ -99,6 +100,9 @@ test-versions: $(READY) java
 
 fuzz: $(READY) java
 	@$(BIN)/python -m volley.testing.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+fuzz-listeners: $(READY) java
+	FUZZ_MINUTES=$(MINUTES) FUZZ_SEED=$(SEED) $(BIN)/pytest -m slow -rP tests/rpc/test_listener_fuzz.py
 
 chaos: $(READY) java
 	@$(BIN)/python -m volley.testing.chaos --minutes $(MINUTES) --seed $(SEED) $(JSON:%=--json %)

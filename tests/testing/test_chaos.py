@@ -6,21 +6,38 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from volley.testing.chaos.__main__ import Chaos
-from volley.testing.chaos.agent import Trouble, inject_into_children, send
-from volley.testing.chaos.arena import Arena, Countdown
-from volley.testing.chaos.faults import Fault, Kind, Moment, damage_one, spill_files
+from helpers.waiting import eventually
+from volley.testing.chaos.agent import Trouble, hits, inject_into_children, send
+from volley.testing.chaos.arena import Arena
+from volley.testing.chaos.blows import (
+    blow_inside,
+    blow_of_kill,
+    blow_of_stop,
+    blow_to_disk,
+    blow_to_link,
+    is_dead,
+)
+from volley.testing.chaos.campaign import Campaign
+from volley.testing.chaos.faults import OF_NETWORK, Fault, Kind, Moment, damage_one, spill_files
+from volley.testing.chaos.jobs import Outcome
 from volley.testing.chaos.report import Tally
+from volley.testing.chaos.run import Countdown
 from volley.testing.chaos.schedule import Round, draw_round, shrink_round
+from volley.testing.chaos.timeline import Timeline
 from volley.testing.fuzz.choices import Choices
+from volley.testing.proxy import LossyProxy
 
 POINTS = ("hello", "run")
 
@@ -37,26 +54,103 @@ def test_a_seed_gives_the_same_round_and_a_round_can_be_shrunk() -> None:
     def fails(plan: Round) -> bool:
         return any(fault.kind is Kind.KILL for fault in plan.faults)
 
-    failing = next(
-        plan for n in range(100) if fails(plan := draw(Choices(f"8 {n}"))) and len(plan.faults) > 3
-    )
+    failing = next(plan for n in range(100) if fails(plan := draw(Choices(f"8 {n}"))))
     least = shrink_round(failing, fails, 200)
     assert [fault.kind for fault in least.faults] == [Kind.KILL]
-    assert len(least.queries) == 1
+    assert len(least.queries) == least.clients == 1
     assert least.others == ()
     assert shrink_round(failing, fails, 1) != least
+    # One that fails without any fault says so.
+    assert shrink_round(failing, lambda plan: True, 1).faults == ()
 
 
-def test_a_fault_strikes_at_its_message() -> None:
+def test_a_fault_strikes_at_its_message_or_query() -> None:
     third = Fault(Kind.CUT, 0, Moment("run", 3))
+    second, last = (Fault(Kind.CUT, 0, Moment(count=count)) for count in (2, 30))
     struck: list[Fault] = []
-    countdown = Countdown((third, Fault(Kind.CUT, 0, Moment(share=0.1))), struck.append)
+    countdown = Countdown((third, second, last), 5, struck.append)
     for point in ("run", "reserve", "run", "hello"):
         countdown(point)
     assert struck == []
     countdown("run")
     countdown("run")
     assert struck == [third]
+    for number in (1, 5, 2):
+        countdown("", number)
+    # A shrunk round has fewer queries: what strikes at later ones strikes at the last one.
+    assert struck == [third, last, second]
+
+
+def test_what_is_due_is_called_in_its_order() -> None:
+    called: list[int] = []
+    with Timeline() as timeline:
+        timeline.after(0.05, lambda: called.append(2))
+        timeline.after(0.0, lambda: called.append(1))
+        timeline.after(600.0, lambda: called.append(3))
+        eventually(lambda: called == [1, 2])
+    assert called == [1, 2]
+
+
+@pytest.fixture
+def echo() -> Iterator[tuple[LossyProxy, Callable[[], socket.socket]]]:
+    """A proxy before a server that answers what it gets, and what connects to it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer(connection: socket.socket) -> None:
+            with suppress(OSError), connection:
+                while data := connection.recv(100):
+                    connection.sendall(data)
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        proxy = LossyProxy(listener.getsockname()[1])
+
+        def connect() -> socket.socket:
+            made = socket.create_connection(("127.0.0.1", int(proxy.address.rpartition(":")[2])), timeout=10)
+            made.sendall(b"one")
+            assert made.recv(10) == b"one"
+            return made
+
+        yield proxy, connect
+        proxy.close()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("kind", OF_NETWORK)
+def test_a_fault_of_a_link_counts_if_it_meets_data(
+    echo: tuple[LossyProxy, Callable[[], socket.socket]], kind: Kind
+) -> None:
+    proxy, connect = echo
+    idle = blow_to_link(proxy, kind, random.Random(1))
+    idle.begin()
+    assert not idle.has_hit()
+    idle.heal()
+    with connect() as connection:
+        blow = blow_to_link(proxy, kind, random.Random(1))
+        assert blow.begin()
+        with suppress(OSError):
+            connection.sendall(b"two")
+        eventually(blow.has_hit)
+        blow.heal()
+    assert not blow_to_link(proxy, kind, random.Random(1)).has_hit()
+
+
+def test_a_stop_and_a_kill_count_if_the_process_has_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        stop = blow_of_stop(process.pid)
+        assert not stop.has_hit()
+        assert stop.begin()
+        eventually(stop.has_hit)
+        stop.heal()
+        eventually(lambda: not stop.has_hit())
+        assert blow_of_kill(process.pid, lambda: None).begin()
+        eventually(lambda: is_dead(process.pid))
+        assert not blow_of_kill(process.pid, lambda: None).begin()
 
 
 @pytest.mark.parametrize("kind", [Kind.FLIP, Kind.TRUNCATE])
@@ -88,7 +182,7 @@ LISTENER = """
 import os, sys, time
 for line in sys.stdin:
     try:
-        os.pwrite(int(sys.argv[1]), b"x", 0)
+        os.pwrite(int(sys.argv[1]), b"x", 1 << 20)
         said = "written"
     except OSError as error:
         said = os.strerror(error.errno)
@@ -119,8 +213,17 @@ def test_a_process_suffers_what_it_is_told(tmp_path: Path) -> None:
 
         try:
             assert ask()[:2] == ("written", 0)
-            assert send(process.pid, Trouble.EIO)
+            eio, full = blow_inside(process.pid, Kind.EIO), blow_to_disk(process.pid)
+            assert eio.begin()
+            assert not eio.has_hit()
             assert [ask()[0] for _ in range(4)] == ["Input/output error"] * 3 + ["written"]
+            assert eio.has_hit()
+            assert full.begin()
+            assert ask()[0] == "File too large"
+            assert full.has_hit()
+            full.heal()
+            assert ask()[0] == "written"
+            assert hits(process.pid, Trouble.FULL) == 1
             assert send(process.pid, Trouble.BEHIND)
             assert ask()[1] == -7200
             assert send(process.pid, Trouble.MEMORY)
@@ -137,20 +240,23 @@ def test_a_process_suffers_what_it_is_told(tmp_path: Path) -> None:
 
 
 def test_runs_are_added_up() -> None:
-    one = Tally(rounds=2, answers=5, native=4)
+    one = Tally(rounds=2, drawn=5, seconds=90.0, outcome=Outcome(answers=5, native=4))
     one.faults["flight", "memory", Kind.CUT] = 3
-    one.failures["NO_WORKERS"] = 1
+    one.outcome.failures["NO_WORKERS"] = 1
+    one.outcome.replays["NATIVE_RUN_FAILED"] = 1
     both = Tally.from_dict(json.loads(json.dumps(one.to_dict()))) + one
     assert both.faults["flight", "memory", Kind.CUT] == 6
     assert "| cut connections | 6 | 6 |\n| all | 6 | 6 |" in str(both)
     assert str(both).endswith(
-        "6 faults in 4 rounds: 10 right answers, 8 of them native; failed cleanly: NO_WORKERS 2; 0 problems"
+        "6 faults (of 10 that were drawn) in 4 rounds and 3 minutes: 10 right answers, 8 of them native;"
+        " left to Spark: NATIVE_RUN_FAILED 2; failed cleanly: NO_WORKERS 2; 0 problems"
     )
 
 
 @pytest.mark.slow
 def test_a_minute_of_chaos(spark: SparkSession, tmp_path: Path) -> None:
-    chaos = Chaos(spark, 11, tmp_path)
-    chaos.run(60, [("flight", "memory"), ("local", "file"), ("spark", "service")])
-    assert chaos.tally.problems == []
-    assert sum(chaos.tally.faults.values()) > 0
+    campaign = Campaign(spark, 11, tmp_path)
+    for _ in campaign.run(60, [("flight", "memory"), ("local", "file"), ("spark", "service")]):
+        pass
+    assert campaign.tally.problems == []
+    assert campaign.tally.faults.total() > 0

@@ -16,12 +16,14 @@ import pytest
 from helpers.waiting import PATIENCE_SECONDS, eventually
 from volley.cluster import LocalCluster
 from volley.coordinator.placement import Placement
-from volley.errors import NoWorkers
+from volley.errors import NoWorkers, PeerLost
 from volley.plan.nodes import Partitioning
+from volley.rpc.control import Ack
+from volley.rpc.messages import TaskFailure
 from volley.stages.graph import Output
 from volley.testing.contracts import attempt_id, commit_task, in_a_query, numbers, query_id, stage_task
 from volley.testing.proxy import LossyProxy
-from volley.transport.fleet import Fleet
+from volley.transport.fleet import WORKER_LOST, Fleet, Peer
 from volley.transport.flight import FlightTransport
 
 # Nothing here hangs: connections break, which is noticed without a deadline.
@@ -113,6 +115,46 @@ class TestTwoAddressesOfOneWorker:
         eventually(lambda: fleet[other.address].up)
 
 
+def test_a_worker_that_lost_a_call_gets_nothing_until_it_answers(
+    proxies: list[LossyProxy], make_fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks idle, and would get all attempts at a task before its own thread notices that it is dead."""
+    fleet = make_fleet(proxies[0].address)
+    peer = fleet[proxies[0].address]
+    # Its thread waits for news while other calls are lost.
+    watching, lost = threading.Event(), threading.Event()
+    call = Peer.call
+
+    def call_or_lose(self: Peer, action: str, message: Any, expect: Any = Ack) -> Any:
+        if action == "watch":
+            watching.set()
+            lost.wait(PATIENCE_SECONDS)
+        elif action == "start":
+            raise PeerLost("the connection broke.")
+        return call(self, action, message, expect)
+
+    monkeypatch.setattr(Peer, "call", call_or_lose)
+
+    async def story() -> None:
+        transport = FlightTransport(fleet)
+        tasks = [stage_task(numbers(10), Output(Partitioning.SINGLE), number) for number in range(2)]
+        eventually(watching.is_set)
+        assert await transport.reserve(peer.address, tasks[0].attempt)
+        failure = await (await transport.start(peer.address, tasks[0])).done()
+        assert isinstance(failure, TaskFailure)
+        assert failure.code == WORKER_LOST
+        assert peer.up
+        assert not await transport.reserve(peer.address, tasks[1].attempt)
+        # The reply that it was waiting for may have been on its way before; the next one is not.
+        lost.set()
+        monkeypatch.setattr(Peer, "call", call)
+        eventually(lambda: not peer.is_doubted)
+        assert (await commit_task(transport, tasks[1])).rows == 10
+        await transport.release(query_id())
+
+    run(story)
+
+
 def test_a_killed_driver_frees_its_slots_at_once(cluster: LocalCluster) -> None:
     """Not when its lease expires, which is a minute later: others may wait for them."""
     address = cluster.addresses[0]
@@ -141,9 +183,11 @@ DRIVER = """
 import asyncio, sys
 from volley.plan.nodes import Partitioning
 from volley.security import Security
+from volley.rpc.control import Ack
+from volley.rpc.messages import TaskFailure
 from volley.stages.graph import Output
 from volley.testing.contracts import numbers, stage_task, start_task
-from volley.transport.fleet import Fleet
+from volley.transport.fleet import WORKER_LOST, Fleet, Peer
 from volley.transport.flight import FlightTransport
 
 async def story():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class FaultyProxy:
 
     def __init__(self, port: int, faults: Faults, delay_seconds: float) -> None:
         self.requests: list[Request] = []
-        self.injected = 0
+        self.hits: Counter[Fault] = Counter()
         self._target = port
         self._faults = faults
         self._delay_seconds = delay_seconds
@@ -71,6 +72,10 @@ class FaultyProxy:
         self._server.daemon_threads = True
 
     @property
+    def injected(self) -> int:
+        return self.hits.total()
+
+    @property
     def port(self) -> int:
         return int(self._server.server_address[1])
 
@@ -88,7 +93,8 @@ class FaultyProxy:
             self.requests.append(request)
         fault = self._faults(request)
         with self._lock:
-            self.injected += fault is not None
+            if fault is not None:
+                self.hits[fault] += 1
         if fault is Fault.RESET:
             handler.close_connection = True
             return

@@ -7,12 +7,13 @@ import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-# Requests of a query are far smaller; exchanged data is not worth keeping.
-_REPEATABLE_BYTES = 4 << 20
+# Requests of some queries are far smaller; exchanged data is not worth keeping.
+_REPEATABLE_BYTES = 1 << 20
 _REPEAT_SECONDS = 2.0
 
 
@@ -35,13 +36,15 @@ class _Link:
 
 class LossyProxy:
     """Forwards connections to `port` on loopback. When `lose_when` returns True, the server's next data and its
-    connection are dropped, once. `on_request` is given what clients send."""
+    connection are dropped, once. `on_request` is given what clients send. `hits` counts what really happened to
+    connections and data, by the name of the method that asked for it."""
 
     def __init__(self, port: int, lose_when: Callable[[], bool] = lambda: False) -> None:
         self._target = port
         self._lose_when = lose_when
+        self._is_due = True
         self.on_request: Callable[[bytes], None] | None = None
-        self.lost = 0
+        self.hits: Counter[str] = Counter()
         self._flows = threading.Event()
         self._flows.set()
         self._delay: Callable[[], float] | None = None
@@ -56,19 +59,31 @@ class LossyProxy:
         """Break all connections. New ones are forwarded."""
         with self._lock:
             broken, self._open = self._open, []
+            self.hits["cut"] += len(broken)
         for link in broken:
             link.end()
 
     def lose_next(self) -> None:
         """Drop the server's next data and its connection."""
         with self._lock:
-            self.lost = 0
-        lost = iter((True,))
-        self._lose_when = lambda: next(lost, False)
+            self._is_due = True
+        self._lose_when = lambda: True
+
+    def keep_next(self) -> None:
+        """Take back `lose_next`."""
+        self._lose_when = lambda: False
+
+    @property
+    def lost(self) -> int:
+        """How often data was dropped with its connection."""
+        return self.hits["lose"]
 
     def stall(self) -> None:
-        """Forward nothing until `resume`. Connections stay open."""
+        """Forward nothing until `flow`. Connections stay open."""
         self._flows.clear()
+
+    def flow(self) -> None:
+        self._flows.set()
 
     def silence(self) -> None:
         """Leave all connections open for ever, and drop what is sent on them, as after the loss of a route."""
@@ -77,14 +92,19 @@ class LossyProxy:
                 link.is_silent = True
 
     def slow(self, most_seconds: float, chance: random.Random | None = None) -> None:
-        """Delay all that passes until `resume`; with `chance` by random times, so that connections overtake others."""
+        """Delay all that passes until `hurry`; with `chance` by random times, so that connections overtake others."""
         self._delay = lambda: chance.uniform(0, most_seconds) if chance else most_seconds
 
-    def repeat(self) -> bool:
-        """Send the server once more all that clients have sent on one open connection. False if there is none."""
+    def hurry(self) -> None:
+        self._delay = None
+
+    def repeat(self, chance: random.Random | None = None) -> bool:
+        """Send the server once more all that clients have sent on one open connection, the first one or any. False if
+        there is none."""
         with self._lock:
             links = [link for link in self._open if link.sent and link.sent_bytes <= _REPEATABLE_BYTES]
-            chunks = list(links[0].sent) if links else []
+            chosen = (chance.choice(links) if chance else links[0]) if links else None
+            chunks = list(chosen.sent) if chosen else []
         if not chunks:
             return False
         thread = threading.Thread(target=self._send_again, args=(chunks,), daemon=True)
@@ -93,8 +113,9 @@ class LossyProxy:
         return True
 
     def resume(self) -> None:
-        self._delay = None
-        self._flows.set()
+        """End all that lasts."""
+        self.hurry()
+        self.flow()
 
     def close(self) -> None:
         self.resume()
@@ -138,10 +159,15 @@ class LossyProxy:
                     self._record(link, data)
                     if (look := self.on_request) is not None:
                         look(data)
-                self._flows.wait()
+                if not self._flows.is_set():
+                    self._count("stall")
+                    self._flows.wait()
                 if (delay := self._delay) is not None:
+                    self._count("slow")
                     time.sleep(delay())
-                if not link.is_silent:
+                if link.is_silent:
+                    self._count("silence")
+                else:
                     target.sendall(data)
         link.end()
         with self._lock:
@@ -162,13 +188,19 @@ class LossyProxy:
         ):
             for chunk in chunks:
                 connection.sendall(chunk)
+            self._count("repeat")
             deadline = time.monotonic() + _REPEAT_SECONDS
             while time.monotonic() < deadline and connection.recv(65536):
                 pass
 
     def _loses(self) -> bool:
         with self._lock:
-            if self.lost or not self._lose_when():
+            if not self._is_due or not self._lose_when():
                 return False
-            self.lost += 1
+            self._is_due = False
+            self.hits["lose"] += 1
             return True
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self.hits[what] += 1

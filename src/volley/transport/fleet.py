@@ -80,6 +80,8 @@ class Peer:
         self._listeners: dict[AttemptId, Listener] = {}
         self._starts = False
         self._claims: dict[AttemptId, float] = {}
+        # How often a call was lost, and how many of them were followed by a reply.
+        self._losses = self._losses_answered = 0
         self._asked_until = 0.0
         self._closed = threading.Event()
         self._wake = threading.Event()
@@ -117,6 +119,20 @@ class Peer:
         if client is None:
             raise PeerLost(f"worker {self.address} is not connected: {self.problem}")
         return client.call(action, message, expect)
+
+    def doubt(self) -> None:
+        """Note that a call was lost.
+
+        Its thread may notice a dead worker later, and until then the worker would look idle: it would get all that
+        is tried again.
+        """
+        with self._lock:
+            self._losses += 1
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether nothing has been heard of it since a call was lost: it gets no attempts."""
+        return self._losses > self._losses_answered
 
     def claim(self, attempt: AttemptId) -> bool | None:
         """Claim a slot that no attempt of this driver uses. None if the worker must be asked for a reservation.
@@ -228,6 +244,7 @@ class Peer:
             raise PeerLost("it was restarted during the handshake.")
         with self._lock:
             self._client = client
+            self._losses_answered = self._losses
             self._draining = False
             self.missed = False
             self._starts = welcome.starts
@@ -247,7 +264,10 @@ class Peer:
         last = 0
         wait_seconds = min(HEARTBEAT_SECONDS, self._timeout_seconds / 3)
         while not self._closed.is_set():
+            losses = self._losses
             news: News = self.call("watch", Watch(self._driver, last, wait_seconds), News)
+            # Only of those before this call: a reply may have been on its way when the next one was lost.
+            self._losses_answered = losses
             self._draining = news.draining
             for request in news.wants:
                 with self._lock:

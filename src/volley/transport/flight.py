@@ -89,6 +89,8 @@ class FlightTransport:
     async def reserve(self, worker: str, attempt: AttemptId) -> bool:
         self._fleet.begin(attempt.task.stage.query)
         peer = self._fleet[worker]
+        if peer.is_doubted:
+            return False
         # Only the worker knows whether it knows an attempt already.
         is_new = not self._is_released and attempt not in self._started
         if is_new and (claimed := peer.claim(attempt)) is not None:
@@ -112,6 +114,7 @@ class FlightTransport:
                 peer.ask_for_a_while()
                 raise NoRoom(worker)
         except PeerLost as error:
+            peer.doubt()
             running.fail(TaskFailure(task.attempt, Failure.WORKER, WORKER_LOST, error.message))
         except PeerRefused as error:
             # It was restarted, or got a new hello, since the reservation: nothing is wrong with the task.

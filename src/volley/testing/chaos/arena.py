@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,15 @@ from types import TracebackType
 from volley.cluster import LocalCluster, Member
 from volley.shuffle.factory import close_stores
 from volley.testing.chaos import agent, objects
+from volley.testing.chaos.blows import (
+    Blow,
+    blow_inside,
+    blow_of_kill,
+    blow_of_stop,
+    blow_to_disk,
+    blow_to_link,
+    is_dead,
+)
 from volley.testing.chaos.faults import (
     OF_FILES,
     OF_NETWORK,
@@ -25,9 +34,7 @@ from volley.testing.chaos.faults import (
     Fault,
     Kind,
     damage_one,
-    limit_files,
     spill_files,
-    unlimit_files,
 )
 from volley.testing.chaos.objects import FolderObjects, Objects, S3Objects
 from volley.testing.chaos.resources import Held, held, sidecars
@@ -41,13 +48,15 @@ STORES = ("memory", "service", "file", "s3")
 _TO_WORKERS = ("hello", "start", "watch", "release", "feed")
 _TO_SERVERS = ("keep", "reserve", "push", "commit", "release")
 
+DEADLINE_SECONDS = 180
+"""Of a query."""
+
 _WORKERS = 3
 _SERVERS = 3
 _LEASE_SECONDS = 20
-# Far less than one query exchanges.
-_FULL_AT_BYTES = 64 * 2**10
-_SLOW_SECONDS = 0.02
-_REORDER_SECONDS = 0.1
+# A file to damage exists for a moment only.
+_LOOK_SECONDS = 2.0
+_LOOK_AGAIN_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,8 @@ class Arena:
         )
         self._proxies: list[LossyProxy] = []
         self._to_workers: list[LossyProxy] = []
-        self._limited: set[int] = set()
-        self._troubled: set[int] = set()
+        self._in_force: dict[Hashable, Blow] = {}
+        self._striking = threading.Lock()
         self._restarts: list[threading.Thread] = []
         self._lock = threading.RLock()
 
@@ -116,9 +125,12 @@ class Arena:
         own = {
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.volley.worker.timeoutSeconds": "4",
-            "spark.volley.timeoutSeconds": "120",
+            # Longer than a query takes on a machine that others use.
+            "spark.volley.timeoutSeconds": str(DEADLINE_SECONDS),
             "spark.volley.shuffle.timeoutSeconds": "4",
             "spark.volley.shuffle.retryDelayMs": "50",
+            # Far more faults strike than elsewhere.
+            "spark.volley.task.attempts": "8",
             **DISTRIBUTED_SETTINGS,
         }
         chosen = self._cluster.settings
@@ -172,46 +184,30 @@ class Arena:
         if self._objects is not None:
             self._objects.watch(on_message)
 
-    def strike(self, fault: Fault, chance: random.Random) -> bool:
-        """Let it happen now. False if there was nothing to strike."""
-        if fault.kind in OF_NETWORK:
-            return self._strike_network(fault, chance)
-        if fault.kind in OF_S3:
-            return self._objects is not None and self._objects.strike(fault.kind)
-        victim = self._victim(fault)
-        if victim is None:
-            return False
-        match fault.kind:
-            case Kind.KILL | Kind.STOP | Kind.RESTART:
-                return self._strike_process(fault.kind, victim)
-            case Kind.FULL:
-                with suppress(ProcessLookupError):
-                    limit_files(victim.pid, _FULL_AT_BYTES)
-                    self._limited.add(victim.pid)
-                    return True
-                return False
-            case kind if kind in TROUBLES:
-                self._troubled.add(victim.pid)
-                return agent.send(victim.pid, TROUBLES[kind])
-            case _:
-                return damage_one(self._files(victim), fault.kind, chance)
+    def strike(self, fault: Fault, chance: random.Random) -> Blow | None:
+        """Let it happen now, until `end`. None if there is nothing to strike, or such a fault is in force there."""
+        if fault.kind.damages_files:
+            return self._damage(fault, chance)
+        with self._striking:
+            blow = self._make_blow(fault, chance)
+            if blow is None or blow.place in self._in_force or not blow.begin():
+                return None
+            self._in_force[blow.place] = blow
+            return blow
+
+    def end(self, blow: Blow) -> bool:
+        """End what lasts, once. Whether it hit anything."""
+        with self._striking:
+            has_hit = blow.has_hit()
+            if self._in_force.get(blow.place) is blow:
+                del self._in_force[blow.place]
+                blow.heal()
+            return has_hit
 
     def resume(self) -> None:
-        """End the faults that last: stalls, stops, full disks, clocks, memory."""
-        for proxy in self._proxies:
-            proxy.resume()
-        if self._objects is not None:
-            self._objects.resume()
-        for pid in self._pids():
-            with suppress(ProcessLookupError):
-                if pid != os.getpid():
-                    os.kill(pid, signal.SIGCONT)
-        for pid in self._limited:
-            unlimit_files(pid)
-        self._limited.clear()
-        for pid in self._troubled:
-            agent.send(pid, agent.Trouble.NONE)
-        self._troubled.clear()
+        """End all that lasts: stalls, stops, full disks, clocks, memory."""
+        for blow in list(self._in_force.values()):
+            self.end(blow)
 
     def heal(self) -> None:
         """Resume, and start what was killed again, at the same addresses."""
@@ -276,38 +272,44 @@ class Arena:
             self._to_workers = [LossyProxy(_port(address)) for address in self._cluster.addresses]
             self._proxies += self._to_workers
 
-    def _strike_network(self, fault: Fault, chance: random.Random) -> bool:
-        if not self._proxies:
-            return False
-        proxy = self._proxies[fault.victim % len(self._proxies)]
+    def _make_blow(self, fault: Fault, chance: random.Random) -> Blow | None:
+        if fault.kind in OF_NETWORK:
+            proxies = self._proxies
+            return blow_to_link(proxies[fault.victim % len(proxies)], fault.kind, chance) if proxies else None
+        if fault.kind in OF_S3:
+            return self._objects.blow(fault.kind) if self._objects is not None else None
+        victim = self._victim(fault)
+        if victim is None or (fault.kind in OF_PROCESSES and victim.pid == os.getpid()):
+            return None
+        pid = victim.pid
         match fault.kind:
-            case Kind.CUT:
-                proxy.cut()
-            case Kind.STALL:
-                proxy.stall()
-            case Kind.SILENCE:
-                proxy.silence()
-            case Kind.SLOW:
-                proxy.slow(_SLOW_SECONDS)
-            case Kind.REORDER:
-                proxy.slow(_REORDER_SECONDS, random.Random(chance.random()))
-            case Kind.REPEAT:
-                return proxy.repeat()
+            case Kind.STOP:
+                return blow_of_stop(pid)
+            case Kind.KILL | Kind.RESTART:
+                return blow_of_kill(pid, lambda: self._begin_restart(pid))
+            case Kind.FULL:
+                return blow_to_disk(pid)
             case _:
-                proxy.lose_next()
-        return True
+                return blow_inside(pid, fault.kind)
 
-    def _strike_process(self, kind: Kind, victim: _Victim) -> bool:
-        if victim.pid == os.getpid():
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(victim.pid, signal.SIGSTOP if kind is Kind.STOP else signal.SIGKILL)
-            if kind is Kind.RESTART:
-                thread = threading.Thread(target=self._restart_dead, daemon=True)
-                self._restarts.append(thread)
-                thread.start()
-            return True
-        return False
+    def _damage(self, fault: Fault, chance: random.Random) -> Blow | None:
+        deadline = time.monotonic() + _LOOK_SECONDS
+        while time.monotonic() < deadline:
+            victim = self._victim(fault)
+            if victim is not None and damage_one(self._files(victim), fault.kind, chance):
+                return Blow(object(), lambda: True, lambda: True)
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        return None
+
+    def _begin_restart(self, pid: int) -> None:
+        def restart() -> None:
+            while not is_dead(pid):
+                time.sleep(_LOOK_AGAIN_SECONDS)
+            self._restart_dead()
+
+        thread = threading.Thread(target=restart, daemon=True)
+        self._restarts.append(thread)
+        thread.start()
 
     def _restart_dead(self) -> None:
         with self._lock, agent.inject_into_children(self._directory / "agent"):
@@ -364,30 +366,3 @@ def _shuffle_files(found: Held) -> list[str]:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
-
-
-class Countdown:
-    """Calls `strike` for each fault whose moment is a message, when that message passes."""
-
-    def __init__(self, faults: tuple[Fault, ...], strike: Callable[[Fault], None]) -> None:
-        self._waiting = [fault for fault in faults if fault.moment.point]
-        self._strike = strike
-        self._seen: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, point: str) -> None:
-        with self._lock:
-            self._seen[point] = self._seen.get(point, 0) + 1
-            due = [
-                fault
-                for fault in self._waiting
-                if fault.moment.point == point and fault.moment.count <= self._seen[point]
-            ]
-            for fault in due:
-                self._waiting.remove(fault)
-        for fault in due:
-            # Not on the thread that forwards the message: it may have to wait for something to strike.
-            if fault.kind.damages_files:
-                threading.Thread(target=self._strike, args=(fault,), daemon=True).start()
-            else:
-                self._strike(fault)

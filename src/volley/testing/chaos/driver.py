@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another driver, in a process of its own, which shares the workers and servers of an arena and can be killed.
 
-It reads commands as lines of JSON, an object with `settings` and the names of `queries`, and writes what came out.
+It reads commands as lines of JSON, an object with `settings` and the names of `queries`, says that it is ready, and
+writes what came out once it was told to begin.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 from typing import IO, Any
@@ -26,19 +27,27 @@ _SAID = 3000
 class OtherDriver:
     """Started when it is first needed, and again after it was killed."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, answers: Path, seed: int) -> None:
         self._directory = directory
+        self._answers = answers
         self._seed = seed
         self._log = directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._is_killed = False
 
-    def begin(self, settings: dict[str, str], queries: tuple[str, ...]) -> None:
-        """Let it run these queries at the same time."""
+    def prepare(self, settings: dict[str, str], queries: tuple[str, ...]) -> None:
+        """Let it plan these queries, and wait for that."""
         if self._process is None:
             self._process = self._start()
         self._is_killed = False
         _send(_pipe(self._process.stdin), {"settings": settings, "queries": queries})
+        _pipe(self._process.stdout).readline()
+
+    def begin(self) -> None:
+        """Let it run them, all at the same time."""
+        assert self._process is not None
+        with suppress(BrokenPipeError):
+            _send(_pipe(self._process.stdin), "go")
 
     def finish(self, outcome: Outcome) -> None:
         """Wait for the queries, and add what came out of them. One that was killed says nothing."""
@@ -54,11 +63,13 @@ class OtherDriver:
                 outcome.problems.append(f"the other driver ended with {self._process.returncode}: {said}")
             self._process = None
             return
-        found = json.loads(line)
-        outcome.answers += found["answers"]
-        outcome.native += found["native"]
-        outcome.failures += Counter(found["failures"])
-        outcome.problems += [f"other driver: {problem}" for problem in found["problems"]]
+        if self._is_killed:
+            # It had said all before.
+            self._process.wait()
+            self._process = None
+        found = Outcome.from_dict(json.loads(line))
+        found.problems = [f"other driver: {problem}" for problem in found.problems]
+        outcome.add(found)
 
     def kill(self) -> bool:
         if self._process is None or self._process.poll() is not None:
@@ -80,6 +91,7 @@ class OtherDriver:
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "volley.testing.chaos.driver"]
         command += ["--directory", str(self._directory), "--seed", str(self._seed)]
+        command += ["--answers", str(self._answers)]
         with self._log.open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
@@ -97,21 +109,23 @@ def _send(stream: IO[bytes], message: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m volley.testing.chaos.driver", description=__doc__)
     parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--answers", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     spark = local_session("volley chaos, another driver")
     spark.conf.set("spark.volley.history.dir", "off")
-    work = Work(spark, options.directory, options.seed)
+    work = Work(spark, options.directory, options.seed, options.answers)
     for line in sys.stdin.buffer:
         command = json.loads(line)
         jobs = [(name, job) for name in command["queries"] if (job := work.job(name)) is not None]
         outcome = Outcome()
+        _send(sys.stdout.buffer, "ready")
+        sys.stdin.buffer.readline()
         with conf(spark, command["settings"]):
-            running = Running(spark, jobs)
+            running = Running(spark, jobs, max(1, len(jobs)))
             running.wait(outcome)
             running.judge(outcome)
-        # `asdict` would make other keys of a counter.
-        _send(sys.stdout.buffer, vars(outcome))
+        _send(sys.stdout.buffer, outcome.to_dict())
     spark.stop()
 
 

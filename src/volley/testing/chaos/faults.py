@@ -60,29 +60,49 @@ TROUBLES = {
 """Faults inside a process."""
 
 
+WEIGHTS = {
+    **dict.fromkeys(Kind, 24),
+    # Connections that are half open, and processes that stand still, are found out after seconds.
+    Kind.STALL: 10,
+    Kind.SILENCE: 3,
+    Kind.STOP: 8,
+    # A process is started again in seconds; a driver takes longer than all the queries of a round.
+    Kind.KILL: 1,
+    Kind.RESTART: 2,
+    Kind.KILL_DRIVER: 1,
+    Kind.MEMORY: 1,
+    Kind.AHEAD: 8,
+    Kind.BEHIND: 8,
+}
+"""How often each is drawn. What costs little time is frequent."""
+
+
 @dataclass(frozen=True)
 class Moment:
-    """When a fault strikes: as the `count`-th message `point` is on its way to a worker, server or store, or, without a
-    `point`, after `share` of the time that the work usually takes."""
+    """When a fault strikes: as the `count`-th message `point` of the round is on its way to a worker, server or store.
+    Without a `point`, so many seconds after query number `count` of the round has begun."""
 
     point: str = ""
     count: int = 1
-    share: float = 0.5
+    seconds: float = 0.0
 
     def __str__(self) -> str:
-        return f"at {self.point} {self.count}" if self.point else f"after {self.share:.0%}"
+        return (
+            f"at {self.point} {self.count}" if self.point else f"at query {self.count} + {self.seconds:.1f} s"
+        )
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`victim` counts the processes of the deployment, round and round."""
+    """`victim` counts the processes of the deployment, round and round. What lasts ends after `seconds`."""
 
     kind: Kind
     victim: int
     moment: Moment
+    seconds: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.victim} {self.moment}"
+        return f"{self.kind} of {self.victim} for {self.seconds:.1f} s {self.moment}"
 
 
 def flip_byte(descriptor: int, chance: random.Random) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow.fs as fs
 
+from volley.testing.chaos.blows import Blow
 from volley.testing.chaos.faults import Kind
 from volley.testing.http_faults import Fault, FaultyProxy, Request, faulty_proxy
 from volley.testing.s3 import KEYS, Bucket, s3_program, s3_server
@@ -39,10 +40,8 @@ class Objects(Protocol):
     def watch(self, on_request: Callable[[str], None] | None) -> None:
         """Call `on_request` with the method of each request."""
 
-    def strike(self, kind: Kind) -> bool:
-        """Let the next requests fail."""
-
-    def resume(self) -> None: ...
+    def blow(self, kind: Kind) -> Blow | None:
+        """The next requests fail."""
 
     def paths(self) -> list[Path]:
         """Files that can be damaged."""
@@ -62,11 +61,8 @@ class FolderObjects:
     def watch(self, on_request: Callable[[str], None] | None) -> None:
         pass
 
-    def strike(self, kind: Kind) -> bool:
-        return False
-
-    def resume(self) -> None:
-        pass
+    def blow(self, kind: Kind) -> Blow | None:
+        return None
 
     def paths(self) -> list[Path]:
         return [path for path in self._directory.rglob("*") if path.is_file()]
@@ -98,14 +94,20 @@ class S3Objects:
     def watch(self, on_request: Callable[[str], None] | None) -> None:
         self._on_request = on_request
 
-    def strike(self, kind: Kind) -> bool:
-        with self._lock:
-            self._due.extend([_ANSWERS[kind]] * _REQUESTS)
-        return True
+    def blow(self, kind: Kind) -> Blow | None:
+        answer = _ANSWERS[kind]
+        before = self._proxy.hits[answer]
 
-    def resume(self) -> None:
-        with self._lock:
-            self._due.clear()
+        def begin() -> bool:
+            with self._lock:
+                self._due.extend([answer] * _REQUESTS)
+            return True
+
+        def heal() -> None:
+            with self._lock:
+                self._due.clear()
+
+        return Blow(("s3", answer, before), begin, lambda: self._proxy.hits[answer] > before, heal)
 
     def paths(self) -> list[Path]:
         return []
@@ -135,4 +137,8 @@ class S3Objects:
         if (look := self._on_request) is not None:
             look(request.method)
         with self._lock:
-            return self._due.popleft() if self._due else None
+            # Only what has a body can be truncated.
+            due = (fault for fault in self._due if fault is not Fault.TRUNCATED or request.reads_data)
+            if (fault := next(due, None)) is not None:
+                self._due.remove(fault)
+            return fault

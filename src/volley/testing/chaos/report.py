@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from volley.testing.chaos.faults import Kind
+from volley.testing.chaos.jobs import Outcome
 
 if TYPE_CHECKING:
     from volley.testing.chaos.run import RoundReport
@@ -15,56 +16,52 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """`faults` counts those that struck."""
+    """`faults` counts those that struck, and `drawn` all."""
 
     faults: Counter[tuple[str, str, Kind]] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
+    drawn: int = 0
     rounds: int = 0
-    answers: int = 0
-    native: int = 0
-    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    outcome: Outcome = field(default_factory=Outcome)
 
     def add(self, transport: str, store: str, report: RoundReport) -> None:
         self.rounds += 1
-        self.answers += report.answers
-        self.native += report.native
-        self.failures += report.failures
-        self.problems += report.problems
-        for fault in report.struck:
-            self.faults[transport, store, fault.kind] += 1
+        self.drawn += report.drawn
+        self.outcome.add(report)
+        for kind in report.struck:
+            self.faults[transport, store, kind] += 1
+
+    @property
+    def problems(self) -> list[str]:
+        return self.outcome.problems
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a file."""
         return {
-            "faults": [[*place, count] for place, count in self.faults.items()],
-            "failures": self.failures,
+            "faults": [[*place, count] for place, count in sorted(self.faults.items())],
+            "drawn": self.drawn,
             "rounds": self.rounds,
-            "answers": self.answers,
-            "native": self.native,
-            "problems": self.problems,
+            "seconds": round(self.seconds),
+            **self.outcome.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Tally:
         faults = Counter({(where, store, Kind(kind)): n for where, store, kind, n in values["faults"]})
-        return cls(
-            faults,
-            Counter(values["failures"]),
-            values["rounds"],
-            values["answers"],
-            values["native"],
-            values["problems"],
-        )
+        seconds = values["seconds"]
+        return cls(faults, values["drawn"], values["rounds"], seconds, Outcome.from_dict(values))
 
     def __add__(self, other: Tally) -> Tally:
         """What two runs did."""
+        outcome = Outcome()
+        outcome.add(self.outcome)
+        outcome.add(other.outcome)
         return Tally(
             self.faults + other.faults,
-            self.failures + other.failures,
+            self.drawn + other.drawn,
             self.rounds + other.rounds,
-            self.answers + other.answers,
-            self.native + other.native,
-            self.problems + other.problems,
+            self.seconds + other.seconds,
+            outcome,
         )
 
     def __str__(self) -> str:
@@ -77,12 +74,18 @@ class Tally:
                 rows.append([kind, *map(str, counts), str(sum(counts))])
         sums = [sum(n for place, n in self.faults.items() if place[:2] == where) for where in places]
         rows.append(["all", *map(str, sums), str(sum(sums))])
-        failed = ", ".join(f"{code} {count}" for code, count in self.failures.most_common()) or "none"
+        found = self.outcome
         return "\n".join(
             [
                 *(f"| {' | '.join(row)} |" for row in rows),
                 "",
-                f"{sum(sums)} faults in {self.rounds} rounds: {self.answers} right answers,"
-                f" {self.native} of them native; failed cleanly: {failed}; {len(self.problems)} problems",
+                f"{sum(sums):,} faults (of {self.drawn:,} that were drawn) in {self.rounds} rounds and"
+                f" {self.seconds / 60:.0f} minutes: {found.answers:,} right answers, {found.native:,} of them native;"
+                f" left to Spark: {_listed(found.replays)}; failed cleanly: {_listed(found.failures)};"
+                f" {len(found.problems)} problems",
             ]
         )
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{code} {count}" for code, count in counts.most_common()) or "none"

@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs rounds: work and faults at the same time, then answers, leaks and how each fault ended."""
+"""Runs rounds: work and faults at the same time, then answers, leaks and which faults hit anything."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import wait
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from volley.testing.chaos.arena import Arena, Countdown
+from volley.testing.chaos.arena import Arena
+from volley.testing.chaos.blows import Blow
 from volley.testing.chaos.driver import OtherDriver
 from volley.testing.chaos.faults import Fault, Kind
-from volley.testing.chaos.jobs import HANG_SECONDS, Outcome, Running, act
+from volley.testing.chaos.jobs import Outcome, Running
 from volley.testing.chaos.schedule import Round
+from volley.testing.chaos.timeline import Timeline
 from volley.testing.chaos.work import Work
 from volley.testing.session import conf
 
-# What lasts ends by then, or queries that wait for it would take until their deadline.
-_LASTING_SECONDS = 6.0
-# Longer than the lease of a driver on a worker, and of a query on a shuffle server.
-_LEAK_SECONDS = 90.0
+# Longer than the lease of a driver on a worker, and of a query on a shuffle server, on a machine that others use.
+_LEAK_SECONDS = 150.0
 _STEP_SECONDS = 0.1
-_LOOK_SECONDS = 0.005
+_AGAIN_SECONDS = 0.1
 
 
 @dataclass
 class RoundReport(Outcome):
-    struck: list[Fault] = field(default_factory=list)
+    """`drawn` is how many faults were to strike, `struck` what did, and hit something."""
+
+    drawn: int = 0
+    struck: list[Kind] = field(default_factory=list)
 
 
 class Rounds:
@@ -43,84 +46,135 @@ class Rounds:
         self._arena = arena
         self._work = work
         self._others = others
-        self._usual_seconds: dict[str, float] = {}
 
-    def run(self, plan: Round, seed: int) -> RoundReport:
+    def run(self, plan: Round, seed: str) -> RoundReport:
         """Run the queries of a round while its faults strike. The arena is healed afterwards."""
-        report = RoundReport()
+        report = RoundReport(drawn=len(plan.faults))
         jobs = [(name, job) for name in plan.queries if (job := self._work.job(name)) is not None]
         if not jobs:
             return report
-        arena, over = self._arena, threading.Event()
-        strike = self._striker(report, random.Random(seed), over)
-        with conf(self._spark, arena.settings):
-            usual_seconds = self._time_undisturbed(jobs[0][0], report)
-            timers = [
-                threading.Timer(fault.moment.share * usual_seconds, strike, (fault,))
-                for fault in plan.faults
-                if not fault.moment.point
-            ]
-            if self._others is not None and plan.others:
-                self._others.begin(arena.settings, plan.others)
-            arena.watch(Countdown(plan.faults, strike))
-            resume = threading.Timer(_LASTING_SECONDS, arena.resume)
-            for timer in (*timers, resume):
-                timer.start()
-            running = Running(self._spark, jobs)
-            late = running.wait(report)
-            over.set()
-            for timer in timers:
-                timer.join()
-            resume.cancel()
-            resume.join()
-            arena.watch(None)
-            arena.resume()
-            wait(late, timeout=HANG_SECONDS)
-            if self._others is not None and plan.others:
-                self._others.finish(report)
-            arena.heal()
+        others = self._others if plan.others else None
+        with conf(self._spark, self._arena.settings), Timeline() as timeline:
+            if others is not None:
+                self._work.answer(plan.others)
+                others.prepare(self._arena.settings, plan.others)
+            storm = _Storm(self._arena, others, plan, len(jobs), timeline, seed)
+            self._arena.watch(storm.see)
+            if others is not None:
+                others.begin()
+            running = Running(self._spark, jobs, plan.clients, lambda number: storm.see("", number))
+            running.wait(report)
+            self._arena.watch(None)
+            report.struck = storm.end()
+            if others is not None:
+                others.finish(report)
+            self._arena.heal()
             running.judge(report)
-        report.problems += _wait_for_none(arena.leaks)
         return report
 
-    def _striker(
-        self, report: RoundReport, chance: random.Random, over: threading.Event
-    ) -> Callable[[Fault], None]:
-        lock = threading.Lock()
+    def wait_for_leaks(self) -> list[str]:
+        """What is still there after a while. Releases and the ends of processes take a moment."""
+        deadline = time.monotonic() + _LEAK_SECONDS
+        while (found := self._arena.leaks()) and time.monotonic() < deadline:
+            time.sleep(_STEP_SECONDS)
+        return found
 
-        def strike(fault: Fault) -> None:
-            # Files to damage exist for a moment only: look for one until the work is done.
-            while True:
-                with lock:
-                    if self._strike(fault, chance):
-                        report.struck.append(fault)
-                        return
-                if not fault.kind.damages_files or over.wait(_LOOK_SECONDS):
-                    return
 
-        return strike
+class _Storm:
+    """The faults of a round, each at its moment."""
 
-    def _strike(self, fault: Fault, chance: random.Random) -> bool:
+    def __init__(
+        self,
+        arena: Arena,
+        others: OtherDriver | None,
+        plan: Round,
+        queries: int,
+        timeline: Timeline,
+        seed: str,
+    ) -> None:
+        self._arena = arena
+        self._others = others
+        self._timeline = timeline
+        self._chance = random.Random(seed)
+        self._countdown = Countdown(plan.faults, queries, self._begin)
+        self._lock = threading.Lock()
+        self._blows: list[tuple[Kind, Blow]] = []
+        self._struck: list[Kind] = []
+        self._is_over = False
+
+    def see(self, point: str, number: int | None = None) -> None:
+        """A message passes, or query `number` begins."""
+        self._countdown(point, number)
+
+    def end(self) -> list[Kind]:
+        """End what is in force. Returns the kinds of the faults that have hit something."""
+        with self._lock:
+            self._is_over = True
+            blows = list(self._blows)
+        for blow in blows:
+            self._end(blow)
+        return self._struck
+
+    def _begin(self, fault: Fault) -> None:
+        if not fault.moment.point and fault.moment.seconds:
+            self._timeline.after(fault.moment.seconds, lambda: self._strike(fault))
+        else:
+            self._strike(fault)
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.kind.damages_files:
+            # It may have to wait for something to strike. What calls this must not.
+            threading.Thread(target=self._strike_now, args=(fault,), daemon=True).start()
+        else:
+            self._strike_now(fault)
+
+    def _strike_now(self, fault: Fault) -> None:
+        if self._is_over:
+            return
         if fault.kind is Kind.KILL_DRIVER:
-            return self._others is not None and self._others.kill()
-        return self._arena.strike(fault, chance)
+            if self._others is not None and self._others.kill():
+                self._struck.append(fault.kind)
+            return
+        with self._lock:
+            chance = random.Random(self._chance.random())
+        blow = self._arena.strike(fault, chance)
+        if blow is None:
+            if not fault.kind.damages_files:
+                # Another one is in force there.
+                self._timeline.after(_AGAIN_SECONDS, lambda: self._strike_now(fault))
+            return
+        item = fault.kind, blow
+        with self._lock:
+            self._blows.append(item)
+        self._timeline.after(0.0 if fault.kind is Kind.RESTART else fault.seconds, lambda: self._end(item))
 
-    def _time_undisturbed(self, name: str, report: RoundReport) -> float:
-        """How many seconds a job takes without faults. A write is another job each time it is asked for."""
-        if name not in self._usual_seconds:
-            job = self._work.job(name)
-            assert job is not None
-            started = time.monotonic()
-            answer = act(self._spark, job)
-            self._usual_seconds[name] = time.monotonic() - started
-            if problem := job.check(answer.table, bool(answer.error)):
-                report.problems.append(f"{name} without faults: {problem}")
-        return self._usual_seconds[name]
+    def _end(self, item: tuple[Kind, Blow]) -> None:
+        with self._lock:
+            if item not in self._blows:
+                return
+            self._blows.remove(item)
+        kind, blow = item
+        if self._arena.end(blow):
+            self._struck.append(kind)
 
 
-def _wait_for_none(leaks: Callable[[], list[str]]) -> list[str]:
-    """What is still there after a while. Releases and the ends of processes take a moment."""
-    deadline = time.monotonic() + _LEAK_SECONDS
-    while (found := leaks()) and time.monotonic() < deadline:
-        time.sleep(_STEP_SECONDS)
-    return found
+class Countdown:
+    """Calls `strike` for each fault whose message passes, or whose query begins, when it does."""
+
+    def __init__(self, faults: tuple[Fault, ...], queries: int, strike: Callable[[Fault], None]) -> None:
+        self._waiting: dict[tuple[str, int], list[Fault]] = {}
+        for fault in faults:
+            # A shrunk round has fewer queries.
+            count = fault.moment.count if fault.moment.point else min(fault.moment.count, queries)
+            self._waiting.setdefault((fault.moment.point, count), []).append(fault)
+        self._strike = strike
+        self._seen: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, point: str, number: int | None = None) -> None:
+        """A message `point` passes; or, with an empty one, query `number` begins."""
+        with self._lock:
+            self._seen[point] += 1
+            due = self._waiting.pop((point, self._seen[point] if number is None else number), [])
+        for fault in due:
+            self._strike(fault)

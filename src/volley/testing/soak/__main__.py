@@ -94,9 +94,10 @@ class Soak:
         chance = random.Random(self._seed)
         while not self._over.wait(_FAULT_SECONDS):
             fault = Fault(chance.choice(_KINDS), chance.randrange(6), Moment())
-            self.faults[fault.kind] += self._arena.strike(fault, chance)
+            blow = self._arena.strike(fault, chance)
             self._over.wait(_LASTING_SECONDS)
-            self._arena.resume()
+            if blow is not None:
+                self.faults[fault.kind] += self._arena.end(blow)
 
 
 def main() -> int:
