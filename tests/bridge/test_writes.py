@@ -193,6 +193,12 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path, 
     assert [entry.name for entry in tmp_path.iterdir()] == ["t"]
 
 
+def test_partition_values_that_are_in_no_path(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql("select id, concat('a', chr(0)) as p from range(3)")
+    with pytest.raises(Exception, match="TASK_WRITE_FAILED"):
+        frame.write.partitionBy("p").parquet(str(tmp_path / "t"))
+
+
 def test_a_cached_table_sees_new_rows(spark: SparkSession, tmp_path: Path, rows: DataFrame) -> None:
     path = str(tmp_path / "t")
     rows.write.parquet(path)

@@ -14,14 +14,21 @@ from pyspark.sql.types import StructType
 from volley.batches import conform
 from volley.bridge.ambiguous_times import mark_folds
 from volley.bridge.row_conversion import convert_rows
+from volley.errors import DataError
 from volley.spark_versions.registry import current
 
 
 def to_rows(table: pa.Table, schema: StructType, **options: Any) -> list[Row]:
-    """The rows that `collect` returns. `options` are those of PySpark's own conversion of Arrow tables."""
+    """The rows that `collect` returns. `options` are those of PySpark's own conversion of Arrow tables.
+
+    Raises DataError for a date, a time or an interval that Python does not have: Spark fails, in words of its own.
+    """
     # PySpark looks fields of structs up by name, and expects these distinct ones where a name repeats.
     table = _with_distinct_fields(table)
-    return mark_folds(_conversion()(table, schema, **options), table)
+    try:
+        return mark_folds(_conversion()(table, schema, **options), table)
+    except OverflowError as error:
+        raise DataError(f"a value of the result is outside Python's range: {error}.") from error
 
 
 def _conversion() -> Callable[..., list[Row]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.batches import make_batch
+from volley.errors import DataError
 from volley.formats import writer_of
 from volley.plan.nodes import WRITTEN, WriteFiles
 from volley.plan.types import to_arrow
@@ -44,6 +45,8 @@ def folder(names: Sequence[str], values: Sequence[str | None]) -> str:
 
 
 def _escape(text: str) -> str:
+    if "\0" in text:
+        raise DataError("a partition value has the character 0, which is in no path.")
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in text)
 
 
