@@ -119,6 +119,35 @@ def test_rows_of_the_driver(spark: SparkSession) -> None:
     assert [reason.reason for reason in explained.reasons][:1] == [Reason.NONDETERMINISTIC]
 
 
+def test_intervals_of_months(spark: SparkSession) -> None:
+    values = "values (interval '0' month, 1), (interval '10' month, 2), (null, 1), (interval '50' month, 2) t(v, k)"
+    calls = (
+        "median(v)",
+        "percentile(v, 0.3)",
+        "try_avg(v)",
+        "mode(v)",
+        "max(v)",
+        "first(v)",
+        "approx_percentile(v, 0.4)",
+    )
+    texts = ", ".join(f"cast({call} as string)" for call in calls)
+    assert_same_rows(spark, f"select {texts} from {values}")
+    assert_same_rows(
+        spark,
+        f"select k, {texts}, cast(percentile_disc(0.2) within group (order by v) as string)"
+        f" from {values} group by k",
+    )
+    large = "values (interval '2147483647' month), (interval '1' month) t(v)"
+    assert_same_rows(spark, f"select cast(try_avg(v) as string) from {large}")
+
+
+def test_rows_with_other_values_of_their_partitions(spark: SparkSession) -> None:
+    rows = "select id % 3 k, cast(rand(3) * 50 as int) v from range(0, 200, 1, 3) where rand(4) < 0.7"
+    calls = "collect_list(v), mode(v), approx_percentile(v, 0.4, 9)"
+    assert_same_rows(spark, f"select k, {calls} from ({rows}) group by k")
+    assert_same_rows(spark, f"select {calls} from ({rows})")
+
+
 def test_rows_of_other_totals(spark: SparkSession) -> None:
     """Each total is one row in a partition of its own; Spark may compute several of them in one subquery."""
     totals = "select hll_sketch_agg({}) s, max(id) m from range(0, {}, 1, 3)"

@@ -160,9 +160,11 @@ class AggregatePlaces:
 
     def _rows(self, rows: Node, layout: Layout, number: Call, first: int) -> _Placed | None:
         """The rows with a column for their places. `first` is the number of their first partition."""
-        place = Attribute(next(self._ids), "place", LONG, False)
+        place = Attribute(next(self._ids), "place", LONG)
         values = (Alias(place.id, place.name, number),)
-        if first == 0 and (extended := extend(rows, values)) is not None:
+        # Keys may be computed above rows whose places are known already.
+        extended = extend(rows, values) if first == 0 and not number.arguments else None
+        if extended is not None:
             return _Placed(extended, place, _partitions(extended))
         known = with_partitions(rows, layout)
         if known is not None and next(plans_in(known), None) is None:

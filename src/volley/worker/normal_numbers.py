@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Normally distributed numbers as Java's `Random.nextGaussian` makes them, many at a time.
 
-Two uniform numbers are a point of a square. One that is not inside the circle is rejected, and any other gives two normal
-numbers. Java computes their logarithm by the code of fdlibm, whose last bit is not always that of other libraries.
+Two uniform numbers are a point of a square. One that is not inside the circle is rejected, and any other gives two
+normal numbers. Java computes their logarithm by the code of fdlibm, whose last bit is not always that of other
+libraries.
 """
 
 from __future__ import annotations
@@ -40,11 +41,17 @@ class NormalNumbers:
         squares = x * x + y * y
         inside = (squares < 1) & (squares != 0)
         kept = squares[inside]
-        return (places[inside] * np.sqrt(-2 * log(kept) / kept)[:, None]).reshape(-1)
+        found: Doubles = places[inside] * np.sqrt(-2 * log(kept) / kept)[:, None]
+        return found.reshape(-1)
 
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_ODD = (6.666666666666735130e-01, 2.857142874366239149e-01, 1.818357216161805012e-01, 1.479819860511658591e-01)
+_ODD = (
+    6.666666666666735130e-01,
+    2.857142874366239149e-01,
+    1.818357216161805012e-01,
+    1.479819860511658591e-01,
+)
 _EVEN = (3.999999999940941908e-01, 2.222219843214978396e-01, 1.531383769920937332e-01)
 _SIGNIFICAND = 0xFFFFF
 
