@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +351,32 @@ def test_beyond_loopback_a_token_and_tls_are_needed(spark_session: SparkSession)
 @pytest.mark.slow
 def test_pysparks_own_client(server: ConnectServer) -> None:
     check_client(run_client(f"sc://localhost:{server.port}"))
+
+
+@pytest.mark.slow
+def test_a_client_that_only_pings_stays_connected(server: ConnectServer) -> None:
+    """As PySpark's client does during a long query, or while its user thinks; gRPC hangs up after a few by default."""
+    settings, ping, goaway, is_answer = 4, 6, 7, 1
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(settings) + http2_frame(settings, is_answer)
+    received = b""
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(preface)
+        connection.settimeout(10.5)
+        for _ in range(4):
+            connection.sendall(http2_frame(ping, payload=bytes(8)))
+            with suppress(TimeoutError):
+                while data := connection.recv(1 << 16):
+                    received += data
+    kinds = []
+    while received:
+        kinds.append(received[3])
+        received = received[9 + int.from_bytes(received[:3], "big") :]
+    assert kinds.count(ping) >= 4
+    assert goaway not in kinds, "the server hung up"
+
+
+def http2_frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags, 0, 0, 0, 0]) + payload
 
 
 BATTERY = Path(__file__).parents[1] / "helpers" / "connect_battery.py"

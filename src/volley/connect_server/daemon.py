@@ -33,6 +33,8 @@ _QUERIES = 64
 # As Spark's own server: estimates of a batch's size are lower than what is sent.
 _BATCH_SHARE = 0.7
 _SWEEP_SECONDS = 10.0
+# The shortest that Spark's own server tolerates. PySpark's client pings once a minute.
+_PING_INTERVAL_MS = 10_000
 # Clients send local data in requests of up to this size.
 _REQUEST_BYTES = "134217728"
 
@@ -83,6 +85,7 @@ class ConnectServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", 1 << 20),
                 ("grpc.absolute_max_metadata_size", 1 << 24),
+                *self._keep_alive(),
             ],
         )
         self.port = self._listen(credentials)
@@ -136,6 +139,24 @@ class ConnectServer:
         limit = self._seconds("spark.connect.execute.manager.detachedTimeout", "5m")
         while not self._stopped.wait(min(_SWEEP_SECONDS, limit)):
             self._operations.sweep(limit)
+
+    def _keep_alive(self) -> list[tuple[str, int]]:
+        """What Spark's own server does about pings, those of clients and its own."""
+        # A client that waits for a long query, or for its user, sends nothing else, and gRPC would hang up after a few.
+        options = [
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS),
+        ]
+        if self._backend.setting("spark.connect.grpc.keepAlive.enabled", "true") != "true":
+            return options
+        seconds = self._seconds("spark.connect.grpc.keepAlive.time", "60s")
+        timeout_seconds = self._seconds("spark.connect.grpc.keepAlive.timeout", "20s")
+        return [
+            *options,
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.keepalive_time_ms", int(seconds * 1000)),
+            ("grpc.keepalive_timeout_ms", int(timeout_seconds * 1000)),
+        ]
 
     def _bytes(self, key: str, default: str) -> int:
         return parse_bytes(self._backend.setting(key, default))
