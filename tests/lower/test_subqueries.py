@@ -210,7 +210,12 @@ def test_a_long_array_is_left_to_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    "made", ["array(max(d), null)", "array(named_struct('d', max(d), 'k', array(min(k))))", "array(array(max(b), null))"]
+    "made",
+    [
+        "array(max(d), null)",
+        "array(named_struct('d', max(d), 'k', array(min(k))))",
+        "array(array(max(b), null))",
+    ],
 )
 def test_arrays(tables: SparkSession, made: str) -> None:
     assert_same_rows(tables, f"select k, (select {made} from t where k = 1) a from u")
