@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -14,12 +18,27 @@ from volley import last_query
 from volley.errors import BlockMissing, DataError
 from volley.plan.expressions import Call, Expression, InSubquery, Literal, ScalarSubquery
 from volley.plan.nodes import Filter, Node, Partitioning, StageInput
-from volley.plan.types import BOOLEAN, LONG
+from volley.plan.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    LONG,
+    STRING,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DataType,
+    DecimalType,
+    StructField,
+    StructType,
+    to_arrow,
+)
+from volley.rpc.codec import decode, encode
 from volley.stages.adaptive import AdaptivePlan, answer
 from volley.stages.cut import cut, make_stages
 from volley.stages.graph import Output, Stage, StageGraph
 from volley.stages.reuse import merge_equal_stages
-from volley.stages.subqueries import subquery_stages, to_bytes
+from volley.stages.subqueries import subquery_stages, to_bytes, with_results
 from volley.testing.limits import DISTRIBUTED
 from volley.testing.rows import assert_same_rows
 
@@ -147,6 +166,59 @@ def test_values_to_look_among() -> None:
     among = InSubquery(9, NUMBER, exchanged(Partitioning.HASH, numbers(4)))
     rows, _ = run(three_stages(child=Filter(among, numbers(3000))), Losses(stage=9, count=0))
     assert rows == [0, 1, 2, 3]
+
+
+DAY, TIME = date(2020, 1, 2), datetime(2020, 1, 2, 3, 4, 5, 678)
+TEXTS = ArrayType(STRING, True)
+PAIR = StructType((StructField("n", LONG, True), StructField("texts", TEXTS, True)))
+RESULTS: list[tuple[DataType, Any]] = [
+    (LONG, 5),
+    (DOUBLE, -0.0),
+    (DecimalType(5, 2), Decimal("1.50")),
+    (BINARY, b"x"),
+    (DATE, DAY),
+    (TIMESTAMP_NTZ, TIME),
+    (TEXTS, ["a", None]),
+    (TEXTS, []),
+    (TEXTS, None),
+    (ArrayType(DATE, True), [DAY, None]),
+    (ArrayType(TIMESTAMP_NTZ, True), [TIME]),
+    (ArrayType(TEXTS, True), [["a"], None]),
+    (PAIR, {"n": None, "texts": ["a"]}),
+    (ArrayType(PAIR, True), [{"n": 1, "texts": None}]),
+]
+
+
+@pytest.mark.parametrize(("data_type", "value"), RESULTS, ids=str)
+def test_every_result_can_be_sent_to_a_worker(data_type: DataType, value: Any) -> None:
+    stage = StageInput(1, ())
+    plan = Filter(Call("IsNotNull", (ScalarSubquery(1, stage, data_type),), BOOLEAN), numbers(1))
+    result = pa.table({"0": pa.array([value], to_arrow(data_type))})
+    filled = with_results(plan, {1: result})
+    assert decode(encode(filled)) == filled
+    among = InSubquery(1, Literal(None, data_type), stage)
+    if value is not None:
+        filled = with_results(Filter(among, numbers(1)), {1: result})
+        assert decode(encode(filled)) == filled
+
+
+def test_a_long_array_is_left_to_spark() -> None:
+    plan = Filter(Call("IsNotNull", (ScalarSubquery(1, StageInput(1, ()), TEXTS),), BOOLEAN), numbers(1))
+    result = pa.table({"0": pa.array([["a"] * 20_000], to_arrow(TEXTS))})
+    with pytest.raises(DataError, match="20000 values"):
+        with_results(plan, {1: result})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "array(max(d), null)",
+        "array(named_struct('d', max(d), 'k', array(min(k))))",
+        "array(array(max(b), null))",
+    ],
+)
+def test_arrays(tables: SparkSession, made: str) -> None:
+    assert_same_rows(tables, f"select k, (select {made} from t where k = 1) a from u")
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])

@@ -30,7 +30,7 @@ OPTIONS = {
 }
 
 # Not thresholds: a size that stands for "nobody knows", and what a literal may hold at most.
-NOT_LIMITS = {"_UNKNOWN_BYTES", "MAX_IN_VALUES"}
+NOT_LIMITS = {"_UNKNOWN_BYTES", "MAX_LITERALS"}
 
 
 def test_the_options_default_to_the_defaults_of_the_limits() -> None:

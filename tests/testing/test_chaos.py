@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from volley.testing.chaos.blows import (
 from volley.testing.chaos.campaign import Campaign
 from volley.testing.chaos.faults import OF_NETWORK, Fault, Kind, Moment, damage_one, spill_files
 from volley.testing.chaos.jobs import Outcome
+from volley.testing.chaos.objects import FolderObjects
 from volley.testing.chaos.report import Tally
 from volley.testing.chaos.run import Countdown
 from volley.testing.chaos.schedule import Round, draw_round, shrink_round
@@ -160,8 +162,9 @@ def test_files_without_a_name_are_damaged(tmp_path: Path, kind: Kind) -> None:
         file.write(bytes(1000))
         file.flush()
         mine = set(spill_files(os.getpid())) - before
-        assert len(mine) == 1
-        assert damage_one(mine, kind, random.Random(3))
+        ((path, target),) = mine
+        assert target.startswith(f"{tmp_path}/#")
+        assert damage_one([path], kind, random.Random(3))
         file.seek(0)
         assert file.read() != bytes(1000)
     assert not damage_one([tmp_path / "gone"], kind, random.Random(3))
@@ -176,6 +179,44 @@ def test_a_spill_file_that_is_left_in_the_driver_is_a_leak(tmp_path: Path) -> No
             (leak,) = set(arena.leaks()) - set(before)
         assert leak.startswith(f"{os.getpid()} has {spill}/")
         assert arena.leaks() == before
+
+
+@pytest.mark.slow
+def test_a_daemon_that_ends_by_itself_is_a_problem_and_a_killed_one_is_not(tmp_path: Path) -> None:
+    with Arena("local", "service", tmp_path / "arena") as arena:
+        first, second, _ = arena.daemons()
+        blow = arena.strike(Fault(Kind.KILL, 0, Moment()), random.Random(1))
+        assert blow is not None
+        eventually(lambda: is_dead(first))
+        assert arena.end(blow)
+        arena.heal()
+        assert arena.take_ended() == []
+        assert first not in arena.daemons()
+        os.kill(second, 9)
+        eventually(lambda: is_dead(second))
+        arena.heal()
+        (ended,) = arena.take_ended()
+        assert "ended with -9" in ended
+
+
+def test_objects_that_disappear_are_not_damaged(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path)
+    over = threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            (tmp_path / "query" / "task").mkdir(parents=True)
+            (tmp_path / "query" / "task" / "object").touch()
+            shutil.rmtree(tmp_path / "query")
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        found = [path.name for _ in range(1000) for path in objects.paths()]
+    finally:
+        over.set()
+        thread.join()
+    assert set(found) <= {"object"}
 
 
 LISTENER = """
@@ -229,6 +270,10 @@ def test_a_process_suffers_what_it_is_told(tmp_path: Path) -> None:
             assert send(process.pid, Trouble.MEMORY)
             assert ask()[2] > 400
             assert send(process.pid, Trouble.NONE)
+            # One that arrives while the memory is being taken.
+            for _ in range(10):
+                assert send(process.pid, Trouble.MEMORY)
+                assert send(process.pid, Trouble.NONE)
             assert ask()[1:] < (1, 400)
         finally:
             process.stdin.close()

@@ -9,6 +9,7 @@ Filter  total > 1234.5                        when it starts
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 import pyarrow as pa
 
@@ -23,10 +24,10 @@ from volley.plan.expressions import (
 )
 from volley.plan.nodes import Node, StageInput
 from volley.plan.subqueries import plans_in, with_parts
-from volley.plan.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, StructType
+from volley.plan.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, ArrayType, DataType, StructType
 
-# The longest list to inline as literals. Spark plans a join for longer ones, so this is not reached in practice.
-MAX_IN_VALUES = 10_000
+# The longest list to inline as literals. Spark plans a join for longer ones of IN; arrays may be longer.
+MAX_LITERALS = 10_000
 
 
 def subquery_stages(plan: Node) -> frozenset[int]:
@@ -65,21 +66,34 @@ def _scalar(table: pa.Table, data_type: DataType) -> Expression:
 
 
 def _literal(column: pa.Array, data_type: DataType) -> Expression:
-    if not isinstance(data_type, StructType):
-        return Literal(_values(column, data_type)[0], data_type)
-    if column.null_count:
-        raise DataError("a subquery returned a NULL struct.")
-    fields: list[Expression] = []
-    for index, member in enumerate(data_type.fields):
-        fields += [Literal(member.name, STRING), _literal(column.field(index), member.type)]
-    return Call("CreateNamedStruct", tuple(fields), data_type)
+    """The only value of a column. Arrays and structs become the calls that make them, as in captured plans."""
+    match data_type:
+        case ArrayType(element, _):
+            if column.null_count:
+                return Literal(None, data_type)
+            return Call("CreateArray", _literals(column.flatten(), element), data_type)
+        case StructType(members):
+            if column.null_count:
+                raise DataError("a subquery returned a NULL struct.")
+            parts = zip(members, column.flatten(), strict=True)
+            named = [(Literal(field.name, STRING), _literal(part, field.type)) for field, part in parts]
+            return Call("CreateNamedStruct", tuple(chain.from_iterable(named)), data_type)
+        case _:
+            return Literal(_values(column, data_type)[0], data_type)
+
+
+def _literals(column: pa.Array, data_type: DataType) -> tuple[Expression, ...]:
+    if len(column) > MAX_LITERALS:
+        raise DataError(f"a subquery returned {len(column)} values.")
+    if isinstance(data_type, ArrayType | StructType):
+        return tuple(_literal(column.slice(row, 1), data_type) for row in range(len(column)))
+    return tuple(Literal(value, data_type) for value in _values(column, data_type))
 
 
 def _membership(value: Expression, table: pa.Table) -> Expression:
-    if not 0 < table.num_rows <= MAX_IN_VALUES:
-        raise DataError(f"an IN subquery returned {table.num_rows} rows.")
-    values = _values(table.column(0).combine_chunks(), value.type)
-    return Call("In", (value, *(Literal(item, value.type) for item in values)), BOOLEAN)
+    if not table.num_rows:
+        raise DataError("an IN subquery returned no rows.")
+    return Call("In", (value, *_literals(table.column(0).combine_chunks(), value.type)), BOOLEAN)
 
 
 def _values(column: pa.Array, data_type: DataType) -> list[Scalar]:

@@ -87,7 +87,12 @@ class FaultyProxy:
         self._server.server_close()
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        length = int(handler.headers.get("Content-Length") or 0)
+        body = handler.rfile.read(length)
+        if len(body) < length:
+            # The client has given up. A server would wait for the rest.
+            handler.close_connection = True
+            return
         with self._lock:
             request = Request(handler.command, handler.path, len(self.requests) + 1)
             self.requests.append(request)

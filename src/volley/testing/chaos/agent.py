@@ -24,6 +24,8 @@ from typing import Any
 BALLAST_BYTES = 400 << 20
 """More than 75 % of a worker with a budget of 512 MB."""
 
+_RESIDENT = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+
 JUMP_SECONDS = 2 * 3600.0
 # One failed call is retried somewhere. Several in a row reach other replicas, too.
 _FAILING_CALLS = 3
@@ -109,9 +111,8 @@ def suffer(trouble: Trouble) -> None:
             _state.offset_seconds = -JUMP_SECONDS
         case Trouble.MEMORY:
             if _state.ballast is None:
-                ballast = _state.ballast = mmap.mmap(-1, BALLAST_BYTES)
-                for page in range(0, BALLAST_BYTES, mmap.PAGESIZE):
-                    ballast[page] = 1
+                # In one call: the signal that ends it may arrive at any time.
+                _state.ballast = mmap.mmap(-1, BALLAST_BYTES, flags=_RESIDENT)
                 _count(trouble)
         case Trouble.NONE:
             _state.failing_calls, _state.offset_seconds = 0, 0.0

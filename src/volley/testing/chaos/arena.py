@@ -37,7 +37,7 @@ from volley.testing.chaos.faults import (
     spill_files,
 )
 from volley.testing.chaos.objects import FolderObjects, Objects, S3Objects
-from volley.testing.chaos.resources import Held, held, sidecars
+from volley.testing.chaos.resources import held, sidecars
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.proxy import LossyProxy
 from volley.transport.flight import close_fleets
@@ -54,6 +54,8 @@ DEADLINE_SECONDS = 180
 _WORKERS = 3
 _SERVERS = 3
 _LEASE_SECONDS = 20
+# How much of the log of a daemon that ended is shown.
+_SAID = 2000
 # A file to damage exists for a moment only.
 _LOOK_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.02
@@ -92,6 +94,8 @@ class Arena:
         self._to_workers: list[LossyProxy] = []
         self._in_force: dict[Hashable, Blow] = {}
         self._striking = threading.Lock()
+        self._killed: set[int] = set()
+        self._ended: list[str] = []
         self._restarts: list[threading.Thread] = []
         self._lock = threading.RLock()
 
@@ -217,6 +221,11 @@ class Arena:
         self._restarts.clear()
         self._restart_dead()
 
+    def take_ended(self) -> list[str]:
+        """The daemons that have ended since the last call although nobody killed them."""
+        ended, self._ended = self._ended, []
+        return ended
+
     def leaks(self) -> list[str]:
         """What queries that are over have left behind."""
         found = []
@@ -236,7 +245,8 @@ class Arena:
             found += self._objects.leftovers()
         for pid in self._pids():
             with suppress(FileNotFoundError, ProcessLookupError):
-                found += [f"{pid} has {file} open" for file in _shuffle_files(held(pid))]
+                unnamed = held(pid).unnamed_files
+                found += [f"{pid} has {file} open" for file in unnamed if _holds_exchanged_data(file)]
         return found
 
     def spilled(self) -> list[Path]:
@@ -286,6 +296,7 @@ class Arena:
             case Kind.STOP:
                 return blow_of_stop(pid)
             case Kind.KILL | Kind.RESTART:
+                self._killed.add(pid)
                 return blow_of_kill(pid, lambda: self._begin_restart(pid))
             case Kind.FULL:
                 return blow_to_disk(pid)
@@ -314,6 +325,7 @@ class Arena:
     def _restart_dead(self) -> None:
         with self._lock, agent.inject_into_children(self._directory / "agent"):
             members, servers = self._cluster.members, self._cluster.servers
+            self._note_ended()
             for number, member in enumerate(list(members)):
                 if not member.alive:
                     members.remove(member)
@@ -324,6 +336,14 @@ class Arena:
             gone = [number for number, server in enumerate(servers) if not server.alive]
             if gone:
                 self._cluster.restart_servers(*gone)
+
+    def _note_ended(self) -> None:
+        for member in (*self._cluster.members, *self._cluster.servers):
+            if not member.alive and member.pid not in self._killed:
+                self._killed.add(member.pid)
+                member.log.seek(0)
+                said = member.log.read().decode(errors="replace")[-_SAID:]
+                self._ended.append(f"{member.address} ended with {member.process.returncode}: {said}")
 
     def _victim(self, fault: Fault) -> _Victim | None:
         members, running = self._cluster.members, self._cluster.servers
@@ -340,7 +360,7 @@ class Arena:
             yield from self._objects.paths()
         if victim.server is not None:
             yield from _named_files(self._cluster.servers[victim.server])
-        yield from spill_files(victim.pid)
+        yield from (file for file, target in spill_files(victim.pid) if _holds_exchanged_data(target))
 
     def _pids(self) -> list[int]:
         """The processes that keep exchanged data. With transport local the driver is one of them."""
@@ -358,10 +378,9 @@ def _named_files(server: Member) -> Iterator[Path]:
                     yield target
 
 
-def _shuffle_files(found: Held) -> list[str]:
+def _holds_exchanged_data(target: str) -> bool:
     # The log of a daemon is an unnamed file of the temporary directory, too.
-    places = ("memfd", "/spill/", "/volley-spill-")
-    return [name for name in found.unnamed_files if any(place in name for place in places)]
+    return any(place in target for place in ("memfd", "/spill/", "/volley-spill-"))
 
 
 def _port(address: str) -> int:

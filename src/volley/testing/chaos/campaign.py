@@ -70,9 +70,7 @@ class Campaign:
                 held = held or Footprint.take(arena.daemons())
                 within += 1
             else:
-                self._look_for_leaks(rounds, done)
-                if held is not None:
-                    self._add_problems(done, held.growth())
+                self._look_for_leaks(rounds, arena, done, held)
         self._add_problems(done, [f"{path} is left in the spill directory" for path in arena.spilled()])
         self.tally.seconds += time.monotonic() - began
 
@@ -93,17 +91,19 @@ class Campaign:
             least = shrink_round(plan, lambda less: bool(rounds.run(less, seed).problems), _SHRINK_TRIES)
             print(f"  shrunk: {least}", flush=True)
 
-    def _look_for_leaks(self, rounds: Rounds, done: list[tuple[str, Round]]) -> None:
-        found = rounds.wait_for_leaks()
+    def _look_for_leaks(
+        self, rounds: Rounds, arena: Arena, done: list[tuple[str, Round]], held: Footprint | None
+    ) -> None:
+        found = rounds.wait_for_leaks(held)
         self._add_problems(done, found)
         if not found:
             return
 
         def leaks(some: tuple[tuple[str, Round], ...]) -> bool:
-            before = set(rounds.wait_for_leaks())
+            before, held = set(rounds.wait_for_leaks()), Footprint.take(arena.daemons())
             for seed, plan in some:
                 rounds.run(plan, seed)
-            return bool(set(rounds.wait_for_leaks()) - before)
+            return bool(set(rounds.wait_for_leaks(held)) - before)
 
         least = shrink(tuple(done), _halves, leaks, _SHRINK_TRIES)
         print(f"  left by one of {', '.join(seed for seed, _ in least)}", flush=True)

@@ -140,14 +140,15 @@ def damage_one(paths: Iterable[Path], kind: Kind, chance: random.Random) -> bool
     return False
 
 
-def spill_files(pid: int) -> Iterator[Path]:
-    """The unnamed files on disk in which a process keeps exchanged data. Memory is sealed: nobody can change it."""
+def spill_files(pid: int) -> Iterator[tuple[Path, str]]:
+    """The unnamed files on disk that a process has open, and what they are called. Memory is sealed: nobody can change
+    it."""
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
                 target = str(entry.readlink())
                 if is_unnamed(target) and "memfd" not in target:
-                    yield entry
+                    yield entry, target
 
 
 def limit_files(pid: int, size_bytes: int) -> None:

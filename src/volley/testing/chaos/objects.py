@@ -65,7 +65,8 @@ class FolderObjects:
         return None
 
     def paths(self) -> list[Path]:
-        return [path for path in self._directory.rglob("*") if path.is_file()]
+        # Unlike `rglob`, it does not mind that folders disappear.
+        return [Path(folder, name) for folder, _, names in os.walk(self._directory) for name in names]
 
     def leftovers(self) -> list[str]:
         return [f"object {path}" for path in self.paths()]

@@ -17,6 +17,7 @@ from volley.testing.chaos.blows import Blow
 from volley.testing.chaos.driver import OtherDriver
 from volley.testing.chaos.faults import Fault, Kind
 from volley.testing.chaos.jobs import Outcome, Running
+from volley.testing.chaos.resources import Footprint
 from volley.testing.chaos.schedule import Round
 from volley.testing.chaos.timeline import Timeline
 from volley.testing.chaos.work import Work
@@ -69,13 +70,17 @@ class Rounds:
             if others is not None:
                 others.finish(report)
             self._arena.heal()
+            report.problems += self._arena.take_ended()
             running.judge(report)
         return report
 
-    def wait_for_leaks(self) -> list[str]:
-        """What is still there after a while. Releases and the ends of processes take a moment."""
+    def wait_for_leaks(self, held: Footprint | None = None) -> list[str]:
+        """What is still there after a while, also of processes that have grown since `held`. Releases, the ends of
+        processes and of calls whose caller is gone take a moment."""
         deadline = time.monotonic() + _LEAK_SECONDS
-        while (found := self._arena.leaks()) and time.monotonic() < deadline:
+        while (
+            found := self._arena.leaks() + (held.growth() if held else [])
+        ) and time.monotonic() < deadline:
             time.sleep(_STEP_SECONDS)
         return found
 
