@@ -37,6 +37,7 @@ ORDER = [
     "fetch_counters",
     "cancellation",
     "byte_semaphore",
+    "identity_cache",
     "lru_cache",
     "run_ends",
     "storage",
