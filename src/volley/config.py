@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from volley.errors import ConfigError
@@ -74,14 +75,19 @@ class Config:
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> Config:
         """Parse the options in `settings` (Spark's configuration). ConfigError for a bad value or an unknown name."""
-        for key in settings:
-            if key.startswith(PREFIX) and key not in _KEYS and not _is_plugins(key):
-                raise ConfigError(f"there is no option {key}.", hint="Run `volley config` for the list.")
-        plugin = {
-            key.removeprefix(PLUGIN_PREFIX): value for key, value in settings.items() if _is_plugins(key)
-        }
-        values = {field: _value(option, settings) for field, option in _FIELDS.items()}
-        return cls(**values, plugin=tuple(sorted(plugin.items())), shuffle_options=_shuffle_options(settings))
+        return _read(tuple(settings.items()))
+
+
+# Queries of a session mostly have the same options, and parsing them all takes longer than asking for a short query.
+@lru_cache(maxsize=64)
+def _read(items: tuple[tuple[str, str], ...]) -> Config:
+    settings = dict(items)
+    for key in settings:
+        if key.startswith(PREFIX) and key not in _KEYS and not _is_plugins(key):
+            raise ConfigError(f"there is no option {key}.", hint="Run `volley config` for the list.")
+    plugin = {key.removeprefix(PLUGIN_PREFIX): value for key, value in settings.items() if _is_plugins(key)}
+    values = {field: _value(option, settings) for field, option in _FIELDS.items()}
+    return Config(**values, plugin=tuple(sorted(plugin.items())), shuffle_options=_shuffle_options(settings))
 
 
 def read_enabled(text: str) -> bool:

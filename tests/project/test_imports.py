@@ -38,6 +38,7 @@ ORDER = [
     "fetch_counters",
     "cancellation",
     "byte_semaphore",
+    "identity_cache",
     "lru_cache",
     "run_ends",
     "times",

@@ -47,7 +47,7 @@ class FrameLoader:
         frames: CachedFrames,
         run: Run,
         *,
-        budget_bytes: int,
+        budget_bytes: Callable[[], int],
         directory: Path,
         sent: FrameSender | None,
         stored: RemoteFrames | None = None,
@@ -87,7 +87,7 @@ class FrameLoader:
             [pa.field(f"c{place}", to_arrow(column.type)) for place, column in enumerate(fill.output)]
         )
         frame = fill.frame
-        storage = FrameStorage(frame.memory, frame.disk, self._budget_bytes, self._directory)
+        storage = FrameStorage(frame.memory, frame.disk, self._budget_bytes(), self._directory)
         compute = partial(self._compute, fill, schema)
         try:
             return frame_cache().fill(

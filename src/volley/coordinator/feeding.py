@@ -76,7 +76,10 @@ class Feeding:
             self._feeds.append(Feed(label, source_of(scan, stage.tasks, self._limits)))
             return FeedInput(len(self._feeds) - 1, with_files(node, ()))
 
-        return replace_scan(push_down(stage.plan))
+        plan = push_down(stage.plan)
+        if stage.tasks == 1 and all(self._is_planned(scan, 1) for scan in scans_of(plan)):
+            return plan
+        return replace_scan(plan)
 
     def _is_planned(self, scan: FileScan | SourceScan, tasks: int) -> bool:
         """Whether the files are few enough for the plans of so many tasks."""

@@ -9,6 +9,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from volley.identity_cache import once_per_object
 from volley.jvm.signature import Signature
 from volley.jvm.worker_jvm import SerializedProgram
 from volley.plan.expressions import Call, walk
@@ -64,11 +65,16 @@ class ProgramCall:
         return lambda columns: shared_jvms().evaluate(program, signature, columns)
 
 
-def serialized_programs(plan: Node) -> Iterator[SerializedProgram]:
+@once_per_object
+def serialized_programs(plan: Node) -> tuple[SerializedProgram, ...]:
     """The programs that a plan carries."""
+    return tuple(_serialized_programs(plan))
+
+
+def _serialized_programs(plan: Node) -> Iterator[SerializedProgram]:
     for node in walk_nodes(plan):
         if isinstance(node, FeedInput):
-            yield from serialized_programs(node.plan)
+            yield from _serialized_programs(node.plan)
         for expression in expressions(node):
             for part in walk(expression):
                 if isinstance(part, Call) and isinstance(part.option("program"), bytes):

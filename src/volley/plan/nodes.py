@@ -454,18 +454,28 @@ def transform(node: Node, change: Callable[[Node], Node]) -> Node:
 def map_expressions(node: Node, change: Callable[[Expression], Expression]) -> Node:
     """The node with `change` applied to each of its own expressions; children are not changed."""
     changes: dict[str, Any] = {}
-    for part in fields(node):
-        value = getattr(node, part.name)
+    for name in _field_names(type(node)):
+        value = getattr(node, name)
         changed = _map_field(value, change)
         if changed is not value:
-            changes[part.name] = changed
+            changes[name] = changed
     return replace(node, **changes) if changes else node
 
 
 def expressions(node: Node) -> Iterator[Expression]:
     """Every expression of the node itself, including its columns."""
-    for part in fields(node):
-        yield from _field_expressions(getattr(node, part.name))
+    for name in _field_names(type(node)):
+        yield from _field_expressions(getattr(node, name))
+
+
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    # Plans are walked many times, and `fields` makes a tuple each time.
+    if (names := _names.get(kind)) is None:
+        names = _names[kind] = tuple(part.name for part in fields(kind))
+    return names
+
+
+_names: dict[type[Any], tuple[str, ...]] = {}
 
 
 def _map_field(value: object, change: Callable[[Expression], Expression]) -> object:

@@ -112,7 +112,7 @@ class NativeRun:
             spark,
             self._frames,
             self._fill_frame,
-            budget_bytes=config.cache_memory or available_memory_bytes() // _CACHE_SHARE,
+            budget_bytes=lambda: config.cache_memory or available_memory_bytes() // _CACHE_SHARE,
             directory=Path(tempfile.gettempdir()),
             sent=self._sent if deployment.is_remote else None,
             stored=self._stored if deployment.is_remote else None,

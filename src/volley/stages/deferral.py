@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from volley.identity_cache import once_per_object
 from volley.plan.nodes import Node, Partitioning
 from volley.stages.graph import Stage, StageGraph
 from volley.stages.limits import PlannerLimits
@@ -23,6 +24,7 @@ _Candidate = tuple[int, frozenset[int]]
 """A stage, and the stages that must prove small to save it work."""
 
 
+@once_per_object
 def defer(graph: StageGraph, limits: PlannerLimits) -> dict[int, frozenset[int]]:
     """For each stage that should wait, the stages to wait for. There are no cycles."""
     if len(graph.stages) == 1:

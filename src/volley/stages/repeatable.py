@@ -8,6 +8,7 @@ back too. The answer is derived from the plan, and is No wherever order or chanc
 
 from __future__ import annotations
 
+from volley.identity_cache import once_per_object
 from volley.plan.nodes import Node, Partitioning, walk
 from volley.plan.traits import traits_of
 from volley.stages.graph import Stage
@@ -21,6 +22,7 @@ def is_repeatable(stage: Stage) -> bool:
     return gives_same_rows(stage.plan)
 
 
+@once_per_object
 def gives_same_rows(plan: Node) -> bool:
     """Whether two runs of the plan over the same input give the same rows."""
     return all(traits_of(node).repeatable for node in walk(plan))

@@ -68,6 +68,8 @@ def assign_files(
 
 def push_down(plan: Node) -> Node:
     """Push the filter and projection directly above a data source into its scan. Spark does not do that."""
+    if not any(isinstance(node, SourceScan) for node in walk(plan)):
+        return plan
 
     def push(node: Node) -> Node:
         match node:

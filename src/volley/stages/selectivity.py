@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from volley.identity_cache import once_per_object
 from volley.plan.nodes import Filter, Join, Node, walk
 from volley.plan.traits import Reduction, traits_of
 
 
+@once_per_object
 def may_shrink(plan: Node) -> bool:
     return any(traits_of(node).reduces is not Reduction.NONE for node in walk(plan))
 
@@ -18,6 +20,7 @@ def drops_rows(plan: Node) -> bool:
     )
 
 
+@once_per_object
 def count_conditions(plan: Node) -> int:
     """How many operators drop rows by a condition; each may drop most of them."""
     return sum(traits_of(node).reduces is Reduction.CONDITION for node in walk(plan))

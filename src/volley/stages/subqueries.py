@@ -14,6 +14,7 @@ from itertools import chain
 import pyarrow as pa
 
 from volley.errors import DataError
+from volley.identity_cache import once_per_object
 from volley.plan.expressions import (
     Call,
     Expression,
@@ -30,6 +31,7 @@ from volley.plan.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, A
 MAX_LITERALS = 10_000
 
 
+@once_per_object
 def subquery_stages(plan: Node) -> frozenset[int]:
     """The stages whose results the expressions of the plan use."""
     return frozenset(subquery.stage for subquery in plans_in(plan) if isinstance(subquery, StageInput))

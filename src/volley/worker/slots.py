@@ -330,7 +330,7 @@ class Attempt:
             sends_code(plan) or any(isinstance(node, PythonNode) for node in walk(plan))
         ):
             raise DataError("this worker does not run Python functions.")
-        programs, jvm = list(serialized_programs(plan)), self._code.jvm
+        programs, jvm = serialized_programs(plan), self._code.jvm
         if programs and jvm.problem:
             raise DataError(f"this worker evaluates no expressions in a JVM: {jvm.problem}.")
         # It may have joined after the query was planned. The sidecar of an executor has the versions of its driver.
