@@ -40,7 +40,8 @@ class RandomNumbers:
         """The next numbers, uniform from 0 to 1."""
         states = self._next(2 * count)
         high, low = states[::2] & np.uint64((1 << 26) - 1), states[1::2] & np.uint64((1 << 27) - 1)
-        return ((high << np.uint64(27)) + low).astype(np.float64) * _UNIT
+        found: npt.NDArray[np.float64] = ((high << np.uint64(27)) + low).astype(np.float64) * _UNIT
+        return found
 
     def integers(self, count: int) -> npt.NDArray[np.int64]:
         """The next numbers of 32 bits, with a sign."""
@@ -65,7 +66,7 @@ class RandomNumbers:
         for place in range(_STEPS):
             lanes = found[place] = _step(lanes)
         self._state = int(lanes[-1])
-        flat: npt.NDArray[np.float64] = found.T.reshape(-1)
+        flat: States = found.T.reshape(-1)
         return flat
 
 
