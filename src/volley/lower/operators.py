@@ -22,6 +22,7 @@ from volley.lower.plan_cache import find_plan, keep_plan
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, Streamed, arrow_schema, column, distinct, read_schema
 from volley.lower.streams import StreamTable
+from volley.lower.value_ranges import mark_fitting_arithmetic
 from volley.lower.windows import lower_window
 from volley.plan.expressions import Expression, SortKey, attribute_of
 from volley.plan.nodes import (
@@ -78,21 +79,26 @@ def lower(
     if (known := find_plan(node, context, inputs, resources)) is not None:
         return known
     scope = Scope(context, inputs, resources, streams)
-    frame = _cast_to(_lower(drop_implied_null_checks(node), scope), arrow_schema(node.output))
+    frame = _cast_to(_lower(_without_checks(node), scope), arrow_schema(node.output))
     keep_plan(node, frame, scope)
     return frame
 
 
 def lower_split(node: Node, context: SessionContext, resources: ExitStack, parts: int) -> DataFrame:
     """The DataFusion plan of a split, for a reader in this process: like `lower`, but strings stay views."""
-    frame = _lower(drop_implied_null_checks(node), Scope(context, _no_inputs, resources, parts))
+    frame = _lower(_without_checks(node), Scope(context, _no_inputs, resources, parts))
     return _cast_to(frame, read_schema(node.output))
 
 
 def lower_partition(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
     """Like `lower`, for a plan that runs once: it has one stream, in the order of the rows of its leaves."""
-    frame = _lower(drop_implied_null_checks(node), Scope(context, inputs, resources, 1))
+    frame = _lower(_without_checks(node), Scope(context, inputs, resources, 1))
     return _cast_to(frame, arrow_schema(node.output))
+
+
+def _without_checks(node: Node) -> Node:
+    """The plan without checks that its operators or its files make unnecessary."""
+    return mark_fitting_arithmetic(drop_implied_null_checks(node))
 
 
 def _no_inputs(node: Streamed) -> StreamTable:

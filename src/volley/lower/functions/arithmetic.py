@@ -25,6 +25,7 @@ from volley.lower.semantics import (
     null_on_zero,
     saturate,
 )
+from volley.lower.value_ranges import fits
 from volley.plan.expressions import Call, EvalMode, Literal
 from volley.plan.types import DOUBLE, FRACTIONAL, INTEGRAL, LONG, DecimalType, to_arrow
 
@@ -48,7 +49,7 @@ def add_subtract_multiply(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return decimals.add_subtract_multiply(call, arguments)
     left, right = arguments
-    if call.type in FRACTIONAL or call.mode is EvalMode.LEGACY:
+    if call.type in FRACTIONAL or call.mode is EvalMode.LEGACY or fits(call):
         return _OPERATORS[call.function](left, right)
     return _integral(call, left, right)
 

@@ -20,6 +20,7 @@ from datafusion import functions as f
 
 from volley.lower.registry import always, translates
 from volley.lower.semantics import at_scale, check_precision, constant, decimal_type, narrow, null_on_zero
+from volley.lower.value_ranges import fits
 from volley.plan.expressions import Call, EvalMode
 from volley.plan.types import DecimalType, to_arrow
 
@@ -46,7 +47,7 @@ def add_subtract_multiply(call: Call, arguments: list[Expr]) -> Expr:
     digits, scale = _exact_type(call)
     if call.function != "Multiply":
         arguments = [at_scale(*pair, scale) for pair in zip(call.arguments, arguments, strict=True)]
-    if digits <= _MAX_DIGITS:
+    if digits <= _MAX_DIGITS or fits(call):
         return _compute(call.function, *arguments).cast(to_arrow(result))
     if scale == result.scale and call.mode is EvalMode.ANSI:
         return check_precision(_compute(call.function, *arguments), result)
