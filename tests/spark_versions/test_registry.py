@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 import volley
 from helpers.projects import read_project
 from volley.errors import ConfigError, VersionNotSupported
-from volley.spark_versions.registry import VERSIONS, check_session, current, find
+from volley.spark_versions.registry import INSTALLABLE, VERSIONS, check_session, current, find
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +47,14 @@ def test_a_newer_release_is_refused_unless_it_is_allowed() -> None:
         check_session("4.4.0", "4.4.0", allow_untested=False)
     check_session("4.4.0", "4.4.0", allow_untested=True)
     assert find("4.4.0") is None
+
+
+def test_what_to_install_is_there_for_this_python() -> None:
+    newest = INSTALLABLE[-1]
+    assert newest.oldest_python <= sys.version_info[:2]
+    assert newest is VERSIONS[-1] or sys.version_info < VERSIONS[-1].oldest_python
+    with pytest.raises(VersionNotSupported, match=rf"pip install 'pyspark=={newest.release}\.\*'"):
+        check_session("4.4.0", "4.4.0", allow_untested=False)
 
 
 def test_pyspark_must_be_of_the_release_of_its_jvm() -> None:
