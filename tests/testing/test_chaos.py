@@ -22,16 +22,16 @@ from pyspark.sql import SparkSession
 from helpers.waiting import eventually
 from volley.testing.chaos.agent import Trouble, hits, inject_into_children, send
 from volley.testing.chaos.arena import Arena
-from volley.testing.chaos.blows import (
-    blow_inside,
-    blow_of_kill,
-    blow_of_stop,
-    blow_to_disk,
-    blow_to_link,
-    is_dead,
-)
 from volley.testing.chaos.campaign import Campaign
 from volley.testing.chaos.faults import OF_NETWORK, Fault, Kind, Moment, damage_one, spill_files
+from volley.testing.chaos.injections import (
+    disk_injection,
+    inner_injection,
+    is_dead,
+    kill_injection,
+    link_injection,
+    stop_injection,
+)
 from volley.testing.chaos.jobs import Outcome
 from volley.testing.chaos.objects import FolderObjects
 from volley.testing.chaos.report import Tally
@@ -128,31 +128,31 @@ def test_a_fault_of_a_link_counts_if_it_meets_data(
     echo: tuple[LossyProxy, Callable[[], socket.socket]], kind: Kind
 ) -> None:
     proxy, connect = echo
-    idle = blow_to_link(proxy, kind, random.Random(1))
+    idle = link_injection(proxy, kind, random.Random(1))
     idle.begin()
     assert not idle.has_hit()
     idle.heal()
     with connect() as connection:
-        blow = blow_to_link(proxy, kind, random.Random(1))
-        assert blow.begin()
+        injection = link_injection(proxy, kind, random.Random(1))
+        assert injection.begin()
         with suppress(OSError):
             connection.sendall(b"two")
-        eventually(blow.has_hit)
-        blow.heal()
-    assert not blow_to_link(proxy, kind, random.Random(1)).has_hit()
+        eventually(injection.has_hit)
+        injection.heal()
+    assert not link_injection(proxy, kind, random.Random(1)).has_hit()
 
 
 def test_a_stop_and_a_kill_count_if_the_process_has_stopped() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        stop = blow_of_stop(process.pid)
+        stop = stop_injection(process.pid)
         assert not stop.has_hit()
         assert stop.begin()
         eventually(stop.has_hit)
         stop.heal()
         eventually(lambda: not stop.has_hit())
-        assert blow_of_kill(process.pid, lambda: None).begin()
+        assert kill_injection(process.pid, lambda: None).begin()
         eventually(lambda: is_dead(process.pid))
-        assert not blow_of_kill(process.pid, lambda: None).begin()
+        assert not kill_injection(process.pid, lambda: None).begin()
 
 
 @pytest.mark.parametrize("kind", [Kind.FLIP, Kind.TRUNCATE])
@@ -185,10 +185,10 @@ def test_a_spill_file_that_is_left_in_the_driver_is_a_leak(tmp_path: Path) -> No
 def test_a_daemon_that_ends_by_itself_is_a_problem_and_a_killed_one_is_not(tmp_path: Path) -> None:
     with Arena("local", "service", tmp_path / "arena") as arena:
         first, second, _ = arena.daemons()
-        blow = arena.strike(Fault(Kind.KILL, 0, Moment()), random.Random(1))
-        assert blow is not None
+        injection = arena.inject(Fault(Kind.KILL, 0, Moment()), random.Random(1))
+        assert injection is not None
         eventually(lambda: is_dead(first))
-        assert arena.end(blow)
+        assert arena.end(injection)
         arena.heal()
         assert arena.take_ended() == []
         assert first not in arena.daemons()
@@ -254,7 +254,7 @@ def test_a_process_suffers_what_it_is_told(tmp_path: Path) -> None:
 
         try:
             assert ask()[:2] == ("written", 0)
-            eio, full = blow_inside(process.pid, Kind.EIO), blow_to_disk(process.pid)
+            eio, full = inner_injection(process.pid, Kind.EIO), disk_injection(process.pid)
             assert eio.begin()
             assert not eio.has_hit()
             assert [ask()[0] for _ in range(4)] == ["Input/output error"] * 3 + ["written"]

@@ -16,15 +16,6 @@ from types import TracebackType
 from volley.cluster import LocalCluster, Member
 from volley.shuffle.factory import close_stores
 from volley.testing.chaos import agent, objects
-from volley.testing.chaos.blows import (
-    Blow,
-    blow_inside,
-    blow_of_kill,
-    blow_of_stop,
-    blow_to_disk,
-    blow_to_link,
-    is_dead,
-)
 from volley.testing.chaos.faults import (
     OF_FILES,
     OF_NETWORK,
@@ -35,6 +26,15 @@ from volley.testing.chaos.faults import (
     Kind,
     damage_one,
     spill_files,
+)
+from volley.testing.chaos.injections import (
+    Injection,
+    disk_injection,
+    inner_injection,
+    is_dead,
+    kill_injection,
+    link_injection,
+    stop_injection,
 )
 from volley.testing.chaos.objects import FolderObjects, Objects, S3Objects
 from volley.testing.chaos.resources import held, sidecars
@@ -92,7 +92,7 @@ class Arena:
         )
         self._proxies: list[LossyProxy] = []
         self._to_workers: list[LossyProxy] = []
-        self._in_force: dict[Hashable, Blow] = {}
+        self._in_force: dict[Hashable, Injection] = {}
         self._striking = threading.Lock()
         self._killed: set[int] = set()
         self._ended: list[str] = []
@@ -188,30 +188,30 @@ class Arena:
         if self._objects is not None:
             self._objects.watch(on_message)
 
-    def strike(self, fault: Fault, chance: random.Random) -> Blow | None:
+    def inject(self, fault: Fault, chance: random.Random) -> Injection | None:
         """Let it happen now, until `end`. None if there is nothing to strike, or such a fault is in force there."""
         if fault.kind.damages_files:
             return self._damage(fault, chance)
         with self._striking:
-            blow = self._make_blow(fault, chance)
-            if blow is None or blow.place in self._in_force or not blow.begin():
+            injection = self._make_injection(fault, chance)
+            if injection is None or injection.place in self._in_force or not injection.begin():
                 return None
-            self._in_force[blow.place] = blow
-            return blow
+            self._in_force[injection.place] = injection
+            return injection
 
-    def end(self, blow: Blow) -> bool:
+    def end(self, injection: Injection) -> bool:
         """End what lasts, once. Whether it hit anything."""
         with self._striking:
-            has_hit = blow.has_hit()
-            if self._in_force.get(blow.place) is blow:
-                del self._in_force[blow.place]
-                blow.heal()
+            has_hit = injection.has_hit()
+            if self._in_force.get(injection.place) is injection:
+                del self._in_force[injection.place]
+                injection.heal()
             return has_hit
 
     def resume(self) -> None:
         """End all that lasts: stalls, stops, full disks, clocks, memory."""
-        for blow in list(self._in_force.values()):
-            self.end(blow)
+        for injection in list(self._in_force.values()):
+            self.end(injection)
 
     def heal(self) -> None:
         """Resume, and start what was killed again, at the same addresses."""
@@ -282,33 +282,35 @@ class Arena:
             self._to_workers = [LossyProxy(_port(address)) for address in self._cluster.addresses]
             self._proxies += self._to_workers
 
-    def _make_blow(self, fault: Fault, chance: random.Random) -> Blow | None:
+    def _make_injection(self, fault: Fault, chance: random.Random) -> Injection | None:
         if fault.kind in OF_NETWORK:
             proxies = self._proxies
-            return blow_to_link(proxies[fault.victim % len(proxies)], fault.kind, chance) if proxies else None
+            return (
+                link_injection(proxies[fault.victim % len(proxies)], fault.kind, chance) if proxies else None
+            )
         if fault.kind in OF_S3:
-            return self._objects.blow(fault.kind) if self._objects is not None else None
+            return self._objects.injection(fault.kind) if self._objects is not None else None
         victim = self._victim(fault)
         if victim is None or (fault.kind in OF_PROCESSES and victim.pid == os.getpid()):
             return None
         pid = victim.pid
         match fault.kind:
             case Kind.STOP:
-                return blow_of_stop(pid)
+                return stop_injection(pid)
             case Kind.KILL | Kind.RESTART:
                 self._killed.add(pid)
-                return blow_of_kill(pid, lambda: self._begin_restart(pid))
+                return kill_injection(pid, lambda: self._begin_restart(pid))
             case Kind.FULL:
-                return blow_to_disk(pid)
+                return disk_injection(pid)
             case _:
-                return blow_inside(pid, fault.kind)
+                return inner_injection(pid, fault.kind)
 
-    def _damage(self, fault: Fault, chance: random.Random) -> Blow | None:
+    def _damage(self, fault: Fault, chance: random.Random) -> Injection | None:
         deadline = time.monotonic() + _LOOK_SECONDS
         while time.monotonic() < deadline:
             victim = self._victim(fault)
             if victim is not None and damage_one(self._files(victim), fault.kind, chance):
-                return Blow(object(), lambda: True, lambda: True)
+                return Injection(object(), lambda: True, lambda: True)
             time.sleep(_LOOK_AGAIN_SECONDS)
         return None
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import pyarrow.fs as fs
 
-from volley.testing.chaos.blows import Blow
 from volley.testing.chaos.faults import Kind
+from volley.testing.chaos.injections import Injection
 from volley.testing.http_faults import Fault, FaultyProxy, Request, faulty_proxy
 from volley.testing.s3 import KEYS, Bucket, s3_program, s3_server
 
@@ -40,7 +40,7 @@ class Objects(Protocol):
     def watch(self, on_request: Callable[[str], None] | None) -> None:
         """Call `on_request` with the method of each request."""
 
-    def blow(self, kind: Kind) -> Blow | None:
+    def injection(self, kind: Kind) -> Injection | None:
         """The next requests fail."""
 
     def paths(self) -> list[Path]:
@@ -61,7 +61,7 @@ class FolderObjects:
     def watch(self, on_request: Callable[[str], None] | None) -> None:
         pass
 
-    def blow(self, kind: Kind) -> Blow | None:
+    def injection(self, kind: Kind) -> Injection | None:
         return None
 
     def paths(self) -> list[Path]:
@@ -95,7 +95,7 @@ class S3Objects:
     def watch(self, on_request: Callable[[str], None] | None) -> None:
         self._on_request = on_request
 
-    def blow(self, kind: Kind) -> Blow | None:
+    def injection(self, kind: Kind) -> Injection | None:
         answer = _ANSWERS[kind]
         before = self._proxy.hits[answer]
 
@@ -108,7 +108,7 @@ class S3Objects:
             with self._lock:
                 self._due.clear()
 
-        return Blow(("s3", answer, before), begin, lambda: self._proxy.hits[answer] > before, heal)
+        return Injection(("s3", answer, before), begin, lambda: self._proxy.hits[answer] > before, heal)
 
     def paths(self) -> list[Path]:
         return []

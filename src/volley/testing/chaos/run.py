@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from volley.testing.chaos.arena import Arena
-from volley.testing.chaos.blows import Blow
 from volley.testing.chaos.driver import OtherDriver
 from volley.testing.chaos.faults import Fault, Kind
+from volley.testing.chaos.injections import Injection
 from volley.testing.chaos.jobs import Outcome, Running
 from volley.testing.chaos.resources import Footprint
 from volley.testing.chaos.schedule import Round
@@ -103,7 +103,7 @@ class _Storm:
         self._chance = random.Random(seed)
         self._countdown = Countdown(plan.faults, queries, self._begin)
         self._lock = threading.Lock()
-        self._blows: list[tuple[Kind, Blow]] = []
+        self._injections: list[tuple[Kind, Injection]] = []
         self._struck: list[Kind] = []
         self._is_over = False
 
@@ -115,9 +115,9 @@ class _Storm:
         """End what is in force. Returns the kinds of the faults that have hit something."""
         with self._lock:
             self._is_over = True
-            blows = list(self._blows)
-        for blow in blows:
-            self._end(blow)
+            injections = list(self._injections)
+        for injection in injections:
+            self._end(injection)
         return self._struck
 
     def _begin(self, fault: Fault) -> None:
@@ -142,24 +142,24 @@ class _Storm:
             return
         with self._lock:
             chance = random.Random(self._chance.random())
-        blow = self._arena.strike(fault, chance)
-        if blow is None:
+        injection = self._arena.inject(fault, chance)
+        if injection is None:
             if not fault.kind.damages_files:
                 # Another one is in force there.
                 self._timeline.after(_AGAIN_SECONDS, lambda: self._strike_now(fault))
             return
-        item = fault.kind, blow
+        item = fault.kind, injection
         with self._lock:
-            self._blows.append(item)
+            self._injections.append(item)
         self._timeline.after(0.0 if fault.kind is Kind.RESTART else fault.seconds, lambda: self._end(item))
 
-    def _end(self, item: tuple[Kind, Blow]) -> None:
+    def _end(self, item: tuple[Kind, Injection]) -> None:
         with self._lock:
-            if item not in self._blows:
+            if item not in self._injections:
                 return
-            self._blows.remove(item)
-        kind, blow = item
-        if self._arena.end(blow):
+            self._injections.remove(item)
+        kind, injection = item
+        if self._arena.end(injection):
             self._struck.append(kind)
 
 

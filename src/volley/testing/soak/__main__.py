@@ -94,10 +94,10 @@ class Soak:
         chance = random.Random(self._seed)
         while not self._over.wait(_FAULT_SECONDS):
             fault = Fault(chance.choice(_KINDS), chance.randrange(6), Moment())
-            blow = self._arena.strike(fault, chance)
+            injection = self._arena.inject(fault, chance)
             self._over.wait(_LASTING_SECONDS)
-            if blow is not None:
-                self.faults[fault.kind] += self._arena.end(blow)
+            if injection is not None:
+                self.faults[fault.kind] += self._arena.end(injection)
 
 
 def main() -> int:

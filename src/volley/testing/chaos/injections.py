@@ -2,7 +2,7 @@
 """Faults that are in force, and how it is known that they hit anything.
 
 A fault that meets nothing proves nothing: a link that is stalled while nobody uses it, a file limit that no write
-reaches. Each blow therefore looks at a count of what really happened, before and after.
+reaches. Each injection therefore looks at a count of what really happened, before and after.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REORDER_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Blow:
+class Injection:
     """A fault that may `begin`, which is False if there is nothing to strike. `has_hit` says afterwards whether it met
     anything, and `heal` ends it. Only one is in force on the same `place`: nobody could say which of two has hit."""
 
@@ -36,7 +36,7 @@ class Blow:
     heal: Callable[[], None] = lambda: None
 
 
-def blow_to_link(proxy: LossyProxy, kind: Kind, chance: random.Random) -> Blow:
+def link_injection(proxy: LossyProxy, kind: Kind, chance: random.Random) -> Injection:
     """A fault of the network."""
     own = random.Random(chance.random())
     name, begin, heal = {
@@ -51,12 +51,12 @@ def blow_to_link(proxy: LossyProxy, kind: Kind, chance: random.Random) -> Blow:
     before = proxy.hits[name]
     # One that ends as it hits makes room for the next one.
     place = (proxy.address, name, None if kind in (Kind.STALL, Kind.SLOW, Kind.REORDER) else before)
-    return Blow(place, lambda: begin() is not False, lambda: proxy.hits[name] > before, heal or _nothing)
+    return Injection(place, lambda: begin() is not False, lambda: proxy.hits[name] > before, heal or _nothing)
 
 
-def blow_of_stop(pid: int) -> Blow:
+def stop_injection(pid: int) -> Injection:
     """A process stands still."""
-    return Blow(
+    return Injection(
         (pid, "process"),
         lambda: _kill(pid, signal.SIGSTOP),
         lambda: _state(pid) == "T",
@@ -64,16 +64,16 @@ def blow_of_stop(pid: int) -> Blow:
     )
 
 
-def blow_of_kill(pid: int, heal: Callable[[], None]) -> Blow:
+def kill_injection(pid: int, heal: Callable[[], None]) -> Injection:
     """A process is killed, which cannot fail: it is only not there yet, or no more."""
 
     def begin() -> bool:
         return not is_dead(pid) and _kill(pid, signal.SIGKILL)
 
-    return Blow((pid, "process"), begin, lambda: True, heal)
+    return Injection((pid, "process"), begin, lambda: True, heal)
 
 
-def blow_to_disk(pid: int) -> Blow:
+def disk_injection(pid: int) -> Injection:
     """No more room for the files of a process."""
 
     def begin() -> bool:
@@ -82,17 +82,17 @@ def blow_to_disk(pid: int) -> Blow:
             return True
         return False
 
-    return Blow((pid, "disk"), begin, _hits_more(pid, agent.Trouble.FULL), lambda: unlimit_files(pid))
+    return Injection((pid, "disk"), begin, _hits_more(pid, agent.Trouble.FULL), lambda: unlimit_files(pid))
 
 
-def blow_inside(pid: int, kind: Kind) -> Blow:
+def inner_injection(pid: int, kind: Kind) -> Injection:
     """What only happens inside a process: one of `TROUBLES`."""
     what = TROUBLES[kind]
 
     def heal() -> None:
         agent.send(pid, agent.Trouble.NONE)
 
-    return Blow((pid, "trouble"), lambda: agent.send(pid, what), _hits_more(pid, what), heal)
+    return Injection((pid, "trouble"), lambda: agent.send(pid, what), _hits_more(pid, what), heal)
 
 
 def resume(pid: int) -> None:
