@@ -58,6 +58,7 @@ def lists_below_a_join(spark: SparkSession) -> DataFrame:
     """The whole aggregate is Spark's: its halves would not understand each other."""
     lists = (
         spark.table("nation")
+        .repartition(3)
         .groupBy("n_regionkey")
         .agg(F.histogram_numeric("n_nationkey", F.lit(3)).alias("bins"))
     )

@@ -99,7 +99,7 @@ def test_queries(tables: SparkSession, query: str) -> None:
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_refused(tables: SparkSession, call: str) -> None:
-    verdict = volley.explain(tables.sql(f"select {call} from t"))
+    verdict = volley.explain(tables.sql(f"select {call} from (select /*+ repartition(3) */ * from t)"))
     assert not verdict.native
     # That what is left is too little to be cut out is not about the call.
     assert {reason.reason for reason in verdict.reasons} - {Reason.MIXED} == {REFUSED[call]}

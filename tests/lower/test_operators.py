@@ -320,7 +320,11 @@ def test_verdict_names_root_reasons_once() -> None:
 
 
 def test_verdict_enters_subqueries(tables: SparkSession) -> None:
-    verdict = volley.explain(tables.sql("select id from t where k = (select first(k) from u)"))
+    verdict = volley.explain(
+        tables.sql(
+            "select id from t where k = (select first(k) from (select /*+ repartition(3) */ k from u))"
+        )
+    )
     assert [reason.reason for reason in verdict.reasons] == [Reason.NONDETERMINISTIC]
     assert 0 < verdict.fraction < 1
 

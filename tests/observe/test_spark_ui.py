@@ -72,7 +72,7 @@ def test_a_replayed_query_says_so(spark: SparkSession) -> None:
 
 
 def test_explain_says_both(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = spark.range(3).select(F.randn())
+    frame = spark.range(3).select(F.shuffle(F.array(F.lit(1), F.lit(2))))
     frame.explain()
     assert "== Volley ==" not in capsys.readouterr().out
     with conf(spark, {"spark.volley.explain.spark": "true"}):

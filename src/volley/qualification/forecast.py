@@ -203,11 +203,20 @@ def reason_for(function: str) -> Reason | None:
 
 
 _OF_SPARK_TASKS = frozenset(
-    ("randn", "randstr", "shuffle", "input_file_block_start", "input_file_block_length", "java_method", "reflect",
+    ("shuffle", "input_file_block_start", "input_file_block_length", "java_method", "reflect",
      "try_reflect")
 )  # fmt: skip
 PLACED_IN_PARTITIONS = frozenset(
-    {"monotonically_increasing_id", "rand", "random", "spark_partition_id", "uniform", "uuid"}
+    {
+        "monotonically_increasing_id",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "spark_partition_id",
+        "uniform",
+        "uuid",
+    }
 )
 """Native where Spark's partitions are known, which a log does not show."""
 _OF_SPARK_PARTITIONS = frozenset(
