@@ -25,6 +25,12 @@ KEYS = {"AWS_ACCESS_KEY_ID": "volley", "AWS_SECRET_ACCESS_KEY": "volley-secret"}
 """Environment variables for its clients."""
 
 _START_SECONDS = 60
+# Runs a program until its input is closed: the owner does that, or its end, however it ends.
+_WHILE_OPEN = """
+exec 3<&0
+"$@" & program=$!
+{ cat <&3; kill -9 "$program"; } >/dev/null 2>&1 & wait "$program"
+"""
 _PORTS = (
     "s3.port.grpc",
     "master.port",
@@ -108,9 +114,15 @@ def s3_server(program: str) -> Iterator[Bucket]:
         # Servers of other protocols, whose usual ports a second server would find taken.
         options += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
         log = resources.enter_context((directory / "log").open("wb"))
-        process = subprocess.Popen([program, *options, *ports], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            ["sh", "-c", _WHILE_OPEN, "sh", program, *options, *ports],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+        )
+        assert process.stdin is not None
         resources.callback(process.wait)
-        resources.callback(process.kill)
+        resources.callback(process.stdin.close)
         bucket = Bucket(port, others[_PORTS.index("filer.port")])
         _wait_for(bucket, process, directory / "log")
         yield bucket
