@@ -47,8 +47,8 @@ def main() -> None:
         volley.explain(by_zone)  # Spark's plan, with a verdict for each operator
         print(volley.last_query(spark))  # where the last action ran, and what it took
 
-        # Only Spark draws these random numbers: the query is Spark's, and its report says why.
-        trips.select(F.randn(seed=1).alias("noise"), "zone").limit(3).collect()
+        # Only Spark shuffles arrays: the query is Spark's, and its report says why.
+        trips.select(F.shuffle(F.array("zone", F.month("day"))).alias("any_order")).limit(3).collect()
         print(volley.last_query(spark))
     spark.stop()
 

@@ -222,7 +222,7 @@ def test_formats_that_only_spark_writes(tpch: SparkSession, tmp_path: Path, form
             totals = (
                 tpch.table("orders")
                 .groupBy("o_orderpriority", "o_orderstatus")
-                .agg(F.sum("o_totalprice"), F.max(F.timestamp_seconds("o_orderkey")))
+                .agg(F.sum("o_totalprice"), F.max(F.timestamp_seconds("o_orderkey").cast("timestamp_ntz")))
             )
             totals.write.partitionBy("o_orderstatus").format(format).save(str(tmp_path / name))
     assert report_of(tpch).engine == "mixed"
@@ -235,14 +235,13 @@ def test_formats_that_only_spark_writes(tpch: SparkSession, tmp_path: Path, form
 
 @pytest.mark.since("4.1")  # before, saveAsTable does not give its command
 def test_tables_that_only_spark_writes(tpch: SparkSession) -> None:
-    totals = tpch.table("orders").groupBy("o_orderpriority").agg(F.avg("o_shippriority").alias("mean"))
+    latest = "cast(timestamp_seconds(max(o_orderkey)) as timestamp_ntz)"
+    totals = tpch.table("orders").groupBy("o_orderpriority").agg(F.expr(latest).alias("latest"))
     totals.write.format("json").saveAsTable("totals_in_json")
     try:
         assert report_of(tpch).engine == "mixed"
         assert "FILE_FORMAT_NOT_SUPPORTED" in str(report_of(tpch).reasons[0])
-        tpch.sql(
-            "insert into totals_in_json select o_orderpriority, avg(o_shippriority) from orders group by 1"
-        )
+        tpch.sql(f"insert into totals_in_json select o_orderpriority, {latest} from orders group by 1")
         assert report_of(tpch).engine == "mixed"
         with conf(tpch, {"spark.volley.enabled": "false"}):
             expected = sorted(totals.collect() * 2)
