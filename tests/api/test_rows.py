@@ -72,6 +72,10 @@ class TestDifference:
         actual = pa.table({"sum": [1.0000005 + 1e-12, 1.0000005], "key": [1, 2]})
         assert difference(expected, actual) is None
 
+    def test_doubles_that_are_only_close_are_paired_by_their_values(self) -> None:
+        one, other = 0.2932990806357483, 0.2932990500113518
+        assert difference(table([one, other]), table([other, one])) is None
+
     def test_a_tolerance_of_zero_is_exact(self) -> None:
         assert difference(table([1 / 3]), table([math.nextafter(1 / 3, 1)]), tolerance=0.0) is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -66,7 +66,7 @@ def _order_difference(expected: pa.Table, actual: pa.Table, tolerance: float) ->
 
 def _rows_difference(expected: pa.Table, actual: pa.Table, tolerance: float) -> str | None:
     theirs, ours = _rows(expected), _rows(actual)
-    pairs = zip(sorted(theirs, key=_sort_key), sorted(ours, key=_sort_key), strict=True)
+    pairs = zip(sorted(theirs, key=_place), sorted(ours, key=_place), strict=True)
     differing = [(left, right) for left, right in pairs if not _same(left, right, tolerance)]
     if not differing:
         return None
@@ -107,6 +107,20 @@ def _same(expected: Any, actual: Any, tolerance: float) -> bool:
             return type(expected) is type(actual) and bool(expected == actual)
 
 
+def _place(row: Row) -> Any:
+    """By what rows are sorted before they are compared: first as if doubles were rounded, then by their values."""
+    return _sort_key(row), [_exact(value) for value in _doubles(row)]
+
+
+def _doubles(value: Any) -> Iterator[float]:
+    match value:
+        case float():
+            yield value
+        case list() | tuple() | dict():
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from _doubles(item)
+
+
 def _sort_key(value: Any) -> Any:
     """A total order over rows that puts doubles that differ only by rounding next to each other.
 
@@ -130,8 +144,12 @@ def _sort_key(value: Any) -> Any:
 
 
 def _round(value: float) -> tuple[bool, float]:
+    return _exact(float(f"{value:.6e}"))
+
+
+def _exact(value: float) -> tuple[bool, float]:
     # NaN is not comparable, so it is sorted separately, above infinity as in Spark.
-    return (True, 0.0) if math.isnan(value) else (False, float(f"{value:.6e}") + 0.0)
+    return (True, 0.0) if math.isnan(value) else (False, value + 0.0)
 
 
 def _show(row: Any) -> str:
