@@ -39,11 +39,11 @@ NATIVE = (
     "groupby apply",
     "fillna",
     "rolling",
+    "reset_index",
 )
 BY_SPARK = {
     "groupby": "monotonically_increasing_id",
     "merge": "AttachDistributedSequenceExec",
-    "reset_index": "AttachDistributedSequenceExec",
     "unique": "AttachDistributedSequenceExec",
 }
 INDEXES = ("sequence", "distributed-sequence", "distributed")
