@@ -28,7 +28,7 @@ from volley.plan.nodes import DataFile
 from volley.plan.read_rules import CORRUPT_RECORD
 
 _LF, _CR = 10, 13
-_WHITE_SPACE = "".join(map(chr, range(1, 0x21)))
+_WHITE_SPACE = lines.WHITE_SPACE.decode()
 # Of Spark's parser, which refuses longer lines.
 _MAX_COLUMNS = 20_480
 

@@ -9,6 +9,7 @@ and Spark writes all rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, WriteRequest, WriteRules
+from volley.formats.lines import WHITE_SPACE
 from volley.formats.text_values import bytes_of
 from volley.plan.nodes import WriteFiles
 from volley.plan.types import (
@@ -46,7 +48,7 @@ def _is_written(kind: DataType) -> bool:
 
 
 # What Spark takes off the ends of CSV fields.
-_TRIMMED = "".join(map(chr, range(1, 0x21)))
+_TRIMMED = WHITE_SPACE.decode()
 # How Jackson writes control characters in JSON; it numbers others.
 _CONTROLS = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 # Not an option of Spark's: the places of columns that are texts of floating-point numbers.
@@ -76,13 +78,11 @@ class _TextWriter:
         compression = _CODECS[codec]
         options = {key: request.options[key] for key in self.write_rules.options if key in request.options}
         options["compression"] = compression
-        kinds = [column.type for column in request.columns]
-        options[_NUMBERS] = ",".join(str(place) for place, kind in enumerate(kinds) if kind in FRACTIONAL)
         pattern = request.options.get("timestampformat", _TIME_PATTERN)
         texts = {
-            place: pattern if kind == TIMESTAMP else None
-            for place, kind in enumerate(kinds)
-            if kind in (TIMESTAMP, *FRACTIONAL)
+            place: pattern if column.type == TIMESTAMP else None
+            for place, column in enumerate(request.columns)
+            if column.type in (TIMESTAMP, *FRACTIONAL)
         }
         return FilePlan(self.suffix + _SUFFIXES[compression], tuple(sorted(options.items())), (), texts)
 
@@ -169,6 +169,13 @@ class JsonWriter(_TextWriter):
         options=frozenset({"compression", "codec", "timestampformat"}),
         hadoop=frozenset(),
     )
+
+    def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        plan = super().plan_write(request)
+        if isinstance(plan, NotWritable):
+            return plan
+        numbers = (str(place) for place, column in enumerate(request.columns) if column.type in FRACTIONAL)
+        return replace(plan, options=(*plan.options, (_NUMBERS, ",".join(numbers))))
 
     def open_writer(self, path: Path, schema: pa.Schema, node: WriteFiles) -> LineFile:
         keys = [_json_text(pa.array([name]))[0].as_py() + ":" for name in schema.names]
