@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
+from hypothesis import HealthCheck, Phase, settings
 
 
 def every(step: int, cases: Iterable[Any], name: Callable[[Any], str] | None = None) -> list[ParameterSet]:
@@ -20,3 +21,12 @@ def every(step: int, cases: Iterable[Any], name: Callable[[Any], str] | None = N
         )
         for number, case in enumerate(cases)
     ]
+
+
+def draw_queries(examples: int) -> settings:
+    """Settings for so many random queries, beside those of the profile. To shrink one takes many runs of Spark."""
+    return settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from helpers.sampling import draw_queries
 from helpers.tables import rows
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
@@ -115,14 +116,7 @@ def test_random_joins(sides: SparkSession, workers: str, examples: int) -> None:
         for key, value in DISTRIBUTED_SETTINGS.items():
             sides.conf.set(key, value)
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        # A query is short already, and a run on Spark is not.
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
-    )
+    @draw_queries(examples)
     @given(queries())
     def check(query: str) -> None:
         assert_same_rows(sides, query)

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import volley
 from helpers.releases import is_before, runnable
+from helpers.sampling import draw_queries
 from volley.support.reasons import Reason
 from volley.testing.limits import DISTRIBUTED_SETTINGS
 from volley.testing.rows import assert_same_rows
@@ -131,14 +132,7 @@ def _checked(tables: SparkSession, queries: st.SearchStrategy[str], examples: in
     """Whether each of so many queries, all of which had Spark's rows, ran natively."""
     found: list[bool] = []
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        # A query is short already, and a run on Spark is not.
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
-    )
+    @draw_queries(examples)
     @given(queries)
     def check(query: str) -> None:
         assert_same_rows(tables, query, native=False, ordered=False)

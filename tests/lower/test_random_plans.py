@@ -188,8 +188,6 @@ def compare(spark: SparkSession, plans: st.SearchStrategy[str], examples: int, n
 
     @settings(
         max_examples=examples,
-        deadline=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     @given(plans)
