@@ -92,7 +92,8 @@ FORMATS = {
     "csv": """Simple types are native. Volley checks every line: each quote must open a field at its start or close it
         at its end, and each value must have its plain form (`-12`, `1.5`, `true`, `2024-02-29`,
         `2024-02-29 12:00:00.5`). If another line or value turns up, no row of the native run is used and Spark runs the
-        query, whatever the mode. Large files are divided at line ends. Files ending in `.gz`, `.bz2` and `.zst` are
+        query, whatever the mode. Large files are divided at line ends, but not with `multiLine`, where all lines of a
+        file must end alike. Files ending in `.gz`, `.bz2` and `.zst` are
         read whole; those in `.snappy`, `.lz4` and `.deflate` by Spark.""",
     "json": """JSON lines. Simple types except float, and structs and arrays of booleans, integers, doubles and strings,
         are native. Volley checks that every line is one object in standard JSON whose values have the kind of their

@@ -20,6 +20,7 @@ SCHEMA = "a string, b int, c date"
 PLAIN = b'x,1,2024-01-31\n\n"y, ""z,",,\n'.replace(b'""', b"")
 BIG = b"k" * (5 * 2**20)
 
+SEVERAL_LINES = {"multiLine": "true"}
 TRIMMED = {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
 
 NATIVE: dict[str, tuple[bytes, dict[str, str]]] = {
@@ -53,10 +54,29 @@ NATIVE: dict[str, tuple[bytes, dict[str, str]]] = {
     "other characters": ("é\u2028😀,1,\n".encode(), {}),
     "trimmed": (b" x , 1 , 2024-01-31 \n y,2 ,\n , , \n", TRIMMED),
     "trimmed at the start": (b" x , 1, 2024-01-31\n  ,2,\n", {"ignoreLeadingWhiteSpace": "true"}),
-    "trimmed at the end": (b" x ,1 ,2024-01-31 \n ,2,\n", {"ignoreTrailingWhiteSpace": "true"}),
+    "trimmed at the end": (b" x ,1 ,2024-01-31 \ny, ,\n", {"ignoreTrailingWhiteSpace": "true"}),
     "trimmed, quotes without white space": (b'"x y",1,\n"",2,\n"a,b",3,2024-01-31\n', TRIMMED),
     "trimmed nulls": (b" NA , NA,NA\nx,1 ,NA \n,2,\n", {**TRIMMED, "nullValue": "NA"}),
     "trimmed nulls and empty values": (b" NA ,1,\n,2,\n", {**TRIMMED, "nullValue": "NA", "emptyValue": "NA"}),
+    "several lines": (b'"a\nb",1,\n"\n\n  \n",2,\n\n\n"c",,2024-01-31\n', SEVERAL_LINES),
+    "several lines, windows": (b'"a\r\nb",1,\r\n\r\nc,2,\r\n', SEVERAL_LINES),
+    "several lines, header": (b'\n"a\n",b,c\n"x\ny",1,\n', {**SEVERAL_LINES, "header": "true"}),
+    "several lines, header alone": (b'"a\n",b,c', {**SEVERAL_LINES, "header": "true"}),
+    "several lines as in RFC 4180": (b'"a ""b\n""",1,\n"\n",2,\n', {**SEVERAL_LINES, "escape": '"'}),
+    "several lines, short": (b'"a\nb",1\n"c\n",2\n', SEVERAL_LINES),
+    "several lines, one column": (b'"a\nb"\n  \n\n""\nc', SEVERAL_LINES),
+    "several lines, none": (b"\n\n", SEVERAL_LINES),
+    "several lines, no quotes": (b"x,1,\ny,2,\n", {**SEVERAL_LINES, "quote": ""}),
+    "several lines, comments inside": (b'"a # b",1,\nc#,2,\n', {**SEVERAL_LINES, "comment": "#"}),
+    "several lines, mark": (b'\xef\xbb\xbf"x\ny",1,\n', SEVERAL_LINES),
+    "several lines, larger than a block": (b'x,1,\n"' + BIG + b"\n" + BIG + b'",2,\ny,3,\n', SEVERAL_LINES),
+    "several lines, another encoding": (
+        '"é\nü",1,\n\x85,2,\n'.encode("latin-1"),
+        {**SEVERAL_LINES, "encoding": "ISO-8859-1"},
+    ),
+    "another encoding": ("é,1,\nÿ\x85\xa0,2,\n".encode("latin-1"), {"charset": "iso-8859-1"}),
+    "another encoding, mark": (b"\xef\xbb\xbfx,1,\n\xff,2,\n", {"encoding": "ISO-8859-1"}),
+    "ASCII": (b"x,1,\ny,2,\n", {"encoding": "US-ASCII"}),
     "trimmed header": (b" a , b , c \n x , 1 , \n", {**TRIMMED, "header": "true"}),
 }
 
@@ -82,13 +102,24 @@ ON_SPARK: dict[str, tuple[bytes, dict[str, str]]] = {
     "line end given": (b"x,1,\r\ny,2,\n", {"lineSep": "\n"}),
     "NUL": (b"x\x00y,1,\n", {}),
     "invalid UTF-8": (b"\xff\xfe,1,\n", {}),
-    "several lines": (b'"a\nb",1,\n', {"multiLine": "true"}),
-    "another encoding": ("é,1,\n".encode("latin-1"), {"encoding": "ISO-8859-1"}),
+    "several lines and line ends": (b'"a\r\nb",1,\n', SEVERAL_LINES),
+    "several lines, open quote": (b'x,1,\n"a\nb,1,\n', SEVERAL_LINES),
+    "several lines, blank line": (b"x,1,\n  \ny,2,\n", SEVERAL_LINES),
+    "several lines, comment": (b"# a\nx,1,\n", {**SEVERAL_LINES, "comment": "#"}),
+    "several lines, trimmed": (b'"\na",1,\n', {**SEVERAL_LINES, **TRIMMED}),
+    "several lines, mark of UTF-8": (
+        b"\xef\xbb\xbfx,1,\n\xc3\xa9,2,\n",
+        {**SEVERAL_LINES, "encoding": "ISO-8859-1"},
+    ),
+    "several lines, mark of UTF-16": ("\ufeffx,1,\n".encode("utf-16-be"), SEVERAL_LINES),
+    "beyond ASCII": (b"x,1,\n\xe9,2,\n", {"encoding": "US-ASCII"}),
+    "wide characters": ("x,1,\n".encode("utf-16-le"), {"encoding": "UTF-16LE"}),
     "two characters": (b"x||1||\n", {"sep": "||"}),
     "trimmed, quotes and white space": (b'"x" ,1,\ny, "2",\n', TRIMMED),
     "trimmed, quoted white space": (b'" x ",1,\n', TRIMMED),
     "trimmed comments": (b" # a\nx, 1,\n", {**TRIMMED, "comment": "#"}),
-    "another date": (b"x,1,31.01.2024\n", {"dateFormat": "dd.MM.yyyy"}),
+    "trimmed at the end, blank field": (b"x,1,\n ,2,\n", {"ignoreTrailingWhiteSpace": "true"}),
+    "another date": (b"x,1,31.1.2024\n", {"dateFormat": "d.M.yyyy"}),
     "header that is checked": (b"a,b,z\nx,1,\n", {"header": "true", "enforceSchema": "false"}),
 }
 
@@ -110,6 +141,10 @@ QUICK = {
     "quotes as in RFC 4180",
     "comments",
     "nulls",
+    "several lines",
+    "several lines, windows",
+    "several lines, header",
+    "another encoding",
     "short lines",
     "white space",
 }
@@ -118,6 +153,7 @@ QUICK |= {
     "lines of several widths",
     "doubled quotes",
     "line end in quotes",
+    "several lines, blank line",
     "NUL",
     "trimmed",
 }

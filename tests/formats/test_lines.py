@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers.text_files import read_natively
 from volley.errors import DataError
-from volley.formats.lines import WHITE_SPACE, count_filled, read_blocks, without_blank_lines
+from volley.formats.lines import WHITE_SPACE, TextForm, count_filled, read_blocks, without_blank_lines
 from volley.formats.text import split_lines
 from volley.plan.nodes import DataFile
 from volley.plan.types import STRING
@@ -30,7 +30,7 @@ def test_parts_hold_every_line_once(pieces: list[bytes], parts: int, block_bytes
         blocks = [
             block
             for part in range(parts)
-            for block in read_blocks(file, part, parts, block_bytes=block_bytes)
+            for block in read_blocks(file, part, parts, TextForm(), block_bytes=block_bytes)
         ]
     assert b"".join(blocks) == data.removeprefix(b"\xef\xbb\xbf")
     assert all(block.endswith(b"\n") for block in blocks[:-1])
@@ -64,12 +64,12 @@ def test_files_without_a_native_form(tmp_path: Path) -> None:
     for data in (b"a\rb\n", b"a\n\r", b"a\0b"):
         path.write_bytes(data)
         with pytest.raises(DataError):
-            list(read_blocks(DataFile(str(path), len(data), 0), 0, 1))
+            list(read_blocks(DataFile(str(path), len(data), 0), 0, 1, TextForm()))
     with pytest.raises(DataError, match="changed"):
-        list(read_blocks(DataFile(str(path), 1000, 0), 0, 1))
+        list(read_blocks(DataFile(str(path), 1000, 0), 0, 1, TextForm()))
     with pytest.raises(DataError, match="cannot be read"):
-        list(read_blocks(DataFile(str(tmp_path / "none"), 0, 0), 0, 1))
+        list(read_blocks(DataFile(str(tmp_path / "none"), 0, 0), 0, 1, TextForm()))
     damaged = tmp_path / "file.gz"
     damaged.write_bytes(b"not compressed")
     with pytest.raises(DataError, match="cannot be read"):
-        list(read_blocks(DataFile(str(damaged), damaged.stat().st_size, 0), 0, 1))
+        list(read_blocks(DataFile(str(damaged), damaged.stat().st_size, 0), 0, 1, TextForm()))

@@ -58,6 +58,8 @@ def can_read(name: str) -> bool:
     return name in FORMATS or name in STREAMED
 
 
-def can_split(name: str, file: DataFile) -> bool:
-    """Whether several tasks can read parts of a file of this format."""
-    return STREAMED[name].can_split(file) if name in STREAMED else FORMATS[name].splittable
+def can_split(scan: FileScan, file: DataFile) -> bool:
+    """Whether several tasks can read parts of a file of this scan."""
+    if scan.format in STREAMED:
+        return STREAMED[scan.format].can_split(file, scan.options)
+    return FORMATS[scan.format].splittable

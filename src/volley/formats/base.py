@@ -138,8 +138,8 @@ class StreamedFormat(Protocol):
     def name(self) -> str:
         """The name in `FileScan.format`."""
 
-    def can_split(self, file: DataFile) -> bool:
-        """Whether several tasks can read parts of the file."""
+    def can_split(self, file: DataFile, options: ReadOptions) -> bool:
+        """Whether several tasks can read parts of the file. `options` are those of the scan."""
 
     def unreadable(self, file: DataFile) -> str | None:
         """Why only Spark reads this file, as far as its name says; None if it can be tried."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from volley.batches import batch_by_position
 from volley.errors import DataError
-from volley.formats.base import ReadRequest
+from volley.formats.base import ReadOptions, ReadRequest
 from volley.formats.file_source import open_source
 from volley.plan.file_scans import print_path
 from volley.plan.nodes import DataFile
@@ -22,7 +22,7 @@ class BinaryFile:
 
     name = "binary"
 
-    def can_split(self, file: DataFile) -> bool:
+    def can_split(self, file: DataFile, options: ReadOptions) -> bool:
         return False
 
     def unreadable(self, file: DataFile) -> str | None:

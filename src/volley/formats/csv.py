@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV files: lines that have the plain form are cut by Arrow's parser, and their values converted by `text_values`.
+"""CSV files: records that have the plain form are cut by Arrow's parser, and their values converted by `text_values`.
 
-Without `multiLine`, Spark parses every line for itself, so a block of lines can be read anywhere. A line has the plain
-form if each quote opens a field at its start or closes it at its end. What Spark's parser (univocity) does with other
-lines has no native form: such a line raises DataError, and Spark runs the query. If every line and value is plain, no
-record is malformed, and the three modes give the same rows.
+Without `multiLine`, Spark parses every line for itself, so a block of lines can be read anywhere. With it, a record
+ends at a line end outside of quotes (`records`). A record has the plain form if each quote opens a field at its start
+or closes it at its end. What Spark's parser (univocity) does with others has no native form: such a record raises
+DataError, and Spark runs the query. If every record and value is plain, none is malformed, and the three modes give the
+same rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow.csv as arrow_csv
 
 from volley.batches import batch_by_position
 from volley.errors import DataError
-from volley.formats import lines
+from volley.formats import lines, records
 from volley.formats.base import ReadOptions, ReadRequest
 from volley.formats.text_values import TimeForms, convert_text
 from volley.plan.expressions import Attribute
@@ -46,10 +47,11 @@ class Dialect:
     empty_value: str
     corrupt_column: str
     permissive: bool
-    cr_ends_lines: bool
     times: TimeForms
     trims_start: bool
     trims_end: bool
+    multi_line: bool
+    form: lines.TextForm
 
     @staticmethod
     def of(options: ReadOptions) -> Dialect:
@@ -66,10 +68,11 @@ class Dialect:
             empty_value=given.get("emptyvalue", ""),
             corrupt_column=given.get("columnnameofcorruptrecord", given.get(CORRUPT_RECORD, "")),
             permissive=given.get("mode", "PERMISSIVE").upper() == "PERMISSIVE",
-            cr_ends_lines="linesep" not in given,
             times=TimeForms.of(given),
             trims_start=given.get("ignoreleadingwhitespace", "false").lower() == "true",
             trims_end=given.get("ignoretrailingwhitespace", "false").lower() == "true",
+            multi_line=_is_multi_line(options),
+            form=lines.TextForm.of(given),
         )
 
     @property
@@ -82,23 +85,31 @@ class Csv:
 
     name = "csv"
 
-    def can_split(self, file: DataFile) -> bool:
-        return lines.can_split(file)
+    def can_split(self, file: DataFile, options: ReadOptions) -> bool:
+        return lines.can_split(file) and not _is_multi_line(options)
 
     def unreadable(self, file: DataFile) -> str | None:
         return lines.unreadable(file)
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         parser = _Parser(request)
-        file = request.file
         try:
-            for block in lines.read_blocks(
-                file, request.part, request.parts, cr_ends_lines=parser.dialect.cr_ends_lines
-            ):
+            for block in _read_blocks(request, parser.dialect):
                 yield from parser.parse(block)
             parser.finish()
         except pa.ArrowException as error:
-            raise DataError(f"{file.path} has a line without the plain form: {error}") from error
+            raise DataError(f"{request.file.path} has a record without the plain form: {error}") from error
+
+
+def _is_multi_line(options: ReadOptions) -> bool:
+    return dict(options).get("multiline", "false").lower() == "true"
+
+
+def _read_blocks(request: ReadRequest, dialect: Dialect) -> Iterator[bytes]:
+    """The records of a part of a file, or of the whole file if they may have several lines."""
+    if dialect.multi_line:
+        return records.read_records(request.file, dialect.quote, dialect.form)
+    return lines.read_blocks(request.file, request.part, request.parts, dialect.form)
 
 
 class _Parser:
@@ -120,6 +131,9 @@ class _Parser:
         self._waits_for_header = self.dialect.header and request.part == 0
 
     def parse(self, block: bytes) -> Iterator[pa.RecordBatch]:
+        if self.dialect.multi_line:
+            yield from self._parse_records(block)
+            return
         data = self._without_comments(block)
         if self._waits_for_header:
             data = self._without_header(data)
@@ -140,16 +154,33 @@ class _Parser:
             table = self._cut(filled)
         yield self._columns(table)
 
+    def _parse_records(self, block: bytes) -> Iterator[pa.RecordBatch]:
+        """Empty lines are none, and other blank ones are records of one field."""
+        if self._begins_comment(block):
+            raise DataError("a CSV file with records of several lines has comments.")
+        data = block.lstrip(b"\n")
+        if self._waits_for_header and data:
+            header, data = records.split_first(data, self.dialect.quote)
+            if self.dialect.quote and self.dialect.quote.encode() in header:
+                _check_quotes(header, self.dialect)
+            self._waits_for_header = False
+        if data.strip(b"\n"):
+            yield self._columns(self._cut(data))
+
     def finish(self) -> None:
         if self._waits_for_header and self._request.parts > 1:
             # Which of Spark's tasks skips the header depends on its own splits.
             raise DataError("the first part of a CSV file has no header.")
 
     def _without_comments(self, data: bytes) -> bytes:
-        comment = self.dialect.comment.encode()
-        if not comment or not (data.startswith(comment) or b"\n" + comment in data):
+        if not self._begins_comment(data):
             return data
-        return re.sub(rb"(?m)^" + re.escape(comment) + rb".*\n?", b"", data)
+        return re.sub(rb"(?m)^" + re.escape(self.dialect.comment.encode()) + rb".*\n?", b"", data)
+
+    def _begins_comment(self, data: bytes) -> bool:
+        """Whether a line begins with the comment character."""
+        comment = self.dialect.comment.encode()
+        return bool(comment) and (data.startswith(comment) or b"\n" + comment in data)
 
     def _without_header(self, data: bytes) -> bytes:
         """Spark skips the first line that is not blank."""
@@ -167,12 +198,14 @@ class _Parser:
             _check_quotes(data, dialect)
             if dialect.trims and _has_outer_space(data, dialect):
                 raise DataError("a CSV file has quotes, and white space beside its separators or quotes.")
+        if dialect.trims_end and not dialect.trims_start and _starts_blank(data, dialect):
+            raise DataError("a CSV line begins with a blank field, on which Spark's parser fails.")
         width = _width(data, dialect)
         if width > _MAX_COLUMNS:
             raise DataError(f"a CSV line has {width} fields.")
         if width != self._width and not self._takes_other_widths():
             raise DataError(f"a CSV line has {width} fields instead of {self._width}.")
-        if width == 1:
+        if width == 1 and not dialect.multi_line:
             data = lines.without_blank_lines(data)
         wanted = sorted({place for place in self._places if place is not None and place < width})
         names = [str(place) for place in wanted or [0]]
@@ -192,6 +225,7 @@ class _Parser:
                 quote_char=dialect.quote if quoted else False,
                 double_quote=dialect.escape == dialect.quote,
                 escape_char=False,
+                newlines_in_values=dialect.multi_line,
             ),
             arrow_csv.ConvertOptions(
                 include_columns=names,
@@ -245,6 +279,12 @@ def _trimmed(texts: pa.Array, dialect: Dialect) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), None, texts)
 
 
+def _starts_blank(data: bytes, dialect: Dialect) -> bool:
+    """Whether the first field of a line is nothing but white space. A blank line is no field."""
+    separator = re.escape(dialect.separator.encode())
+    return re.search(rb"(?m)^[\x01-\x09\x0b-\x20]+" + separator, data) is not None
+
+
 def _has_outer_space(data: bytes, dialect: Dialect) -> bool:
     """Whether white space stands beside a separator, a quote or a line end."""
     characters = np.frombuffer(data, np.uint8)
@@ -277,8 +317,11 @@ def _check_quotes(data: bytes, dialect: Dialect) -> None:
         ends_field |= after == quote
     elif dialect.escape.encode() in data and _any_inside(ord(dialect.escape), characters, quotes):
         raise DataError("a CSV file has an escape character inside of quotes.")
-    if not (starts_field & ends_field).all() or _any_inside(_LF, characters, quotes):
-        raise DataError("a CSV file has a quote inside of a field, or a line end inside of quotes.")
+    if not (starts_field & ends_field).all():
+        raise DataError("a CSV file has a quote inside of a field.")
+    # Whether white space is trimmed would depend on the quotes around it.
+    if (dialect.trims or not dialect.multi_line) and _any_inside(_LF, characters, quotes):
+        raise DataError("a CSV file has a line end inside of quotes.")
 
 
 def _any_inside(character: int, characters: np.ndarray, quotes: np.ndarray) -> bool:
@@ -287,9 +330,9 @@ def _any_inside(character: int, characters: np.ndarray, quotes: np.ndarray) -> b
 
 
 def _width(data: bytes, dialect: Dialect) -> int:
-    """The number of fields of the first line that is not empty."""
-    line = data.lstrip(b"\r\n").partition(b"\n")[0]
+    """The number of fields of the first record that is not an empty line."""
+    record, _ = records.split_first(data.lstrip(b"\r\n"), dialect.quote if dialect.multi_line else "")
     if dialect.quote:
         quote = re.escape(dialect.quote.encode())
-        line = re.sub(quote + b"[^" + quote + b"]*" + quote, b"", line)
-    return line.count(dialect.separator.encode()) + 1
+        record = re.sub(quote + b"[^" + quote + b"]*" + quote, b"", record)
+    return record.count(dialect.separator.encode()) + 1

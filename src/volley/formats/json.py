@@ -20,7 +20,7 @@ import pyarrow.json as arrow_json
 from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
-from volley.formats.base import ReadRequest
+from volley.formats.base import ReadOptions, ReadRequest
 from volley.formats.text_values import TimeForms, convert_text
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
@@ -55,7 +55,7 @@ class Json:
 
     name = "json"
 
-    def can_split(self, file: DataFile) -> bool:
+    def can_split(self, file: DataFile, options: ReadOptions) -> bool:
         return lines.can_split(file)
 
     def unreadable(self, file: DataFile) -> str | None:
@@ -68,9 +68,8 @@ class Json:
         columns = [column for column in request.columns if column.name != corrupt]
         digits = _safe_digits(columns)
         doubles = any(contains_any(column.type, _DOUBLES) for column in columns)
-        for block in lines.read_blocks(
-            request.file, request.part, request.parts, cr_ends_lines="linesep" not in options
-        ):
+        form = lines.TextForm.of(options)
+        for block in lines.read_blocks(request.file, request.part, request.parts, form):
             rows = _check_lines(block)
             if not rows:
                 continue

@@ -15,8 +15,9 @@ import gzip
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +60,44 @@ def unreadable(file: DataFile) -> str | None:
     return f"files compressed as {suffix}" if known else None
 
 
+@dataclass(frozen=True)
+class TextForm:
+    """How lines end, and how characters are encoded.
+
+    `cr_ends_lines` is false if the user set LF as the only line end. `encoding` is Python's name of one that has a byte
+    for each character; empty for UTF-8.
+    """
+
+    cr_ends_lines: bool = True
+    encoding: str = ""
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> TextForm:
+        """The form that read options name, whose keys are in lower case."""
+        encoding = options.get("encoding", options.get("charset", "UTF-8")).lower()
+        return TextForm("linesep" not in options, "" if encoding in ("utf-8", "utf8") else encoding)
+
+
 def read_blocks(
-    file: DataFile, part: int, parts: int, *, cr_ends_lines: bool = True, block_bytes: int = BLOCK_BYTES
+    file: DataFile,
+    part: int,
+    parts: int,
+    form: TextForm,
+    *,
+    skips_mark: bool = True,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[bytes]:
-    """Yield the lines of a part in order. `cr_ends_lines` is false if the user set LF as the only line end."""
+    """Yield the lines of a part in order, as UTF-8. `skips_mark`: its mark at the start of a file is no text."""
     try:
         with _open(file) as opened:
             start, end = (file.size_bytes * number // parts for number in (part, part + 1))
             if not can_split(file):
                 start, end = 0, sys.maxsize
-            for block in _cut(opened, start, end, block_bytes):
-                _refuse_doubtful(file, block, cr_ends_lines)
-                yield block
+            for block in _cut(opened, start, end, block_bytes, _BOM if skips_mark else b""):
+                _refuse_doubtful(file, block, form.cr_ends_lines)
+                yield block.decode(form.encoding).encode() if form.encoding else block
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file.path} has characters that are not {form.encoding}.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file.path} cannot be read: {error}") from error
 
@@ -88,8 +115,8 @@ def _open(file: DataFile) -> Iterator[Any]:
         yield opened
 
 
-def _cut(opened: Any, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
-    """The lines that begin in [start, end)."""
+def _cut(opened: Any, start: int, end: int, block_bytes: int, mark: bytes) -> Iterator[bytes]:
+    """The lines that begin in [start, end), without the mark at the start of the file."""
     is_first = start == 0
     position = start
     held = b""
@@ -123,7 +150,7 @@ def _cut(opened: Any, start: int, end: int, block_bytes: int) -> Iterator[bytes]
             pieces, held_bytes = [held], len(held)
             continue
         cut = cut or len(held)
-        block = held[:cut].removeprefix(_BOM) if is_first else held[:cut]
+        block = held[:cut].removeprefix(mark) if is_first else held[:cut]
         if block:
             yield block
         is_first = False

@@ -11,7 +11,7 @@ import pyarrow.orc as arrow_orc
 
 from volley.batches import batch_by_position
 from volley.errors import DataError
-from volley.formats.base import ReadRequest
+from volley.formats.base import ReadOptions, ReadRequest
 from volley.formats.file_source import Source, open_source
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
@@ -27,7 +27,7 @@ class Orc:
 
     name = "orc"
 
-    def can_split(self, file: DataFile) -> bool:
+    def can_split(self, file: DataFile, options: ReadOptions) -> bool:
         return True
 
     def unreadable(self, file: DataFile) -> str | None:

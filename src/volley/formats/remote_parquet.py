@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from volley.batches import batch_by_position
-from volley.formats.base import ReadRequest
+from volley.formats.base import ReadOptions, ReadRequest
 from volley.formats.file_source import Source, open_remote, open_source
 from volley.formats.parquet import Parquet, ParquetFooter, describe
 from volley.formats.prune import comparisons, may_hold
@@ -49,7 +49,7 @@ class RemoteParquet:
 
     name = "parquet"
 
-    def can_split(self, file: DataFile) -> bool:
+    def can_split(self, file: DataFile, options: ReadOptions) -> bool:
         return True
 
     def unreadable(self, file: DataFile) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow.csv as csv
 from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
-from volley.formats.base import ReadRequest
+from volley.formats.base import ReadOptions, ReadRequest
 from volley.plan.nodes import DataFile
 
 # The parser of CSV files cuts lines fastest; a separator that a block does not have leaves them whole.
@@ -23,15 +23,15 @@ class Text:
 
     name = "text"
 
-    def can_split(self, file: DataFile) -> bool:
+    def can_split(self, file: DataFile, options: ReadOptions) -> bool:
         return lines.can_split(file)
 
     def unreadable(self, file: DataFile) -> str | None:
         return lines.unreadable(file)
 
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-        only_lf = ("linesep", "\n") in request.options
-        for block in lines.read_blocks(request.file, request.part, request.parts, cr_ends_lines=not only_lf):
+        form = lines.TextForm.of(dict(request.options))
+        for block in lines.read_blocks(request.file, request.part, request.parts, form):
             values = split_lines(block)
             yield batch_by_position([values] * len(request.columns), len(values))
 

@@ -74,7 +74,7 @@ def divide(node: FileScan, streamed: StreamedFormat, streams: int) -> list[list[
     parts: list[tuple[int, Part]] = []
     for file in node.files:
         part_bytes = min(wanted_bytes, _REMOTE_PART_BYTES) if file.store else wanted_bytes
-        count = -(-file.size_bytes // part_bytes) if streamed.can_split(file) else 1
+        count = -(-file.size_bytes // part_bytes) if streamed.can_split(file, node.options) else 1
         count = max(1, count)
         cost_bytes = file.size_bytes // count + _open_bytes(file)
         parts.extend((cost_bytes, (file, number, count)) for number in range(count))

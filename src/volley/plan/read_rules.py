@@ -163,10 +163,12 @@ _OF_TEXT_VALUES = {
     CORRUPT_RECORD: any_value(),
     _PARSER_POLICY: one_of("CORRECTED", "EXCEPTION", types=_TIMES),
 }
+# Of those with a byte for each character, what Spark 4 knows.
+_ENCODING = one_of("UTF-8", "UTF8", "ISO-8859-1", "US-ASCII")
 _TEXT_OPTIONS = {
     **_OF_PLANNING,
-    "encoding": one_of("UTF-8", "UTF8"),
-    "charset": one_of("UTF-8", "UTF8"),
+    "encoding": _ENCODING,
+    "charset": _ENCODING,
     "linesep": exactly("\n"),
     "mode": one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
     CORRUPT_RECORD_OPTION: any_value("any; Spark runs the query if a record is malformed"),
@@ -182,6 +184,8 @@ _TEXT_CARRIED = frozenset(
     {
         CORRUPT_RECORD,
         CORRUPT_RECORD_OPTION,
+        "encoding",
+        "charset",
         "linesep",
         "mode",
         "dateformat",
@@ -228,13 +232,14 @@ _CSV = ReadRules(
         "unescapedquotehandling": any_value("any; Spark runs the query if a quote is not escaped"),
         "maxcharspercolumn": exactly("-1"),
         "inputbuffersize": any_value(),
+        "multiline": _BOOLEAN,
         "columnpruning": any_value(),
         "escapequotes": any_value(),
         "quoteall": any_value(),
     },
     carried=_TEXT_CARRIED
     | {"sep", "delimiter", "quote", "escape", "comment", "header", "nullvalue", "emptyvalue"}
-    | {"ignoreleadingwhitespace", "ignoretrailingwhitespace"},
+    | {"ignoreleadingwhitespace", "ignoretrailingwhitespace", "multiline"},
     reads=_is_simple,
 )
 _TEXT = ReadRules(

@@ -64,7 +64,7 @@ class FileSource:
         waiting: list[DataFile] = []
         held_bytes = 0
         for file in self._scan.files:
-            if file.size_bytes > self._split_bytes and can_split(self._scan.format, file):
+            if file.size_bytes > self._split_bytes and can_split(self._scan, file):
                 parts = -(-file.size_bytes // self._split_bytes)
                 yield from (Piece((file,), part, parts) for part in range(parts))
                 continue

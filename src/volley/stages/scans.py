@@ -27,7 +27,7 @@ def scan_tasks(scan: FileScan | SourceScan, workers: int, limits: PlannerLimits)
         known = scan.estimated_bytes
         return workers if known is None else max(1, min(workers, known // limits.scan_task_bytes))
     pieces = sum(
-        max(1, file.size_bytes // limits.min_split_bytes) if can_split(scan.format, file) else 1
+        max(1, file.size_bytes // limits.min_split_bytes) if can_split(scan, file) else 1
         for file in scan.files
     )
     return max(1, min(workers, pieces, cost_bytes(scan, limits) // limits.scan_task_bytes))
