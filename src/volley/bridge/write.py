@@ -11,23 +11,30 @@ from pathlib import Path
 import pyarrow as pa
 
 from volley.bridge.commit import Staging
+from volley.bridge.file_numbers import divide, number_files
 from volley.bridge.upload_commit import UploadStaging
 from volley.bridge.write_command import WriteCommand
 from volley.errors import CaptureError
 from volley.formats import writer_of
 from volley.plan import synthetic_ids
 from volley.plan.expressions import Alias, Attribute, Call, EvalMode, Expression, Literal
-from volley.plan.nodes import Node, Project, UploadTarget, WriteFiles
+from volley.plan.nodes import (
+    Node,
+    Project,
+    UploadTarget,
+    WriteFiles,
+)
 from volley.plan.types import BOOLEAN, STRING
 from volley.storage.uploads import object_name
 from volley.worker.file_writer import Written, file_schema
 
 
 def lay_out(plan: Node, command: WriteCommand) -> Node:
-    """The columns of the files, then the text of each partition column."""
+    """The columns of the files, the text of each partition column, and the number of the file if keys decide it."""
     if [a.type for a in plan.output] != [c.type for c in command.columns]:
         raise CaptureError("the rows to be written have other types than Spark's command says.")
-    if not command.partition_positions:
+    numbers = number_files(plan, command.repartitioned)
+    if not command.partition_positions and not numbers:
         return plan
     kept = [a for position, a in enumerate(plan.output) if position not in command.partition_positions]
     texts = [
@@ -38,7 +45,7 @@ def lay_out(plan: Node, command: WriteCommand) -> Node:
         )
         for number, position in enumerate(command.partition_positions)
     ]
-    return Project((*kept, *texts), plan)
+    return Project((*kept, *texts, *numbers), plan)
 
 
 def open_staging(command: WriteCommand) -> Staging | UploadStaging:
@@ -52,17 +59,20 @@ def write_plan(rows: Node, command: WriteCommand, staging: Staging | UploadStagi
     upload = None
     if isinstance(staging, UploadStaging):
         upload = UploadTarget(staging.store, staging.job, command.files.suffix)
+    division = divide(rows, command.repartitioned)
     return WriteFiles(
         directory=staging.url if isinstance(staging, UploadStaging) else str(staging.tasks),
         upload=upload,
         columns=tuple(c for i, c in enumerate(command.columns) if i not in command.partition_positions),
         partition_names=command.partition_names,
-        single=command.single,
+        files=division.files,
         rows_a_file=command.rows_a_file,
         options=command.files.options,
         metadata=command.files.metadata,
-        child=rows,
+        child=division.rows,
         format=command.format,
+        numbered=division.numbered,
+        order=division.order,
     )
 
 

@@ -32,6 +32,11 @@ from volley.worker.file_writer import folder
 
 _COMMAND = "InsertIntoHadoopFsRelationCommand"
 
+# Operators that leave rows in their partition. A sort does if it is not global.
+_ROW_BY_ROW = frozenset(
+    {"ProjectExec", "FilterExec", "SortExec", "WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"}
+)
+
 # Settings that change how files are committed, with the values that mean what Volley does. Those that change what is in
 # the files are the format's.
 _SETTINGS = {
@@ -45,13 +50,25 @@ _OPTIONS = frozenset(
 
 
 @dataclass(frozen=True)
+class Repartitioned:
+    """The partitions that `repartition` or `coalesce` gives the rows: Spark writes each as a file.
+
+    `by_folder`: their number is Spark's own, and only says that each folder gets one file.
+    """
+
+    partitions: int
+    by_folder: bool = False
+
+
+@dataclass(frozen=True)
 class WriteCommand:
     """`columns` are those of the query in order, under the names that they get; `partition_positions` point into them.
 
     `replaces_all`: the table's rows go. `dynamic`: the rows of the folders that are written go. `replaces`: the rows
-    below this folder go. `static` is the one folder that all rows go to, where the command names it. `rows` is Spark's
-    QueryExecution of what is written and `command` its command, `catalog` the partitions of which its catalog keeps a
-    list, `table` the table that is made of the files.
+    below this folder go. `static` is the one folder that all rows go to, where the command names it. `repartitioned` is
+    None unless the user says into how many files rows go. `rows` is Spark's QueryExecution of what is written and
+    `command` its command, `catalog` the partitions of which its catalog keeps a list, `table` the table that is made of
+    the files.
     """
 
     directory: Path
@@ -65,7 +82,7 @@ class WriteCommand:
     format: str
     files: FilePlan
     rows_a_file: int | None
-    single: bool
+    repartitioned: Repartitioned | None
     mark_success: bool
     ansi: bool
     rows: Java
@@ -175,7 +192,7 @@ class _Reader:
             format=self._format_name(),
             files=files,
             rows_a_file=limit if limit > 0 else None,
-            single=self._is_single(),
+            repartitioned=self._repartitioned(),
             mark_success=self._marks_success() and not dynamic,
             ansi=bool(self._conf.ansiEnabled()),
             rows=self._with_texts(len(columns), texts) if texts else self._query,
@@ -299,12 +316,37 @@ class _Reader:
     def _given(self) -> dict[str, Any]:
         return _map(self._command.staticPartitions())
 
-    def _is_single(self) -> bool:
-        """Whether the rows are in one partition, as coalesce(1) puts them: the user wants one file."""
+    def _repartitioned(self) -> Repartitioned | None:
         plan = self._query.executedPlan()
-        if plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        is_adaptive = plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec"
+        if is_adaptive:
             plan = plan.initialPlan()
-        return int(plan.outputPartitioning().numPartitions()) == 1
+        partitions = int(plan.outputPartitioning().numPartitions())
+        if partitions == 1:
+            return Repartitioned(1)
+        while (name := plan.getClass().getSimpleName()) in _ROW_BY_ROW and not (
+            name == "SortExec" and bool(getattr(plan, "global")())
+        ):
+            plan = plan.children().apply(0)
+        if name == "CoalesceExec":
+            return Repartitioned(partitions)
+        if name != "ShuffleExchangeExec":
+            return None
+        origin = str(plan.shuffleOrigin())
+        if plan.outputPartitioning().getClass().getSimpleName() == "RangePartitioning":
+            # Where the ranges end is not known before all rows are. One file has them all, in order.
+            return None
+        if origin == "REPARTITION_BY_NUM" or (origin == "REPARTITION_BY_COL" and not is_adaptive):
+            return Repartitioned(partitions)
+        if origin == "REPARTITION_BY_COL" and self._is_by_folder(plan):
+            return Repartitioned(partitions, by_folder=True)
+        return None
+
+    def _is_by_folder(self, exchange: Java) -> bool:
+        """Whether rows of one folder have equal keys."""
+        folders = {id for id, _ in _named_ids(self._command.partitionColumns())}
+        keys = exchange.outputPartitioning().references().toSeq()
+        return {id for id, _ in _named_ids(keys)} <= folders
 
     def _marks_success(self) -> bool:
         return bool(self._hadoop().getBoolean("mapreduce.fileoutputcommitter.marksuccessfuljobs", True))

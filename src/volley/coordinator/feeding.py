@@ -22,6 +22,7 @@ from volley.splits.factory import source_of
 from volley.splits.feed import Feed, Share
 from volley.splits.file_feed import FileFeed
 from volley.stages.graph import Stage
+from volley.stages.layout import is_shared_write, share_files
 from volley.stages.limits import PlannerLimits
 from volley.stages.scans import assign_files, push_down, scans_of
 from volley.transport.base import RunningTask
@@ -56,7 +57,8 @@ class Feeding:
         # Adding a task to a plan made for one task gives wrong rows. So does changing the number of tasks when inputs
         # are dealt out by that number.
         fed_only = bool(self._feeds) and len(self._feeds) == len(scans_of(stage.plan))
-        self.may_grow = stage.tasks > 1 and fed_only and reads_alike
+        self.may_grow = stage.tasks > 1 and fed_only and reads_alike and not is_shared_write(stage.plan)
+        self._tasks = stage.tasks
 
     def _replace_scans(self, stage: Stage, name: str) -> Node:
         def replace_scan(node: Node) -> Node:
@@ -86,9 +88,10 @@ class Feeding:
         return isinstance(scan, FileScan) and len(scan.files) <= tasks * self._limits.planned_files
 
     def plan_of(self, task: int) -> Node:
-        """The plan of one task, with its share of the dealt files."""
+        """The plan of one task, with its share of the dealt files, and of those that it writes."""
+        plan = share_files(self._plan, task, self._tasks)
         if not self._dealt:
-            return self._plan
+            return plan
 
         def assign_files(node: Node) -> Node:
             # The scan lives as long as the plan, so its id() is unique.
@@ -96,7 +99,7 @@ class Feeding:
                 return replace(node, files=self._dealt[id(node)].shares[task])
             return with_children(node, tuple(assign_files(child) for child in node.children))
 
-        return assign_files(self._plan)
+        return assign_files(plan)
 
     def __bool__(self) -> bool:
         return bool(self._feeds or self._dealt)

@@ -233,19 +233,23 @@ class WriteFiles(UnaryNode):
     The files are staged there: the commit moves those of the winning attempts. With an `upload`, `directory` is the URL
     of the folder in which they appear. The child's columns are `columns`, as
     they are in the files, then one text for each of `partition_names`; rows with equal texts go to one folder.
-    `single`: one task writes everything, one file per folder. `options` and `metadata` are the format's own.
+    `files`: in each folder, as many as the user asked for with `repartition` or `coalesce`; None for one per stream.
+    `numbered`: the child has one more column, with the number of the file of each row. The rows of each of several
+    `files` are sorted by `order`. `options` and `metadata` are the format's own.
     """
 
     directory: str
     columns: tuple[Attribute, ...]
     partition_names: tuple[str, ...]
-    single: bool
+    files: int | None
     rows_a_file: int | None
     options: tuple[tuple[str, str], ...]
     metadata: tuple[tuple[str, str], ...]
     child: Node
     format: str = "parquet"
     upload: UploadTarget | None = None
+    numbered: bool = False
+    order: tuple[SortKey, ...] = ()
 
     output = WRITTEN
 

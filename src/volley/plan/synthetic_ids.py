@@ -52,6 +52,9 @@ PLACE = 2**60
 CACHED_PLACE = 2**60 + 2**59
 """The places of rows in cached frames whose order matters."""
 
+FILE_NUMBER = 2**60 + 2**59 + 2**58
+"""The file into which a row is written (`bridge.write`)."""
+
 WINDOW_RESULT = 2**61
 """Window calls inside larger expressions, during the lowering of a Window."""
 

@@ -326,7 +326,11 @@ def _exchange(node: Exchange) -> Traits:
 
 
 def _write(node: WriteFiles) -> Traits:
-    return Traits(together=() if node.single else None, repeatable=True)
+    if node.files == 1:
+        return Traits(together=(), repeatable=True)
+    return Traits(
+        evaluates=node.order, together=node.child.output[-1:] if node.numbered else None, repeatable=True
+    )
 
 
 def _join(node: Join) -> Traits:

@@ -32,6 +32,7 @@ from volley.plan.nodes import (
     SourceScan,
     TopN,
     Union,
+    WriteFiles,
     transform,
     walk,
     with_children,
@@ -84,6 +85,8 @@ class _Placement:
                 return self._join(node)
             case Union():
                 return self._union(node)
+            case WriteFiles() if node.files and not node.numbered:
+                return self._write(node, node.files)
             case _ if type(node) in TRAITS and len(node.children) == 1:
                 return self._over_one_child(node)
             case _:
@@ -151,6 +154,16 @@ class _Placement:
                 child = Exchange(Partitioning.SINGLE, 1, (), (), child)
             inputs.append(child)
         return replace(node, inputs=tuple(inputs)), Distribution(tasks)
+
+    def _write(self, node: WriteFiles, files: int) -> Placed:
+        """Each task writes some of the files (`layout.share_files`), so there cannot be more tasks."""
+        child, at = self.place(node.child)
+        if files == 1:
+            child, at = self._gather((child, at))
+        elif files < at.tasks:
+            child = Exchange(Partitioning.ROUND_ROBIN, files, (), (), child)
+            at = Distribution(files)
+        return replace(node, child=child), at
 
     # ---------------------------------------------------------------------------------------- joins
 

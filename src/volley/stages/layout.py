@@ -23,10 +23,10 @@ always assigned alike, so equal keys meet in one task.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from volley.plan.nodes import Partitioning
+from volley.plan.nodes import Node, Partitioning, WriteFiles
 from volley.stages.graph import Output
 
 
@@ -93,6 +93,18 @@ def assign_partitions(partitions: int, task: int, tasks: int) -> range:
     if partitions <= tasks:
         return range(task, task + 1) if task < partitions else range(0)
     return range(partitions * task // tasks, partitions * (task + 1) // tasks)
+
+
+def share_files(plan: Node, task: int, tasks: int) -> Node:
+    """The plan of one task of a write, with its share of the files that the user asked for."""
+    if isinstance(plan, WriteFiles) and plan.files is not None and is_shared_write(plan) and tasks > 1:
+        return replace(plan, files=max(1, len(assign_partitions(plan.files, task, tasks))))
+    return plan
+
+
+def is_shared_write(plan: Node) -> bool:
+    """Whether each task writes some of a number of files. If rows have the numbers of their files, each has these."""
+    return isinstance(plan, WriteFiles) and plan.files is not None and not plan.numbered
 
 
 def split_into_runs(weights: Sequence[int], pieces: int) -> tuple[range, ...]:

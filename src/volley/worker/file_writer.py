@@ -51,10 +51,13 @@ def _escape(text: str) -> str:
 
 
 class FileWriter:
-    """Writes one stream of rows, folder after folder. Use it from one thread at a time.
+    """Writes one stream of rows, folder after folder, or file after file if rows have the numbers of their files.
+
+    Use it from one thread at a time.
 
     `directory` belongs to the attempt. Files are named `<stream>-<number>-<number in its folder>` plus the suffix of
-    their format. `keep` is given each file when it is finished, and may put it elsewhere.
+    their format; rows with the numbers of their files have these instead of the stream. `keep` is given each file when
+    it is finished, and may put it elsewhere.
     """
 
     def __init__(
@@ -72,17 +75,20 @@ class FileWriter:
         self._suffix = writer_of(node.format).suffix
         self._open: _OpenFile | None = None
         self._made = 0
-        self._made_in: Counter[str] = Counter()
+        self._made_in: Counter[tuple[int, str]] = Counter()
         self._written: list[Written] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         width = len(self._schema)
         rows = make_batch(batch.columns[:width], self._schema, batch.num_rows)
-        texts = batch.columns[width:]
+        names = self._node.partition_names
+        texts = batch.columns[width : width + len(names)]
+        numbers = batch.columns[width + len(names) :]
         start = 0
-        for end in find_run_ends(texts, batch.num_rows):
-            place = folder(self._node.partition_names, [text[start].as_py() for text in texts])
-            self._write(place, rows.slice(start, end - start))
+        for end in find_run_ends((*numbers, *texts), batch.num_rows):
+            place = folder(names, [text[start].as_py() for text in texts])
+            number = numbers[0][start].as_py() if numbers else self._stream
+            self._write(place, number, rows.slice(start, end - start))
             start = end
 
     def close(self) -> list[Written]:
@@ -94,17 +100,19 @@ class FileWriter:
         if self._open is not None:
             self._open.abandon()
 
-    def _write(self, place: str, rows: pa.RecordBatch) -> None:
+    def _write(self, place: str, number: int, rows: pa.RecordBatch) -> None:
         limit = self._node.rows_a_file
         while rows.num_rows:
-            if self._open is not None and (self._open.partition != place or self._open.rows == limit):
+            if self._open is not None and (
+                (self._open.partition, self._open.number) != (place, number) or self._open.rows == limit
+            ):
                 self._finish()
             if self._open is None:
                 # Count per folder for the whole stream: values that sort apart may map to the same folder.
-                name = f"{self._stream:05}-{self._made:07}-{self._made_in[place]:03}{self._suffix}"
-                self._open = _OpenFile(self._directory / name, place, self._schema, self._node)
+                name = f"{number:05}-{self._made:07}-{self._made_in[number, place]:03}{self._suffix}"
+                self._open = _OpenFile(self._directory / name, place, number, self._schema, self._node)
                 self._made += 1
-                self._made_in[place] += 1
+                self._made_in[number, place] += 1
             now = rows if limit is None else rows.slice(0, limit - self._open.rows)
             self._open.add(now)
             rows = rows.slice(now.num_rows)
@@ -116,8 +124,9 @@ class FileWriter:
 
 
 class _OpenFile:
-    def __init__(self, path: Path, partition: str, schema: pa.Schema, node: WriteFiles) -> None:
+    def __init__(self, path: Path, partition: str, number: int, schema: pa.Schema, node: WriteFiles) -> None:
         self.partition = partition
+        self.number = number
         self.rows = 0
         self._path = path
         self._writer = writer_of(node.format).open_writer(path, schema, node)

@@ -276,7 +276,7 @@ def _plan(
     running = running_context(width, memory)
 
     if isinstance(task.plan, WriteFiles):
-        rows = select_result(lower(task.plan.child, planning, inputs, resources, cores), task.plan.child)
+        rows = lower(task.plan.child, planning, inputs, resources, cores)
         return Fragment(running, lower_write(rows, task.plan), errors)
     if output is None and (node := find_filtered_scan(task.plan)) is not None:
         return MicroBatches(task.plan, node, scans, cores, memory, errors)

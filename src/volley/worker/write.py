@@ -42,7 +42,7 @@ async def write_rows(
         directory = Path(node.directory) / f"{attempt.task.stage.epoch}-{attempt.task.task}-{attempt.attempt}"
         directory.mkdir()
         keep, abort = _leave, _nothing
-    count = 1 if node.single else max(1, streams)
+    count = 1 if node.files == 1 else max(1, streams)
     writers = [FileWriter(node, directory, stream, keep) for stream in range(count)]
     locks = [threading.Lock() for _ in writers]
     threads = ThreadPoolExecutor(len(writers), thread_name_prefix="volley-write")
