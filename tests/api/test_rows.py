@@ -78,6 +78,12 @@ class TestDifference:
 
     def test_a_tolerance_of_zero_is_exact(self) -> None:
         assert difference(table([1 / 3]), table([math.nextafter(1 / 3, 1)]), tolerance=0.0) is not None
+        assert difference(table([[0.0]]), table([[-0.0]]), tolerance=0.0) is not None
+        assert difference(table([math.nan, 0.0, -0.0]), table([-0.0, math.nan, 0.0]), tolerance=0.0) is None
+
+    def test_zeros_tie_whatever_their_sign(self) -> None:
+        expected, actual = table([0.0, -0.0]), table([-0.0, 0.0])
+        assert difference(expected, actual, order=[0], tolerance=0.0) is None
 
     def test_an_order_that_was_asked_for_is_compared(self) -> None:
         problem = difference(table([1, 2]), table([2, 1]), order=[0])

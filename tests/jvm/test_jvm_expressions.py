@@ -99,6 +99,10 @@ def test_the_jvm_evaluates_expressions_of_every_operator(table: SparkSession, qu
     assert_same_rows(table, query)
 
 
+def test_constants_that_differ_in_the_sign_of_zero_are_two(table: SparkSession) -> None:
+    assert_same_rows(table, "select greatest(x, 0.0D), greatest(x, -0.0D) from t", tolerance=0.0)
+
+
 def test_several_tasks_evaluate_at_once(table: SparkSession, distributed: SparkSession) -> None:
     with conf(table, {"spark.volley.local.workers": "3"}):
         assert_same_rows(table, _PLACES[1])

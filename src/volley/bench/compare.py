@@ -28,14 +28,15 @@ def difference(
 
     Names, types (including decimal scale and time zone) and rows must agree. `order` lists the columns that the query
     sorts by, most significant first; None if it does not sort. Their values must come in the same sequence. Rows that
-    tie in all of them may come in any order, as in Spark. Doubles agree within the relative `tolerance`; NaN equals
-    NaN, and -0.0 equals 0.0.
+    tie in all of them may come in any order, as in Spark. Doubles agree within the relative `tolerance`, and -0.0
+    equals 0.0; a tolerance of 0 compares them bit by bit. NaN always equals NaN.
     """
     if problem := _schema_difference(expected.schema, actual.schema):
         return problem
     if expected.num_rows != actual.num_rows:
         return f"{expected.num_rows} rows expected, {actual.num_rows} found" + _some(expected, actual)
-    if expected.equals(actual):
+    # Arrow takes 0.0 for -0.0.
+    if tolerance and expected.equals(actual):
         return None
     if order and (problem := _order_difference(expected.select(order), actual.select(order), tolerance)):
         return problem
@@ -58,6 +59,8 @@ def _describe(field: pa.Field) -> str:
 
 
 def _order_difference(expected: pa.Table, actual: pa.Table, tolerance: float) -> str | None:
+    # Not 0: zeros tie, whatever their sign.
+    tolerance = tolerance or math.ulp(0.0)
     for position, (theirs, ours) in enumerate(zip(_rows(expected), _rows(actual), strict=True)):
         if not _same(theirs, ours, tolerance):
             return f"order differs at row {position}: expected {_show(theirs)}, found {_show(ours)}"
@@ -94,6 +97,8 @@ def _same(expected: Any, actual: Any, tolerance: float) -> bool:
         case float(), float():
             if math.isnan(expected) or math.isnan(actual):
                 return math.isnan(expected) and math.isnan(actual)
+            if not tolerance:
+                return struct.pack("d", expected) == struct.pack("d", actual)
             return math.isclose(expected, actual, rel_tol=tolerance, abs_tol=0.0)
         case (list() | tuple(), list() | tuple()):
             return len(expected) == len(actual) and all(
@@ -108,8 +113,13 @@ def _same(expected: Any, actual: Any, tolerance: float) -> bool:
 
 
 def _place(row: Row) -> Any:
-    """By what rows are sorted before they are compared: first as if doubles were rounded, then by their values."""
-    return _sort_key(row), [_exact(value) for value in _doubles(row)]
+    """By what rows are sorted before they are compared: first as if doubles were rounded, then by their bits."""
+    doubles = list(_doubles(row))
+    return (
+        _sort_key(row),
+        [_exact(value) for value in doubles],
+        [math.copysign(1, value) for value in doubles],
+    )
 
 
 def _doubles(value: Any) -> Iterator[float]:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from volley.batches import conform
 from volley.bridge.ambiguous_times import mark_folds
+from volley.bridge.map_order import order_entries
 from volley.bridge.row_conversion import convert_rows
 from volley.errors import DataError
 from volley.spark_versions.registry import current
@@ -24,7 +25,7 @@ def to_rows(table: pa.Table, schema: StructType, **options: Any) -> list[Row]:
     Raises DataError for a date, a time or an interval that Python does not have: Spark fails, in words of its own.
     """
     # PySpark looks fields of structs up by name, and expects these distinct ones where a name repeats.
-    table = _with_distinct_fields(table)
+    table = order_entries(_with_distinct_fields(table))
     try:
         return mark_folds(_conversion()(table, schema, **options), table)
     except OverflowError as error:

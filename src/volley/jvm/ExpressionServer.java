@@ -235,7 +235,7 @@ public final class ExpressionServer {
             }
             for (int i = 0; i < prepared.size(); i++) {
                 Program other = (Program) prepared.get(i);
-                if (other.complete == complete && other.input.equals(input) && other.whole.equals(whole)) {
+                if (other.complete == complete && other.input.equals(input) && areSame(other.whole, whole)) {
                     return Integer.toString(other.number);
                 }
             }
@@ -276,6 +276,28 @@ public final class ExpressionServer {
             settings.put("spark.sql.session.timeZone", conf.sessionLocalTimeZone());
             Boolean complete = Boolean.valueOf(program.complete);
             return Utils.serialize(new Object[] {bytes.toByteArray(), program.input, settings, complete});
+        }
+
+        /** Whether both are equal, also in their constants: Spark takes 0.0 for -0.0. */
+        private static boolean areSame(Expression one, Expression other) {
+            return one.equals(other) && constants(one).equals(constants(other));
+        }
+
+        private static List constants(Expression whole) {
+            List found = new ArrayList();
+            List pending = new ArrayList();
+            pending.add(whole);
+            while (!pending.isEmpty()) {
+                Expression part = (Expression) pending.remove(pending.size() - 1);
+                if (part instanceof Literal) {
+                    found.add(String.valueOf(((Literal) part).value()));
+                }
+                scala.collection.Iterator children = part.children().iterator();
+                while (children.hasNext()) {
+                    pending.add(children.next());
+                }
+            }
+            return found;
         }
 
         /** Why the JVM cannot evaluate the expression outside of Spark's tasks; null if it can. */

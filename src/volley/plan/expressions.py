@@ -49,6 +49,16 @@ class Literal:
     value: Scalar
     type: DataType
 
+    def __eq__(self, other: object) -> bool:
+        # As in Spark: what is computed once for equal expressions must not mix up 0.0 and -0.0.
+        return isinstance(other, Literal) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[Scalar, DataType]:
+        return repr(self.value) if isinstance(self.value, float) else self.value, self.type
+
 
 @dataclass(frozen=True)
 class Alias:

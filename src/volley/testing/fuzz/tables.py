@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +23,8 @@ from volley.testing.sources import Numbers
 LEAVES = (
     "values",
     "parquet",
+    "bounded",
+    "unmeasured",
     "partitioned",
     "rows",
     "arrow",
@@ -36,14 +39,22 @@ LEAVES = (
     "orc",
     "table",
 )
-"""How a table is stored: VALUES, Parquet in two files, Parquet in folders, `createDataFrame` of Rows, of Arrow and of
-pandas, joined to `spark.range`, cached by Spark, computed by a Python function, a view over another query, joined to a
-Python data source, other file formats, a table of the catalog with CHAR and VARCHAR."""
-FILES = ("parquet", "partitioned", "csv", "json", "orc")
+"""How a table is stored: VALUES, Parquet in two files, the same with statistics of decimals and without any
+statistics, Parquet in folders, `createDataFrame` of Rows, of Arrow and of pandas, joined to `spark.range`, cached by
+Spark, computed by a Python function, a view over another query, joined to a Python data source, other file formats, a
+table of the catalog with CHAR and VARCHAR."""
+FILES = ("parquet", "bounded", "unmeasured", "partitioned", "csv", "json", "orc")
 """Leaves whose files can be written anew."""
 
 # What Spark has to read keeps most of a plan from running natively, and Python functions are slow.
-_WEIGHTS = {"parquet": 10, "partitioned": 6, "cached": 1, "udf": 1}
+_WEIGHTS = {"parquet": 8, "partitioned": 6, "cached": 1, "udf": 1}
+
+# Statistics of decimals are trusted only where they are stored as integers.
+_WRITER: dict[str, dict[str, bool]] = {
+    "parquet": {},
+    "bounded": {"store_decimal_as_integer": True},
+    "unmeasured": {"write_statistics": False},
+}
 
 
 @dataclass(frozen=True)
@@ -151,8 +162,12 @@ _VALUES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "boolean": (("true", "false"), ()),
     "tinyint": (("0", "1", "2", "-3"), ("127Y", "-128Y")),
     "smallint": (("0", "1", "2", "-3"), ("32767S", "-32768S")),
-    "int": (("0", "1", "2", "3", "-7", "10"), ("2147483647", "-2147483648")),
-    "bigint": (("0", "1", "2", "3", "-5", "1000000000000"), ("9223372036854775807L", "-9223372036854775808L")),
+    "int": (("0", "1", "2", "3", "-7", "10"), ("2147483647", "-2147483648", "2147483646", "1073741824", "46341")),
+    "bigint": (
+        ("0", "1", "2", "3", "-5", "1000000000000"),
+        ("9223372036854775807L", "-9223372036854775808L", "9223372036854775806L", "4611686018427387904L",
+         "3037000500L", "9007199254740993L"),
+    ),
     "double": (
         ("0.0D", "-0.0D", "1.5D", "2.5D", "-2.25D", "double('NaN')", "double('Infinity')", "double('-Infinity')"),
         ("1.7976931348623157E308D", "4.9E-324D", "1.0E20D", "0.1D", "-9007199254740993D"),
@@ -281,16 +296,15 @@ def register(spark: SparkSession, table: Table, directory: Path) -> None:
 
 def _stored(spark: SparkSession, table: Table, frame: DataFrame, directory: Path) -> DataFrame:
     match table.leaf:
-        case "parquet":
+        case "parquet" | "bounded" | "unmeasured":
             directory.mkdir(parents=True, exist_ok=True)
             rows = collect_table(frame)
             half = rows.num_rows // 3
             # An order that the rows do not have: Spark does not look at it.
             claimed = [pq.SortingColumn(1)]
-            pq.write_table(rows.slice(0, half), directory / "first part.parquet", sorting_columns=claimed)
-            pq.write_table(
-                rows.slice(half), directory / "100%.parquet", row_group_size=5, sorting_columns=claimed
-            )
+            claims: dict[str, Any] = {"sorting_columns": claimed, **_WRITER[table.leaf]}
+            pq.write_table(rows.slice(0, half), directory / "first part.parquet", **claims)
+            pq.write_table(rows.slice(half), directory / "100%.parquet", row_group_size=5, **claims)
             return spark.read.schema(frame.schema).parquet(str(directory))
         case "partitioned":
             frame.coalesce(1).write.mode("overwrite").partitionBy("s", "k").parquet(str(directory))
