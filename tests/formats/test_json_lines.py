@@ -139,6 +139,34 @@ def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> N
     assert_same_rows(spark, "SELECT r.i, sum(a), max(s) FROM j WHERE s IS NOT NULL GROUP BY r.i")
 
 
+def test_lines_in_other_encodings(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    reader = spark.read.schema("`é` string, a bigint, _corrupt_record string")
+    # Spark asks for the line end if the encoding is not UTF-8.
+    reader = reader.option("lineSep", "\n")
+    latin = '{"é": "ü\x85\xa0", "a": 1}\n\n{"é": "\\u20ac", "É": 1}'.encode("latin-1")
+    for encoding, data in (
+        ("ISO-8859-1", latin),
+        ("iso-8859-1", b"\xef\xbb\xbf" + latin),
+        ("US-ASCII", PLAIN),
+        ("utf-8", b"\xef\xbb\xbf" + latin.decode("latin-1").encode()),
+    ):
+        path.write_bytes(data)
+        assert_same_rows(spark, reader.option("encoding", encoding).json(str(path)))
+    for encoding, data in (
+        ("US-ASCII", latin),
+        ("UTF-8", latin),
+        ("ISO-8859-1", b"{}\n\xef\xbb\xbf" + latin),
+        ("ISO-8859-1", "\ufeff{}".encode("utf-16-le")),
+        ("ISO-8859-1", latin.replace(b"\n", b"\r")),
+        ("ISO-8859-1", latin.replace(b"1", b"x")),
+    ):
+        path.write_bytes(data)
+        for mode in ("PERMISSIVE", "DROPMALFORMED"):
+            frame = reader.option("encoding", encoding).option("mode", mode).json(str(path))
+            assert_same_rows(spark, frame, native=False)
+
+
 def test_decimals_with_all_digits_of_their_scale(spark: SparkSession, tmp_path: Path) -> None:
     """As Spark writes them."""
     path = tmp_path / "file.json"
