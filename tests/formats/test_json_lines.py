@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import volley
 from helpers.text_files import accepted_lines
 from volley.formats.json import has_doubtful_values, has_long_numbers
+from volley.formats.plain_json import PlainLines
 from volley.plan.types import (
     BOOLEAN,
     DATE,
@@ -124,6 +125,69 @@ def test_what_is_looked_for_is_what_the_expressions_say() -> None:
         assert has_doubtful_values(block, np.frombuffer(block, np.uint8)) == bool(is_doubtful), block
         outcomes.add((bool(is_long), bool(is_doubtful)))
     assert len(outcomes) == 4
+
+
+def lines_of(block: bytes) -> np.ndarray:
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+    return np.append(0, ends[ends < len(block)])
+
+
+def numbers_of(line: bytes) -> list[str]:
+    """The numbers of a line of standard JSON, as they are written."""
+    found: list[str] = []
+    assert not line or isinstance(
+        json.loads(line, parse_int=found.append, parse_float=found.append, parse_constant=int), dict
+    )
+    return found
+
+
+def test_nothing_is_doubtful_in_plain_lines() -> None:
+    """They are not looked at again: standard JSON, with numbers that all parsers take for the same."""
+    chance = random.Random(1)
+    odd = [line for data in ON_SPARK.values() for line in data.splitlines() if len(line) < 1_000]
+    pieces = [
+        b"",
+        b" ",
+        b"\t",
+        b",",
+        b"]",
+        b"}",
+        b"{",
+        b'"',
+        b"\\",
+        b"-",
+        b"0",
+        b".",
+        b"1e2",
+        b"NaN",
+        b"\x01",
+    ]
+    found = {True: 0, False: 0}
+    for line in [*odd, *random_lines(chance, 600)]:
+        cut = chance.randint(0, len(line))
+        changed = line[:cut] + chance.choice(pieces) + line[cut + chance.randint(0, 1) :]
+        for text in (line, changed):
+            if b"\xff" in text or not PlainLines(None, 18).are_plain(text, lines_of(text)):
+                continue
+            found[text is line] += 1
+            numbers = numbers_of(text)
+            assert "-0" not in numbers
+            for digits in (0, 3, 19):
+                if PlainLines(digits, 18).are_plain(text, lines_of(text)):
+                    assert all(
+                        re.fullmatch(rf"-?[0-9]{{1,{digits}}}(\.[0-9]{{1,18}})?", one) for one in numbers
+                    )
+    assert min(found.values()) > 50
+
+
+def test_which_lines_are_plain() -> None:
+    good = b'{"a": 1, "s": "x\\n\xc3\xa9", "x": -0.5, "l": [1, null], "r": {"i": "}"}}\r\n\n{}\n'
+    assert PlainLines(19, 18).are_plain(good, lines_of(good))
+    assert PlainLines(19, 18).are_plain(good[:-1], lines_of(good[:-1]))
+    late = b"{}\n" * 100 + b'{"a": 01}\n'
+    lines = PlainLines(19, 18)
+    assert not lines.are_plain(late, lines_of(late))
+    assert not lines.are_plain(good, lines_of(good))
 
 
 def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> None:
@@ -279,5 +343,11 @@ def test_random_lines_with_a_native_form(spark: SparkSession, tmp_path: Path, co
     found = list(accepted_lines(random_lines(random.Random(count), count), tmp_path, "json", COLUMNS, {}))
     assert len(found) > count // 6
     path = tmp_path / "lines.json"
-    path.write_bytes(b"\n".join(found))
-    assert assert_same_rows(spark, spark.read.schema(SCHEMA).json(str(path))).num_rows == len(found)
+    # Other lines are looked at in another way, block by block.
+    parts: list[list[bytes]] = [[], []]
+    for line in found:
+        parts[PlainLines(19, 18).are_plain(line, lines_of(line))].append(line)
+    for part in parts:
+        assert part
+        path.write_bytes(b"\n".join(part))
+        assert assert_same_rows(spark, spark.read.schema(SCHEMA).json(str(path))).num_rows == len(part)
