@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import volley
 from helpers.text_files import accepted_lines
 from volley.formats.json import has_doubtful_values, has_long_numbers
+from volley.formats.plain_json import PlainLines
 from volley.plan.types import (
     BOOLEAN,
     DATE,
@@ -126,6 +127,69 @@ def test_what_is_looked_for_is_what_the_expressions_say() -> None:
     assert len(outcomes) == 4
 
 
+def lines_of(block: bytes) -> np.ndarray:
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+    return np.append(0, ends[ends < len(block)])
+
+
+def numbers_of(line: bytes) -> list[str]:
+    """The numbers of a line of standard JSON, as they are written."""
+    found: list[str] = []
+    assert not line or isinstance(
+        json.loads(line, parse_int=found.append, parse_float=found.append, parse_constant=int), dict
+    )
+    return found
+
+
+def test_nothing_is_doubtful_in_plain_lines() -> None:
+    """They are not looked at again: standard JSON, with numbers that all parsers take for the same."""
+    chance = random.Random(1)
+    odd = [line for data in ON_SPARK.values() for line in data.splitlines() if len(line) < 1_000]
+    pieces = [
+        b"",
+        b" ",
+        b"\t",
+        b",",
+        b"]",
+        b"}",
+        b"{",
+        b'"',
+        b"\\",
+        b"-",
+        b"0",
+        b".",
+        b"1e2",
+        b"NaN",
+        b"\x01",
+    ]
+    found = {True: 0, False: 0}
+    for line in [*odd, *random_lines(chance, 600)]:
+        cut = chance.randint(0, len(line))
+        changed = line[:cut] + chance.choice(pieces) + line[cut + chance.randint(0, 1) :]
+        for text in (line, changed):
+            if b"\xff" in text or not PlainLines(None, 18).are_plain(text, lines_of(text)):
+                continue
+            found[text is line] += 1
+            numbers = numbers_of(text)
+            assert "-0" not in numbers
+            for digits in (0, 3, 19):
+                if PlainLines(digits, 18).are_plain(text, lines_of(text)):
+                    assert all(
+                        re.fullmatch(rf"-?[0-9]{{1,{digits}}}(\.[0-9]{{1,18}})?", one) for one in numbers
+                    )
+    assert min(found.values()) > 50
+
+
+def test_which_lines_are_plain() -> None:
+    good = b'{"a": 1, "s": "x\\n\xc3\xa9", "x": -0.5, "l": [1, null], "r": {"i": "}"}}\r\n\n{}\n'
+    assert PlainLines(19, 18).are_plain(good, lines_of(good))
+    assert PlainLines(19, 18).are_plain(good[:-1], lines_of(good[:-1]))
+    late = b"{}\n" * 100 + b'{"a": 01}\n'
+    lines = PlainLines(19, 18)
+    assert not lines.are_plain(late, lines_of(late))
+    assert not lines.are_plain(good, lines_of(good))
+
+
 def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     for data in (PLAIN, PLAIN.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + PLAIN.rstrip(), b""):
@@ -137,6 +201,34 @@ def test_plain_lines_are_read_natively(spark: SparkSession, tmp_path: Path) -> N
     spark.read.schema(SCHEMA).json(str(path)).createOrReplaceTempView("j")
     assert_same_rows(spark, "SELECT count(*) FROM j")
     assert_same_rows(spark, "SELECT r.i, sum(a), max(s) FROM j WHERE s IS NOT NULL GROUP BY r.i")
+
+
+def test_lines_in_other_encodings(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    reader = spark.read.schema("`é` string, a bigint, _corrupt_record string")
+    # Spark asks for the line end if the encoding is not UTF-8.
+    reader = reader.option("lineSep", "\n")
+    latin = '{"é": "ü\x85\xa0", "a": 1}\n\n{"é": "\\u20ac", "É": 1}'.encode("latin-1")
+    for encoding, data in (
+        ("ISO-8859-1", latin),
+        ("iso-8859-1", b"\xef\xbb\xbf" + latin),
+        ("US-ASCII", PLAIN),
+        ("utf-8", b"\xef\xbb\xbf" + latin.decode("latin-1").encode()),
+    ):
+        path.write_bytes(data)
+        assert_same_rows(spark, reader.option("encoding", encoding).json(str(path)))
+    for encoding, data in (
+        ("US-ASCII", latin),
+        ("UTF-8", latin),
+        ("ISO-8859-1", b"{}\n\xef\xbb\xbf" + latin),
+        ("ISO-8859-1", "\ufeff{}".encode("utf-16-le")),
+        ("ISO-8859-1", latin.replace(b"\n", b"\r")),
+        ("ISO-8859-1", latin.replace(b"1", b"x")),
+    ):
+        path.write_bytes(data)
+        for mode in ("PERMISSIVE", "DROPMALFORMED"):
+            frame = reader.option("encoding", encoding).option("mode", mode).json(str(path))
+            assert_same_rows(spark, frame, native=False)
 
 
 def test_decimals_with_all_digits_of_their_scale(spark: SparkSession, tmp_path: Path) -> None:
@@ -251,5 +343,11 @@ def test_random_lines_with_a_native_form(spark: SparkSession, tmp_path: Path, co
     found = list(accepted_lines(random_lines(random.Random(count), count), tmp_path, "json", COLUMNS, {}))
     assert len(found) > count // 6
     path = tmp_path / "lines.json"
-    path.write_bytes(b"\n".join(found))
-    assert assert_same_rows(spark, spark.read.schema(SCHEMA).json(str(path))).num_rows == len(found)
+    # Other lines are looked at in another way, block by block.
+    parts: list[list[bytes]] = [[], []]
+    for line in found:
+        parts[PlainLines(19, 18).are_plain(line, lines_of(line))].append(line)
+    for part in parts:
+        assert part
+        path.write_bytes(b"\n".join(part))
+        assert assert_same_rows(spark, spark.read.schema(SCHEMA).json(str(path))).num_rows == len(part)

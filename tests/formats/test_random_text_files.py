@@ -162,7 +162,9 @@ ENDINGS = ("\n", "\n", "\n", "\r\n", "\r", "\n\n", " \n", "\n\r\n")
 
 
 @st.composite
-def files(draw: st.DrawFn, lines: list[str], header: str, suffix: str) -> dict[str, bytes]:
+def files(
+    draw: st.DrawFn, lines: list[str], header: str, suffix: str, encoding: str = "utf-8"
+) -> dict[str, bytes]:
     """The lines in one or two files, with line ends, marks and encodings as they occur."""
     ending = draw(st.sampled_from(ENDINGS))
     cut = draw(st.integers(0, len(lines)))
@@ -171,7 +173,7 @@ def files(draw: st.DrawFn, lines: list[str], header: str, suffix: str) -> dict[s
         text = ending.join([*([header] if header else []), *part])
         text += draw(st.sampled_from([ending, ending, "", ending * 2]))
         data = text.encode(
-            draw(st.sampled_from(["utf-8"] * 8 + ["utf-8-sig", "utf-16", "latin-1"])), "replace"
+            draw(st.sampled_from([encoding] * 8 + ["utf-8-sig", "utf-16", "latin-1"])), "replace"
         )
         if draw(st.integers(0, 9)) == 0:
             data = draw(st.sampled_from([b"", data + b"\0", data + b"\xff\n", b"\n" + data]))
@@ -185,7 +187,7 @@ def files(draw: st.DrawFn, lines: list[str], header: str, suffix: str) -> dict[s
 TEXT_OPTIONS = {
     "mode": ["DROPMALFORMED", "FAILFAST"],
     "columnNameOfCorruptRecord": ["bad"],
-    "encoding": ["UTF-8", "ISO-8859-1", "UTF-16"],
+    "encoding": ["UTF-8", "ISO-8859-1", "US-ASCII", "UTF-16"],
     "lineSep": ["\n", "\r", "|"],
     "multiLine": ["true"],
     "dateFormat": ["yyyy-MM-dd", "dd/MM/yyyy"],
@@ -259,7 +261,7 @@ def csv_cases(draw: st.DrawFn) -> Case:
     header = separator.join(names) if options.get("header") == "true" else ""
     return Case(
         "csv",
-        draw(files(lines, header, "csv")),
+        draw(files(lines, header, "csv", options.get("encoding", "utf-8"))),
         ", ".join(declared),
         options,
         draw(queries([*names, *(["bad"] if corrupt else [])])),
@@ -324,6 +326,9 @@ def json_value(kind: str, text: str) -> str:
 def json_cases(draw: st.DrawFn) -> Case:
     schema = draw(schemas([*FIELDS, *NESTED]))
     options = draw(options_of(JSON_OPTIONS))
+    if "encoding" in options and "multiLine" not in options:
+        # Spark asks for it, except with UTF-8.
+        options.setdefault("lineSep", "\n")
     hostile = draw(st.booleans())
     lines = []
     for _ in range(draw(st.integers(0, 5))):
@@ -344,7 +349,7 @@ def json_cases(draw: st.DrawFn) -> Case:
     declared = [f"{name} {kind}" for name, kind in schema] + (["bad string"] if corrupt else [])
     return Case(
         "json",
-        draw(files(lines, "", "json")),
+        draw(files(lines, "", "json", options.get("encoding", "utf-8"))),
         ", ".join(declared),
         options,
         draw(queries([*names, *(["bad"] if corrupt else [])])),

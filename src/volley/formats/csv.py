@@ -331,7 +331,8 @@ def _any_inside(character: int, characters: np.ndarray, quotes: np.ndarray) -> b
 
 def _width(data: bytes, dialect: Dialect) -> int:
     """The number of fields of the first record that is not an empty line."""
-    record, _ = records.split_first(data.lstrip(b"\r\n"), dialect.quote if dialect.multi_line else "")
+    data = data.lstrip(b"\r\n")
+    record = records.split_first(data, dialect.quote)[0] if dialect.multi_line else data.partition(b"\n")[0]
     if dialect.quote:
         quote = re.escape(dialect.quote.encode())
         record = re.sub(quote + b"[^" + quote + b"]*" + quote, b"", record)

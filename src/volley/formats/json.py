@@ -21,6 +21,7 @@ from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
 from volley.formats.base import ReadOptions, ReadRequest
+from volley.formats.plain_json import PlainLines
 from volley.formats.text_values import TimeForms, convert_text
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile
@@ -69,16 +70,16 @@ class Json:
         digits = _safe_digits(columns)
         doubles = any(contains_any(column.type, _DOUBLES) for column in columns)
         form = lines.TextForm.of(options)
+        plain = PlainLines(digits, _FRACTION_DIGITS)
         for block in lines.read_blocks(request.file, request.part, request.parts, form):
-            rows = _check_lines(block)
+            rows, are_plain = _check_lines(block, plain)
             if not rows:
                 continue
-            if digits is not None and has_long_numbers(block, digits):
-                raise DataError(
-                    f"{request.file.path} has numbers with more digits than Arrow's decimals take."
-                )
-            if doubles and b"-0" in block and _NEGATIVE_ZERO.search(block):
-                raise DataError(f"{request.file.path} has a negative zero without a point.")
+            if are_plain and not request.columns:
+                yield batch_by_position([], rows)
+                continue
+            if not are_plain:
+                _check_numbers(block, digits, doubles)
             table = _parse(block, columns)
             if table.num_rows != rows:
                 raise DataError(f"{request.file.path} has lines that are not one object each.")
@@ -97,6 +98,13 @@ class Json:
 
 
 _FRACTION_DIGITS = 18
+
+
+def _check_numbers(block: bytes, digits: int | None, doubles: bool) -> None:
+    if digits is not None and has_long_numbers(block, digits):
+        raise DataError("a file has numbers with more digits than Arrow's decimals take.")
+    if doubles and b"-0" in block and _NEGATIVE_ZERO.search(block):
+        raise DataError("a file has a negative zero without a point.")
 
 
 def _safe_digits(columns: list[Attribute]) -> int | None:
@@ -159,20 +167,24 @@ def _whole(table: pa.Table, column: Attribute) -> pa.Array:
     return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
 
 
-def _check_lines(block: bytes) -> int:
-    """The number of lines that are not empty. Raises DataError unless each begins and ends as an object does."""
+def _check_lines(block: bytes, plain: PlainLines) -> tuple[int, bool]:
+    """The number of lines that are not empty, and whether all are plain.
+
+    Raises DataError unless each begins and ends as an object does.
+    """
     if not block.isascii():
         try:
             block.decode()
         except UnicodeDecodeError as error:
             raise DataError(f"a line is not valid UTF-8: {error}") from error
     characters = np.frombuffer(block, np.uint8)
-    if has_doubtful_values(block, characters):
-        raise DataError("a line has values that only Spark's parser can tell.")
     ends = np.flatnonzero(characters == _LF)
     if not block.endswith(b"\n"):
         ends = np.append(ends, len(block))
     starts = np.concatenate(([0], ends[:-1] + 1))
+    are_plain = plain.are_plain(block, starts)
+    if not are_plain and has_doubtful_values(block, characters):
+        raise DataError("a line has values that only Spark's parser can tell.")
     last = ends - 1
     last -= characters[np.maximum(last, 0)] == _CR
     filled = last >= starts
@@ -184,7 +196,7 @@ def _check_lines(block: bytes) -> int:
         raise DataError("a line is very long.")
     if longest >= _LONG_LINE:
         _check_long_lines(block, characters)
-    return len(starts)
+    return len(starts), are_plain
 
 
 def _check_long_lines(block: bytes, characters: np.ndarray) -> None:

@@ -75,7 +75,7 @@ class TextForm:
     def of(options: Mapping[str, str]) -> TextForm:
         """The form that read options name, whose keys are in lower case."""
         encoding = options.get("encoding", options.get("charset", "UTF-8")).lower()
-        return TextForm("linesep" not in options, "" if encoding in ("utf-8", "utf8") else encoding)
+        return TextForm("linesep" not in options, "" if encoding == "utf-8" else encoding)
 
 
 def read_blocks(

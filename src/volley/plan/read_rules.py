@@ -164,7 +164,7 @@ _OF_TEXT_VALUES = {
     _PARSER_POLICY: one_of("CORRECTED", "EXCEPTION", types=_TIMES),
 }
 # Of those with a byte for each character, what Spark 4 knows.
-_ENCODING = one_of("UTF-8", "UTF8", "ISO-8859-1", "US-ASCII")
+_ENCODING = one_of("UTF-8", "ISO-8859-1", "US-ASCII")
 _TEXT_OPTIONS = {
     **_OF_PLANNING,
     "encoding": _ENCODING,
