@@ -84,6 +84,7 @@ def test_the_resident_memory_is_what_the_system_says() -> None:
 
 def test_the_allocator_keeps_little_where_there_is_little() -> None:
     assert little_memory(64 << 30) == {}
+    assert little_memory(1 << 30)["MIMALLOC_PURGE_DELAY"] == "100"
     assert little_memory(256 << 20)["MIMALLOC_PURGE_DELAY"] == "0"
     # What a user has set stays.
     code = "from volley.process.allocator import little_memory; print(little_memory(1))"

@@ -19,6 +19,7 @@ from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
 from volley.lower.order_keys import is_computed, order_operand, split_nested
 from volley.lower.plan_cache import find_plan, keep_plan
+from volley.lower.row_bounds import bound_rows
 from volley.lower.scan import lower_scan
 from volley.lower.scope import Inputs, Scope, Streamed, arrow_schema, column, distinct, read_schema
 from volley.lower.streams import StreamTable
@@ -159,7 +160,7 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
         case Window():
             return lower_window(node, _lower_unordered(node.child, scope))
         case Join():
-            left, right = (_lower_unordered(child, scope) for child in node.children)
+            left, right = (_lower_join_side(child, scope) for child in node.children)
             return lower_join(node, left, right, scope)
         case Union():
             return _union(node, scope)
@@ -181,6 +182,11 @@ def _lower(node: Node, scope: Scope) -> DataFrame:
 def _lower_unordered(node: Node, scope: Scope) -> DataFrame:
     """Lower a child whose order does not matter: Spark sorts below merge joins and windows for its own algorithms."""
     return _lower(below_sorts(node), scope)
+
+
+def _lower_join_side(node: Node, scope: Scope) -> DataFrame:
+    rows = below_sorts(node)
+    return bound_rows(_lower(rows, scope), rows, scope)
 
 
 def _project(expressions: tuple[Expression, ...], child: DataFrame) -> DataFrame:

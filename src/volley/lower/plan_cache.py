@@ -62,9 +62,12 @@ def find_plan(node: Node, context: SessionContext, inputs: Inputs, resources: Ex
     if not valid:
         return None
     if found.tables:
+        others = [inputs(read) for read, _ in found.tables]
+        if not all(table.can_read(other) for (_, table), other in zip(found.tables, others, strict=True)):
+            return None
         resources.callback(_give_back, found)
-        for read, table in found.tables:
-            table.read_from(inputs(read))
+        for (_, table), other in zip(found.tables, others, strict=True):
+            table.read_from(other)
     return found.frame
 
 

@@ -8,7 +8,7 @@ should prefetch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,18 +23,27 @@ class StreamTable(ds.Dataset):  # type: ignore[misc]
     DataFusion may call it again in one query (a self-join), so the first pass must not consume the rows. A frame over
     the table can be used again with the partitions of another table: physical plans have those of the time when they
     were made.
+
+    `most_rows` is a bound of the number of its rows, which such a frame may depend on; None if there is none.
     """
 
-    def __init__(self, schema: pa.Schema, partitions: list[Batches]) -> None:
+    def __init__(
+        self, schema: pa.Schema, partitions: Sequence[Batches], most_rows: int | None = None
+    ) -> None:
         # Deliberately without super().__init__(), which requires a native dataset.
         self._schema = schema
-        self._partitions = partitions
+        self._partitions: Sequence[Batches] = partitions
+        self.most_rows = most_rows
 
     def copy(self) -> StreamTable:
-        return StreamTable(self._schema, self._partitions)
+        return StreamTable(self._schema, self._partitions, self.most_rows)
+
+    def can_read(self, other: StreamTable) -> bool:
+        """Whether what a frame knows of this table is true of `other`, too."""
+        return self.most_rows is None or (other.most_rows is not None and other.most_rows <= self.most_rows)
 
     def read_from(self, other: StreamTable | None) -> None:
-        """Have the partitions of another table of the same schema; none without one."""
+        """Have the partitions of another table that it `can_read`; none without one."""
         self._partitions = other._partitions if other is not None else []
 
     @property

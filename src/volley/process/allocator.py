@@ -17,9 +17,14 @@ from pathlib import Path
 _DELAY = "MIMALLOC_PURGE_DELAY"
 _ARENA_FACTOR = "MIMALLOC_ARENA_PURGE_MULT"
 _DEFAULT_DELAY_MS = "10000"
-_LIMITED_DELAY_MS = "0"
 # What the allocator keeps for ten seconds is at most a few hundred MB on two cores.
 _LITTLE_BYTES = 4 * 2**30
+# Long enough for the batches of a running query to get the pages of those before them. Without any delay, a worker
+# spends as much time on fetching pages as on its queries.
+_LIMITED_DELAY_MS = "100"
+# With less memory than this, nothing is kept.
+_LEAST_BYTES = 2**30
+_NO_DELAY_MS = "0"
 
 
 def keep_freed_memory() -> None:
@@ -28,7 +33,7 @@ def keep_freed_memory() -> None:
 
 
 def keep_little_memory(limit_bytes: int) -> None:
-    """Let the allocators keep no freed memory if this process has a small memory limit.
+    """Let the allocators keep freed memory for a shorter time if this process has a small memory limit.
 
     Call it before they are loaded.
     """
@@ -39,7 +44,8 @@ def little_memory(limit_bytes: int) -> dict[str, str]:
     """Environment variables for a process with this memory limit. Values that the user has set stay."""
     if limit_bytes >= _LITTLE_BYTES or os.environ.get(_DELAY, _DEFAULT_DELAY_MS) != _DEFAULT_DELAY_MS:
         return {}
-    return {_DELAY: _LIMITED_DELAY_MS, _ARENA_FACTOR: os.environ.get(_ARENA_FACTOR, "1")}
+    delay = _LIMITED_DELAY_MS if limit_bytes >= _LEAST_BYTES else _NO_DELAY_MS
+    return {_DELAY: delay, _ARENA_FACTOR: os.environ.get(_ARENA_FACTOR, "1")}
 
 
 def resident_bytes(pid: int | None = None) -> int:

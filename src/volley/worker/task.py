@@ -36,6 +36,7 @@ from volley.lower.engine_errors import Fault, fault_of, plain_message
 from volley.lower.memory import OperatorMemory, can_merge
 from volley.lower.operators import lower, select_result
 from volley.lower.partition import partitioned_plan
+from volley.lower.row_bounds import bound_of
 from volley.lower.scope import Inputs, Streamed, arrow_schema
 from volley.lower.sessions import hashing_context, planning_context, running_context
 from volley.lower.streams import StreamTable
@@ -337,7 +338,9 @@ def _input_table(
     held = [block for block in blocks if block.rows]
     # Each sorted block stays a stream of its own; other blocks are read by one stream per core.
     width = len(held) if node.sorted_by else min(cores, len(held))
-    return StreamTable(schema, [partial(_read, store, held[i::width], schema, errors) for i in range(width)])
+    streams = [partial(_read, store, held[i::width], schema, errors) for i in range(width)]
+    bound = bound_of(sum(block.rows for block in held), sum(block.size_bytes for block in held))
+    return StreamTable(schema, streams, bound)
 
 
 def _read(
