@@ -15,6 +15,7 @@ from volley.bridge.write_command import Repartitioned
 from volley.plan import synthetic_ids
 from volley.plan.expressions import Alias, Call, EvalMode, Literal, SortKey, references
 from volley.plan.nodes import Exchange, Filter, Node, Partitioning, Project, Sort, with_children
+from volley.plan.order import is_ordered
 from volley.plan.types import BINARY, BOOLEAN, BYTE, DATE, INTEGER, LONG, SHORT, STRING, TIMESTAMP
 
 # What `XxHash64` has a native form for.
@@ -55,6 +56,9 @@ def divide(rows: Node, repartitioned: Repartitioned | None) -> Division:
     """`rows` are laid out for files, with their number in the last column if keys decide it."""
     if repartitioned is None or repartitioned.partitions == 1:
         return Division(rows, None if repartitioned is None else 1)
+    if is_ordered(rows):
+        # Of rows that `coalesce` leaves in their order, one file keeps it.
+        return Division(rows, None)
     numbered = rows.output[-1].id == synthetic_ids.FILE_NUMBER
     unsorted, keys = _take_sort(rows)
     folders = _folder_columns(rows)

@@ -25,15 +25,12 @@ def lower_write(frame: DataFrame, node: WriteFiles) -> ExecutionPlan:
     """`frame` is that of the child. The plan has its columns by position; behind the folders, the number of the file if
     there are any.
     """
-    ordered = is_ordered(node.child)
-    if node.files not in (None, 1) and not ordered:
+    if node.files not in (None, 1):
         return _divide(frame, node)
     frame = select_result(frame, node.child)
-    if node.numbered:
-        frame = frame.drop(str(len(node.child.output) - 1))
     if not node.partition_names:
         plan = frame.execution_plan()
-        if ordered and plan.partition_count != 1:
+        if is_ordered(node.child) and plan.partition_count != 1:
             raise QueryError(f"an ordered write has {plan.partition_count} streams instead of one.")
         return plan
     plan = frame.sort(*_by_folder(node)).execution_plan()
@@ -59,7 +56,8 @@ def _divide(frame: DataFrame, node: WriteFiles) -> ExecutionPlan:
     width = len(node.columns) + len(node.partition_names)
     rows, numbers = node.child.output[:width], node.child.output[width:]
     place = f.row_number().over(Window()).cast(pa.int64())
-    number = column(numbers[0]) if numbers else place % lit(node.files)
+    # Each turn begins with another file: the rows of a folder may come at equal distances.
+    number = column(numbers[0]) if numbers else (place + place / lit(node.files)) % lit(node.files)
     keys = tuple(split_nested(node.order))
     names = [f"order{place}" for place in range(len(keys))]
     frame = frame.select(
