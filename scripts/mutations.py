@@ -147,8 +147,8 @@ MUTATIONS = (
         "workers",
         "A frame that is used again reads the rows of its own run.",
         FRAMES,
-        "            table.read_from(inputs(read))\n",
-        "            inputs(read)\n",
+        "            table.read_from(other)\n",
+        "            pass\n",
         "tests/lower/test_plan_cache.py::test_a_frame_reads_the_rows_of_each_run",
     ),
     Mutation(

@@ -55,7 +55,7 @@ def _divide(frame: DataFrame, node: WriteFiles) -> ExecutionPlan:
     """
     width = len(node.columns) + len(node.partition_names)
     rows, numbers = node.child.output[:width], node.child.output[width:]
-    place = f.row_number().over(Window()).cast(pa.int64())
+    place = f.row_number().over(Window()).cast(pa.int64()) - lit(1)
     # Each turn begins with another file: the rows of a folder may come at equal distances.
     number = column(numbers[0]) if numbers else (place + place / lit(node.files)) % lit(node.files)
     keys = tuple(split_nested(node.order))
