@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import random
 from itertools import groupby
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from volley.errors import DataError
 from volley.plan.types import LONG, STRING, TIMESTAMP, DataType, MapType, SimpleType, to_arrow
-from volley.worker.python.batching import Alignment, Gathered, cut, results_of
+from volley.worker.python import batching
+from volley.worker.python.batching import Alignment, Gathered, cut, join_small, results_of
+from volley.worker.python.channel import Channel
 from volley.worker.python.groups import cut_groups
 
 SCHEMA = pa.schema([("a", pa.int64()), ("r", pa.int64())])
@@ -42,6 +47,33 @@ def test_batches_have_as_many_rows_as_spark_gives_them(seed: int) -> None:
     groups = list(cut(in_batches(rows, chance), size))
     assert [values(group) for group in groups] == [rows[i : i + size] for i in range(0, len(rows), size)]
     assert [values(group) for group in cut(in_batches(rows, chance), 0)] == ([rows] if rows else [])
+
+
+def test_small_batches_are_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int | None] = list(range(40))
+    small = [[batch] for batch in pa.table({"a": rows}).to_batches(max_chunksize=2)]
+    assert [len(group) for group in join_small(small)] == [1, 2, 4, 8, 5]
+    assert [value for group in join_small(small) for value in values(group)] == rows
+    large = [[pa.record_batch({"a": [None] * 100_000}, schema=SCHEMA.remove(1))] for _ in range(3)]
+    assert [len(group) for group in join_small(large)] == [1, 1, 1]
+    times = itertools.count()
+    monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    assert [len(group) for group in join_small(small)] == [1] * 20, "none waits for slow ones"
+
+
+def test_room_for_rows_is_given_back() -> None:
+    """Also by a batch that is larger than the room, and by fewer than are given back at a time."""
+    batches = [pa.record_batch({"a": [0] * size}) for size in (10, 1000, *[1] * 500, 10)]
+
+    async def pass_on() -> list[pa.RecordBatch]:
+        channel = Channel(asyncio.get_running_loop(), 1000)
+        found = asyncio.create_task(asyncio.to_thread(lambda: list(channel.batches())))
+        for batch in batches:
+            await asyncio.wait_for(channel.put(batch), 30)
+        channel.end()
+        return await found
+
+    assert asyncio.run(pass_on()) == batches
 
 
 @pytest.mark.parametrize("seed", range(20))

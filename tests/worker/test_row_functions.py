@@ -168,6 +168,41 @@ def test_functions_are_called_in_pysparks_order(
     assert "".join(vars(sys)["seen"]) == order
 
 
+def test_a_large_batch_is_cut_as_spark_cuts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "seen", [], raising=False)
+
+    def noting(name: str) -> Callable[[Any], Any]:
+        return lambda n: vars(sys)["seen"].append(name) or n
+
+    calls: list[Any] = [(noting(name), types.LongType(), [0], {}) for name in "ab"]
+    (found,) = loop_of(calls, own=False, settings={row_functions.BATCH_ROWS: "2"})(0, iter([BATCH]))
+    assert found.column(1).equals(BATCH.column(0))
+    assert "".join(vars(sys)["seen"]) == "aabbaabbab"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "spark.sql.execution.pythonUDF.arrow.concurrency.level=2",
+        "spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled=true",
+    ],
+)
+def test_pysparks_loops_get_the_batches_of_spark(setting: str) -> None:
+    settings = {row_functions.BATCH_ROWS: "2", **dict([setting.split("=")])}
+    found = list(
+        loop_of([(first, types.LongType(), [0], {})], own=False, settings=settings)(0, iter([BATCH]))
+    )
+    assert [batch.num_rows for batch in found] == [2, 2, 1]
+
+
+def test_results_of_slow_functions_do_not_wait_for_the_rest_of_a_large_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(row_functions, "_LONGEST_SECONDS", 0.0)
+    loop = loop_of([(first, types.LongType(), [0], {})], own=False, settings={row_functions.BATCH_ROWS: "2"})
+    assert next(loop(0, iter([BATCH]))).num_rows == 2
+
+
 def test_threads_and_pandas_are_left_to_pyspark() -> None:
     for setting in (
         {"spark.sql.execution.pythonUDF.arrow.concurrency.level": "2"},

@@ -80,6 +80,31 @@ def cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.Record
         yield group
 
 
+_MOST_JOINED = 8
+_SMALL_BYTES = 2**19
+_JOIN_SECONDS = 0.02
+
+
+def join_small(groups: Iterable[list[pa.RecordBatch]]) -> Iterator[list[pa.RecordBatch]]:
+    """Several groups in one if they are small: what a batch costs does not depend on its rows.
+
+    There are more and more, so that the first results come early; and those that come slowly are not joined.
+    """
+    joined: list[pa.RecordBatch] = []
+    count, wanted, size_bytes, since = 0, 1, 0, time.monotonic()
+    for group in groups:
+        joined += group
+        count += 1
+        size_bytes += sum(batch.nbytes for batch in group)
+        are_small = size_bytes <= count * _SMALL_BYTES
+        if count >= wanted or not are_small or time.monotonic() - since > _JOIN_SECONDS:
+            yield joined
+            wanted = min(2 * wanted, _MOST_JOINED) if are_small else 1
+            joined, count, size_bytes, since = [], 0, 0, time.monotonic()
+    if joined:
+        yield joined
+
+
 def arguments_of(
     group: Sequence[pa.RecordBatch], columns: Sequence[int], schema: pa.Schema
 ) -> pa.RecordBatch:

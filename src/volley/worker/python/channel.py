@@ -20,6 +20,7 @@ class Channel:
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_bytes: int) -> None:
         self._loop = loop
         self._room = ByteSemaphore(limit_bytes)
+        self._lump_bytes = limit_bytes // 8
         self._queue: SimpleQueue[pa.RecordBatch | None] = SimpleQueue()
         self._closed = False
 
@@ -37,9 +38,14 @@ class Channel:
         self._queue.put(None)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        read_bytes = 0
         while (batch := self._queue.get()) is not None and not self._closed:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for room
-                self._loop.call_soon_threadsafe(self._room.leave, batch.nbytes)
+            read_bytes += batch.nbytes
+            # Waking the loop costs more than many a batch.
+            if read_bytes >= self._lump_bytes or self._queue.empty():
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for room
+                    self._loop.call_soon_threadsafe(self._room.leave, read_bytes)
+                read_bytes = 0
             yield batch
         if self._closed:
             raise Stopped

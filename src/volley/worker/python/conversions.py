@@ -45,7 +45,7 @@ from volley.worker.python.groups import Group, add_bounds
 from volley.worker.python.pickled import RowPickler, can_send_arrow, read_results, send_arrow
 from volley.worker.python.program_run import Outgoing
 from volley.worker.python.protocol import END_OF_DATA
-from volley.worker.python.sending import Sender
+from volley.worker.python.sending import Sender, allow_large_batches
 from volley.worker.python.tables import PickledTableRows, TableRows
 
 
@@ -89,10 +89,12 @@ def convert(node: PythonNode) -> Converted:
             kept = list(range(len(distinct(child.output))))
             types = _types(node.results)
             if program.eval_type is EvalType.BATCHED and can_send_arrow(program, types):
-                program = send_arrow(program)
+                program = allow_large_batches(send_arrow(program))
             elif program.eval_type is EvalType.BATCHED:
                 conversion = partial(_PickledEval, program, columns, kept, schema, types)
                 return Converted(plan.node, program, schema, conversion)
+            elif program.eval_type is EvalType.ARROW_BATCHED:
+                program = allow_large_batches(program)
             conversion = partial(_Eval, program, columns, kept, schema, types)
             return Converted(plan.node, program, schema, conversion)
         case PythonMap(program, _, _, single, _):

@@ -23,10 +23,16 @@ from typing import Any
 ARROW_ROWS = "spark.volley.pythonFunctions.arrowRows"
 """Set for functions of pickled rows whose rows are sent as Arrow: nothing is converted that they return."""
 
+BATCH_ROWS = "spark.volley.pythonFunctions.batchRows"
+"""Set if a batch may have the rows of several of Spark's batches, which have so many rows each."""
+
 _PICKLED = 100
 _ARROW = 101
 _ARROW_TABLE = 301
 _WINDOW_PANDAS = 203
+
+# Results that are older are passed on, though they are few.
+_LONGEST_SECONDS = 0.02
 
 
 def install(worker: ModuleType) -> None:
@@ -44,13 +50,17 @@ def install(worker: ModuleType) -> None:
         in_frames = eval_type == _WINDOW_PANDAS
         transformer = _FrameTransformer(own_transformer, udfs, runner) if in_frames else own_transformer
         worker.ArrowBatchTransformer = transformer  # type: ignore[attr-defined]
+        rows = int(runner.get(BATCH_ROWS) or 0)
         if not as_they_are and not converted:
-            return own_functions(pickler, udfs, eval_type, runner, evaluation)
+            own_loop, *steps = own_functions(pickler, udfs, eval_type, runner, evaluation)
+            if not rows:
+                return own_loop, *steps
+            return lambda split, batches: own_loop(split, _cut_all(batches, rows)), *steps
         calls = [
             _Call(worker, worker.read_single_udf(pickler, udf, _ARROW, runner, udf_index=place), runner)
             for place, udf in enumerate(udfs)
         ]
-        loop = _Loop(worker, calls, _Columns(runner, evaluation), row_by_row=as_they_are)
+        loop = _Loop(worker, calls, _Columns(runner, evaluation), rows, row_by_row=as_they_are)
         return _steps(worker, loop)
 
     def read_udtf(pickler: Any, udtf: Any, eval_type: int, runner: Any, evaluation: Any) -> Any:
@@ -75,6 +85,18 @@ def _steps(worker: ModuleType, loop: Any) -> tuple[Any, None, Any, Any]:
     """What a worker runs: a function of batches, no profiler, and what reads and writes the batches."""
     serializer = worker.ArrowStreamSerializer(write_start_stream=True)
     return loop, None, serializer, serializer
+
+
+def _cut(batch: Any, rows: int) -> Iterator[Any]:
+    """The batches that Spark would have sent instead of this one. 0 rows: it would have sent this one."""
+    if 0 < rows < batch.num_rows:
+        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+    else:
+        yield batch
+
+
+def _cut_all(batches: Iterable[Any], rows: int) -> Iterator[Any]:
+    return itertools.chain.from_iterable(_cut(batch, rows) for batch in batches)
 
 
 class _FrameTransformer:
@@ -133,30 +155,50 @@ class _Loop:
     """
 
     def __init__(
-        self, worker: ModuleType, calls: Sequence[_Call], columns: _Columns, *, row_by_row: bool
+        self,
+        worker: ModuleType,
+        calls: Sequence[_Call],
+        columns: _Columns,
+        batch_rows: int,
+        *,
+        row_by_row: bool,
     ) -> None:
         self._worker = worker
         self._calls = calls
         self._names = [f"_{place}" for place in range(len(calls))]
         self._columns = columns
+        self._batch_rows = batch_rows
         self._row_by_row = row_by_row
 
     def __call__(self, split: int, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            started = time.monotonic()
+            found = []
+            for part in _cut(batch, self._batch_rows):
+                found.append(self._results(part))
+                # The reader of slow functions may need no more rows.
+                if time.monotonic() - started >= _LONGEST_SECONDS:
+                    yield _joined(found)
+                    started = time.monotonic()
+                    found = []
+            if found:
+                yield _joined(found)
+
+    def _results(self, batch: Any) -> Any:
         import pyarrow as pa
 
-        for batch in batches:
-            columns, count = self._columns.of(batch), batch.num_rows
-            if self._row_by_row:
-                found = [
-                    call.exact(self._checked(values, count))
-                    for call, values in zip(self._calls, self._rows(columns, count), strict=True)
-                ]
-            else:
-                found = [
-                    call.converted(self._checked(list(call.results(columns, count)), count))
-                    for call in self._calls
-                ]
-            yield pa.RecordBatch.from_arrays(found, self._names)
+        columns, count = self._columns.of(batch), batch.num_rows
+        if self._row_by_row:
+            found = [
+                call.exact(self._checked(values, count))
+                for call, values in zip(self._calls, self._rows(columns, count), strict=True)
+            ]
+        else:
+            found = [
+                call.converted(self._checked(list(call.results(columns, count)), count))
+                for call in self._calls
+            ]
+        return pa.RecordBatch.from_arrays(found, self._names)
 
     def _rows(self, columns: Sequence[list[Any]], count: int) -> list[list[Any]]:
         """The results of each function."""
@@ -170,6 +212,12 @@ class _Loop:
         # Fewer, too, if a function raised StopIteration: then Spark calls it, and raises its own error.
         self._worker.verify_result_row_count(len(values), count)
         return values
+
+
+def _joined(batches: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 class _Call:
@@ -243,7 +291,6 @@ def _plain_class(returns: Any) -> type | None:
 
 # When the rows of a table function are passed on.
 _ENOUGH_ROWS = 10_000
-_LONGEST_SECONDS = 0.02
 # Objects that do not change after a function has returned them.
 _CONSTANT = frozenset({NoneType, bool, int, float, str, bytes, Decimal, date})
 

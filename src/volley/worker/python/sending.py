@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from volley.batches import make_batch
 from volley.plan.python_nodes import EvalType, PythonProgram
 from volley.spark_versions.registry import current
-from volley.worker.python.batching import arguments_of, check_size, cut, worker_schema
+from volley.worker.python.batching import arguments_of, check_size, cut, join_small, worker_schema
 from volley.worker.python.groups import Group
 from volley.worker.python.program_run import Outgoing
+from volley.worker.python.row_functions import BATCH_ROWS
 
 # Functions whose columns are sent as the fields of one struct.
 _IN_A_STRUCT = frozenset(
@@ -23,6 +25,21 @@ _IN_A_STRUCT = frozenset(
         EvalType.GROUPED_MAP_ARROW_ITER,
     }
 )
+
+
+# Joined batches are much smaller, so Spark would not cut any of them.
+_LEAST_BATCH_BYTES = 64 * 2**20
+
+
+def allow_large_batches(program: PythonProgram) -> PythonProgram:
+    """The program with the message to a worker that batches may have the rows of several of Spark's."""
+    if (
+        not current().calls_row_functions
+        or not program.batch_rows
+        or 0 < program.batch_bytes < _LEAST_BATCH_BYTES
+    ):
+        return program
+    return replace(program, settings=(*program.settings, (BATCH_ROWS, str(program.batch_rows))))
 
 
 class Sender:
@@ -38,7 +55,10 @@ class Sender:
         self, rows: Iterable[pa.RecordBatch], note: Callable[[list[pa.RecordBatch]], None] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """`note` is told the rows of each batch before it is sent: their results may be back at once."""
-        for group in cut(rows, self._program.batch_rows):
+        groups = cut(rows, self._program.batch_rows)
+        if self._program.setting(BATCH_ROWS):
+            groups = join_small(groups)
+        for group in groups:
             if note is not None:
                 note(group)
             yield check_size(self._batch(group), self._program)
