@@ -26,10 +26,10 @@ from volley.lower.expressions import column_name, lower_expression
 from volley.lower.registry import may_fail
 from volley.lower.scope import column, distinct
 from volley.lower.semantics import ExactnessError, Kernel, kernel
+from volley.plan.builders import both
 from volley.plan.expressions import Attribute, Call, Expression, Literal, canonicalize, conjuncts
 from volley.plan.nodes import Filter, Generate
 from volley.plan.types import (
-    BOOLEAN,
     NULL,
     ArrayType,
     MapType,
@@ -74,7 +74,7 @@ def without_implied_checks(node: Generate) -> Generate:
     if len(kept) == len(parts) or any(map(may_fail, kept)):
         return node
     below = node.child.child
-    return replace(node, child=Filter(reduce(_and, kept), below) if kept else below)
+    return replace(node, child=Filter(reduce(both, kept), below) if kept else below)
 
 
 def _checked(condition: Expression) -> Expression | None:
@@ -86,10 +86,6 @@ def _checked(condition: Expression) -> Expression | None:
             return canonicalize(array)
         case _:
             return None
-
-
-def _and(left: Expression, right: Expression) -> Expression:
-    return Call("And", (left, right), BOOLEAN)
 
 
 # --------------------------------------------------------------------------------------------- generators

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 
+from volley.plan.builders import both
 from volley.plan.expressions import Attribute, Call, Expression, Literal, conjuncts
 from volley.plan.nodes import Filter, Join, JoinKind, Node, with_children
 from volley.plan.traits import traits_of
-from volley.plan.types import BOOLEAN
 
 # Comparisons of a column that are never true for NULL.
 _REJECTING = frozenset(
@@ -58,11 +58,7 @@ def _filter(node: Filter, parts: list[Expression], rejected: frozenset[int]) -> 
     child = drop_implied_null_checks(node.child, rejected | compared | checked)
     if not kept:
         return child
-    return Filter(reduce(_and, kept), child)
-
-
-def _and(left: Expression, right: Expression) -> Expression:
-    return Call("And", (left, right), BOOLEAN)
+    return Filter(reduce(both, kept), child)
 
 
 def _checked_column(condition: Expression) -> int | None:

@@ -14,6 +14,7 @@ from volley.lower.cached_rows import lower_cached_rows
 from volley.lower.column_properties import below_sorts
 from volley.lower.expand import lower_expand
 from volley.lower.expressions import column_name, lower_expression
+from volley.lower.filter_order import order_conditions
 from volley.lower.generate import lower_generate, without_implied_checks
 from volley.lower.joins import lower_join
 from volley.lower.null_checks import drop_implied_null_checks
@@ -80,26 +81,26 @@ def lower(
     if (known := find_plan(node, context, inputs, resources)) is not None:
         return known
     scope = Scope(context, inputs, resources, streams)
-    frame = _cast_to(_lower(_without_checks(node), scope), arrow_schema(node.output))
+    frame = _cast_to(_lower(_prepare(node), scope), arrow_schema(node.output))
     keep_plan(node, frame, scope)
     return frame
 
 
 def lower_split(node: Node, context: SessionContext, resources: ExitStack, parts: int) -> DataFrame:
     """The DataFusion plan of a split, for a reader in this process: like `lower`, but strings stay views."""
-    frame = _lower(_without_checks(node), Scope(context, _no_inputs, resources, parts))
+    frame = _lower(_prepare(node), Scope(context, _no_inputs, resources, parts))
     return _cast_to(frame, read_schema(node.output))
 
 
 def lower_partition(node: Node, context: SessionContext, inputs: Inputs, resources: ExitStack) -> DataFrame:
     """Like `lower`, for a plan that runs once: it has one stream, in the order of the rows of its leaves."""
-    frame = _lower(_without_checks(node), Scope(context, inputs, resources, 1))
+    frame = _lower(_prepare(node), Scope(context, inputs, resources, 1))
     return _cast_to(frame, arrow_schema(node.output))
 
 
-def _without_checks(node: Node) -> Node:
-    """The plan without checks that its operators or its files make unnecessary."""
-    return mark_fitting_arithmetic(drop_implied_null_checks(node))
+def _prepare(node: Node) -> Node:
+    """The plan without checks that its operators or its files make unnecessary, and with filters in a good order."""
+    return order_conditions(mark_fitting_arithmetic(drop_implied_null_checks(node)))
 
 
 def _no_inputs(node: Streamed) -> StreamTable:

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which DataFusion evaluates the conditions of a filter changes no row, and hides no error."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from decimal import Decimal
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datafusion import DataFrame
+from hypothesis import given
+from hypothesis import strategies as st
+
+from volley.lower.filter_order import order_conditions
+from volley.lower.operators import lower
+from volley.lower.plan_cache import drop_plans
+from volley.lower.scope import Streamed
+from volley.lower.sessions import planning_context
+from volley.lower.streams import StreamTable
+from volley.plan.builders import both, compare
+from volley.plan.expressions import Attribute, Call, EvalMode, Expression, Literal, conjuncts
+from volley.plan.nodes import CachedRows, DataFile, FileScan, Filter, Limit, Node
+from volley.plan.types import BOOLEAN, DATE, INTEGER, STRING, DecimalType, to_arrow
+
+SHIPPED, RECEIVED = Attribute(1, "shipped", DATE), Attribute(2, "received", DATE)
+MODE, COUNT = Attribute(3, "mode", STRING), Attribute(4, "count", INTEGER)
+PRICE = Attribute(5, "price", DecimalType(15, 2))
+COLUMNS = (SHIPPED, RECEIVED, MODE, COUNT, PRICE)
+Row = tuple[datetime.date | None, datetime.date | None, str | None, int | None, Decimal | None]
+
+EPOCH, START, END = datetime.date(1970, 1, 1), datetime.date(1994, 1, 1), datetime.date(1995, 1, 1)
+BY_MODE = Call("In", (MODE, Literal("MAIL", STRING), Literal("SHIP", STRING)), BOOLEAN)
+IN_TIME = compare("LessThan", SHIPPED, RECEIVED)
+FROM = compare("GreaterThanOrEqual", RECEIVED, Literal((START - EPOCH).days, DATE))
+TO = compare("LessThan", RECEIVED, Literal((END - EPOCH).days, DATE))
+CHEAP = compare("LessThan", PRICE, Literal(Decimal(3), PRICE.type))
+QUOTIENT = Call("IntegralDivide", (Literal(6, INTEGER), COUNT), INTEGER, EvalMode.ANSI)
+MAY_FAIL = compare("GreaterThan", QUOTIENT, Literal(1, INTEGER))
+
+
+@pytest.fixture(autouse=True)
+def without_frames() -> Iterator[None]:
+    drop_plans()
+    yield
+    drop_plans()
+
+
+def scan_of(rows: Sequence[Row], path: Path) -> FileScan:
+    pq.write_table(table_of(rows), path, row_group_size=10)
+    return FileScan("parquet", (DataFile(str(path), path.stat().st_size, 0),), COLUMNS, (), ())
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+    arrays = [
+        pa.array(column, to_arrow(attribute.type)) for column, attribute in zip(columns, COLUMNS, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, [attribute.name for attribute in COLUMNS])
+
+
+NOTHING = CachedRows(COLUMNS, "", tuple(range(len(COLUMNS))), (), True)
+
+
+def ordered(*asked: Expression, child: Node = NOTHING) -> list[Expression]:
+    plan = order_conditions(Filter(reduce(both, asked), child))
+    assert isinstance(plan, Filter)
+    return list(conjuncts(plan.condition))
+
+
+def test_what_leaves_least_for_its_cost_comes_first() -> None:
+    first, second, grouped, last = ordered(BY_MODE, IN_TIME, CHEAP, FROM, TO)
+    assert [first, second, last] == [FROM, TO, BY_MODE]
+    assert grouped == Call("Together", (both(CHEAP, IN_TIME),), BOOLEAN)
+
+
+def test_one_condition_is_no_group() -> None:
+    assert ordered(BY_MODE, IN_TIME, FROM, TO) == [FROM, TO, IN_TIME, BY_MODE]
+
+
+def test_nothing_passes_a_condition_that_may_fail() -> None:
+    assert ordered(BY_MODE, CHEAP, MAY_FAIL, FROM, TO) == [CHEAP, BY_MODE, MAY_FAIL, FROM, TO]
+
+
+def test_only_filters_of_stored_rows_are_changed() -> None:
+    plan = Filter(both(BY_MODE, CHEAP), Limit(5, 0, True, NOTHING))
+    assert order_conditions(plan) is plan
+
+
+@contextmanager
+def lowered(scan: FileScan, asked: Sequence[Expression]) -> Iterator[DataFrame]:
+    def inputs(read: Streamed) -> StreamTable:
+        raise AssertionError
+
+    with ExitStack() as resources:
+        yield lower(Filter(reduce(both, asked), scan), planning_context(1), inputs, resources)
+
+
+ROW = (datetime.date(1994, 2, 1), datetime.date(1994, 3, 1), "MAIL", 1)
+
+
+def test_datafusion_keeps_the_order_and_still_skips_row_groups(tmp_path: Path) -> None:
+    """Its optimizer would sort these conditions by column if it looked into all of them."""
+    scan = scan_of([(*ROW, Decimal(number)) for number in range(100)], tmp_path / "a.parquet")
+    with lowered(scan, [BY_MODE, IN_TIME, CHEAP, FROM, TO]) as frame:
+        plan = frame.execution_plan().display_indent()
+        assert frame.count() == 3
+    (operator,) = (line.strip() for line in plan.splitlines() if "FilterExec" in line)
+    assert operator == (
+        "FilterExec: received@1 >= 1994-01-01 AND received@1 < 1995-01-01 AND "
+        "CAST(price@4 < 3.00 AND received@1 > shipped@0 AS Int8) = 1 AND "
+        "(mode@2 = MAIL OR mode@2 = SHIP) AND price@4 < 3.00"
+    )
+    assert "price_min@" in plan.partition("pruning_predicate=")[2]
+
+
+DAYS = st.none() | st.dates(datetime.date(1993, 11, 1), datetime.date(1995, 2, 1))
+MODES = st.sampled_from([None, "MAIL", "SHIP", ""])
+PRICES = st.none() | st.integers(0, 5).map(Decimal)
+TABLES = st.lists(st.tuples(DAYS, DAYS, MODES, st.none() | st.integers(1, 4), PRICES), max_size=40)
+
+HOLDS: dict[Expression, Callable[[Any, Any, Any, Any, Any], bool]] = {
+    BY_MODE: lambda shipped, received, mode, count, price: mode in ("MAIL", "SHIP"),
+    IN_TIME: lambda shipped, received, mode, count, price: bool(shipped and received and shipped < received),
+    CHEAP: lambda shipped, received, mode, count, price: price is not None and price < 3,
+    FROM: lambda shipped, received, mode, count, price: bool(received and received >= START),
+    TO: lambda shipped, received, mode, count, price: bool(received and received < END),
+    MAY_FAIL: lambda shipped, received, mode, count, price: count is not None and 6 // count > 1,
+}
+
+
+@given(TABLES, st.permutations([*HOLDS]), st.integers(2, 6))
+def test_the_same_rows_are_left(rows: list[Row], asked: list[Expression], count: int) -> None:
+    chosen = asked[:count]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        lowered(scan_of(rows, Path(folder) / "a.parquet"), chosen) as frame,
+    ):
+        found = [tuple(row.values()) for row in frame.to_arrow_table().to_pylist()]
+    assert found == [row for row in rows if all(HOLDS[part](*row) for part in chosen)]
