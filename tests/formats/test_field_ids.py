@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -162,3 +166,121 @@ def test_a_filter_by_a_name_that_is_another_column_in_the_file(spark: SparkSessi
     own = reading(path, wanted("mine", LongType(), 1))
     with conf(spark, {ENABLED: "true"}):
         assert assert_same_rows(spark, lambda session: own(session).where("mine > 2")).num_rows == 7
+
+
+# --------------------------------------------------------------------------- random files and schemas
+
+_NAMES = ("a", "b", "c")
+_IDS = (None, 1, 2, 3)
+_STORED = {"int": pa.int32(), "long": pa.int64(), "text": pa.string()}
+_WANTED = {"int": IntegerType(), "long": LongType(), "text": StringType()}
+_VALUES: dict[str, list[Any]] = {"int": [1, -2, None], "long": [1, 2**40, None], "text": ["x", "", None]}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a file or of a schema; a struct if there are `inside`, a list of structs if also `many`."""
+
+    name: str
+    number: int | None
+    kind: str
+    inside: tuple[Column, ...] = ()
+    many: bool = False
+
+    @property
+    def in_file(self) -> pa.Field:
+        kind = pa.struct([part.in_file for part in self.inside]) if self.inside else _STORED[self.kind]
+        return stored(self.name, pa.list_(kind) if self.many else kind, self.number)
+
+    @property
+    def in_schema(self) -> StructField:
+        kind: DataType = (
+            StructType([part.in_schema for part in self.inside]) if self.inside else _WANTED[self.kind]
+        )
+        return wanted(self.name, ArrayType(kind) if self.many else kind, self.number)
+
+    def value(self, draw: st.DrawFn) -> Any:
+        if not self.inside:
+            return draw(st.sampled_from(_VALUES[self.kind]))
+        if draw(st.integers(0, 3)) == 0:
+            return None
+        one = {part.name: part.value(draw) for part in self.inside}
+        return [one, None] if self.many else one
+
+
+@st.composite
+def columns(draw: st.DrawFn, depth: int = 0) -> tuple[Column, ...]:
+    """Columns with different names, of which some have ids."""
+    found = []
+    for name in draw(st.lists(st.sampled_from(_NAMES), min_size=1, unique=True)):
+        number = draw(st.sampled_from(_IDS))
+        inside = draw(columns(depth + 1)) if depth == 0 and draw(st.integers(0, 2)) == 0 else ()
+        kind = draw(st.sampled_from(sorted(_STORED)))
+        found.append(Column(name, number, kind, inside, bool(inside) and draw(st.booleans())))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Case:
+    files: list[tuple[tuple[Column, ...], list[dict[str, Any]]]]
+    schema: tuple[Column, ...]
+    settings: dict[str, str]
+    filtered: str | None
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    files = []
+    for _ in range(draw(st.integers(1, 3))):
+        found = draw(columns())
+        count = draw(st.integers(0, 3))
+        files.append((found, [{c.name: c.value(draw) for c in found} for _ in range(count)]))
+    schema = files[0][0] if draw(st.booleans()) else draw(columns())
+    if draw(st.booleans()):
+        # The columns of a file under other names.
+        renamed = draw(st.permutations(_NAMES))
+        schema = tuple(replace(column, name=name) for column, name in zip(schema, renamed, strict=False))
+    settings = {
+        ENABLED: draw(st.sampled_from(["true", "true", "false"])),
+        IGNORE_MISSING: draw(st.sampled_from(["true", "false"])),
+        "spark.sql.parquet.enableVectorizedReader": draw(st.sampled_from(["true", "false"])),
+    }
+    filtered = draw(st.sampled_from([None, *(column.name for column in schema)]))
+    return Case(files, schema, settings, filtered)
+
+
+def check(spark: SparkSession, home: Path, case: Case) -> None:
+    directory = home / "table"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    for number, (there, rows) in enumerate(case.files):
+        write(directory / f"{number}.parquet", [column.in_file for column in there], rows)
+    frame = reading(str(directory), *(column.in_schema for column in case.schema))
+
+    def run() -> DataFrame:
+        read = frame(spark)
+        return read if case.filtered is None else read.where(read[case.filtered].isNotNull())
+
+    with conf(spark, case.settings):
+        with conf(spark, {"spark.volley.enabled": "false"}):
+            expected = outcome(run)
+        found = outcome(run)
+    assert found == expected, case
+
+
+_UNHEALTHY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+FEW = settings(max_examples=8, phases=[Phase.explicit, Phase.generate], suppress_health_check=_UNHEALTHY)
+MANY = settings(max_examples=400, suppress_health_check=_UNHEALTHY)
+
+
+@FEW
+@given(cases())
+def test_random_ids(spark: SparkSession, tmp_path: Path, case: Case) -> None:
+    check(spark, tmp_path, case)
+
+
+@pytest.mark.slow
+@MANY
+@given(cases())
+def test_more_random_ids(spark: SparkSession, tmp_path: Path, case: Case) -> None:
+    check(spark, tmp_path, case)

@@ -24,6 +24,7 @@ from volley.plan.nodes import DataFile, DeleteFile
 
 # Writers put the deletes of a partition into one file, which is read for each of its data files.
 _KEPT_FILES = 16
+_KEPT_BYTES = 16 * 2**20
 _positions: LruCache[tuple[str, str, int], pa.Table] = LruCache(_KEPT_FILES)
 
 _MAGIC = b"\xd1\xd3\x39\x64"
@@ -51,7 +52,8 @@ def _read_positions(delete: DeleteFile) -> Positions:
         with open_source(DataFile(delete.path, delete.size_bytes, 0, store=delete.store)) as opened:
             table = pq.read_table(opened.source, columns=["file_path", "pos"])
             opened.confirm()
-        _positions.put(key, table)
+        if table.nbytes <= _KEPT_BYTES:
+            _positions.put(key, table)
     ours = table.filter(pc.equal(table["file_path"], delete.target))["pos"]
     found: npt.NDArray[np.int64] = ours.to_numpy()
     return found

@@ -94,11 +94,33 @@ def is_same_inside(found: pa.DataType, wanted: DataType, stored: StoredColumn | 
             # Large lists have other offsets.
             return pa.types.is_list(found) and is_same_inside(found.value_type, element, part_of(stored, 0))
         case MapType(key, value, _):
-            return is_same_inside(found.key_type, key, part_of(stored, 0)) and is_same_inside(
-                found.item_type, value, part_of(stored, 1)
+            # DataFusion does not convert what is in maps.
+            return _is_equal(found, to_arrow(wanted)) and (
+                is_same_inside(found.key_type, key, part_of(stored, 0))
+                and is_same_inside(found.item_type, value, part_of(stored, 1))
             )
         case _:
             return True
+
+
+def _is_equal(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether types differ in nothing but what may be NULL, and in metadata."""
+    if pa.types.is_struct(wanted):
+        names = [field.name for field in wanted]
+        return (
+            pa.types.is_struct(found)
+            and [field.name for field in found] == names
+            and all(_is_equal(one.type, other.type) for one, other in zip(found, wanted, strict=True))
+        )
+    if pa.types.is_map(wanted):
+        return (
+            pa.types.is_map(found)
+            and _is_equal(found.key_type, wanted.key_type)
+            and _is_equal(found.item_type, wanted.item_type)
+        )
+    if pa.types.is_list(wanted):
+        return pa.types.is_list(found) and _is_equal(found.value_type, wanted.value_type)
+    return bool(found == wanted)
 
 
 def read_as(values: pa.Array, wanted: DataType, stored: StoredColumn | None) -> pa.Array:

@@ -240,7 +240,7 @@ def file_scan(
         file_columns=() if problem else tuple(facts.data_names),
         prunings=() if problem else operator.all("prunings"),
         unreachable=unreachable,
-        bucketed=facts.bucketed,
+        bucketed=facts.bucketed or facts.iceberg is not None,
         stored=stored,
     )
 

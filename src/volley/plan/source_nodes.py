@@ -88,10 +88,11 @@ class FileScan:
     describe it. `share` is the fraction of the files' bytes that the other columns take. Tasks divide the files, unless
     `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
     read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
-    find columns by position. `prunings` are conditions on partition columns that a join above implies.
-    `unreachable` says why only Spark reads from the file system of its files. Spark reads the files of one bucket
-    together if `bucketed`, and plans no exchange then. In a `PartitionedRows`, `partitions` are the parts of files that
-    each of Spark's partitions reads, in order. `stored` are the columns that files may not have under their names.
+    find columns by position. `prunings` are conditions on partition columns that a join above implies. `unreachable`
+    says why only Spark reads from the file system of its files. If `bucketed`, Spark reads them in groups of its own:
+    those of one bucket, after which it plans no exchange, or those that Iceberg puts together. In a `PartitionedRows`,
+    `partitions` are the parts of files that each of Spark's partitions reads, in order. `stored` are the columns that
+    files may not have under their names.
     """
 
     format: str
