@@ -82,13 +82,17 @@ def supported() -> str:
 
 
 FORMATS = {
-    "parquet": """Files are matched with the table by column name. A column that a file lacks is NULL; stored
-        integers, floats, decimals and dates may be narrower than the table's, and unsigned numbers have the next wider
-        type. `_metadata.file_path`, `file_name`, `file_size` and `file_modification_time`, and `input_file_name()`
-        directly above the scan, are native for every format. Spark runs the scan of encrypted files, columns with a
-        default value, `_metadata.row_index`, TIME and variants, of bucketed tables if the order of their buckets is
-        used (`spark.sql.legacy.bucketedTableScan.outputOrdering`), and of folders whose decimal values have another
-        scale than their column.""",
+    "parquet": """Files are matched with the table by column name, or by field id where the schema has one and
+        `spark.sql.parquet.fieldId.read.enabled` is set, at every depth. A column that a file lacks is NULL, or the
+        default that the column was added to the table with; stored integers, floats, decimals and dates may be narrower
+        than the table's, and unsigned numbers have the next wider type. `_metadata.row_index` is native;
+        `_metadata.file_path`, `file_name`, `file_size` and `file_modification_time`, and `input_file_name()` directly
+        above the scan, are native for every format. Spark runs the scan of encrypted files, TIME and variants, of
+        bucketed tables if the order of their buckets is used
+        (`spark.sql.legacy.bucketedTableScan.outputOrdering`), of columns with a default of type BINARY, of more than 18
+        digits or nested, and of folders whose decimal values have another scale than their column. It also runs the
+        query if a file has another column under the name of one with a field id that is filtered by, because its own
+        reader then goes by the statistics of that other column.""",
     "csv": """Simple types are native. Volley checks every line: each quote must open a field at its start or close it
         at its end, and each value must have its plain form (`-12`, `1.5`, `true`, `2024-02-29`,
         `2024-02-29 12:00:00.5`). If another line or value turns up, no row of the native run is used and Spark runs the
@@ -106,6 +110,22 @@ FORMATS = {
 """What the tables do not say about each format."""
 
 
+ICEBERG = """Scans of tables in catalogs of Iceberg's runtime for Spark, in the snapshot that Spark's plan
+    names, are native: Iceberg plans them, and Volley reads the Parquet files of the plan. Columns are found by
+    their ids, also inside structs, lists and maps, so that added, dropped, renamed and moved columns and wider
+    types are read as Iceberg reads them; so are defaults, the values of identity partitions, position deletes
+    and deletion vectors, and the columns `_file`, `_pos` and `_spec_id`. Files that a filter excludes, also a
+    dynamic one on an identity partition, are not read. The files must be on a file system that is native, of a
+    catalog that reaches it by Iceberg's `HadoopFileIO` with the settings of the session; otherwise the reason
+    is `FILE_SYSTEM_NOT_SUPPORTED`."""
+ICEBERG_BY_SPARK = """Spark runs, with the reason `FILE_OPTION_NOT_SUPPORTED`, scans of tables with equality
+    deletes, data files in ORC or Avro, deletes in these formats, encrypted files, UUID, TIME, FIXED or variant
+    columns, binary partition values, a column that is an identity partition of only some of the files, metadata
+    tables, and the columns `_partition`, `_deleted` and those of row lineage; and scans that Spark joins by
+    their partitions (`spark.sql.iceberg.planning.preserve-data-grouping`). It runs the query if a data file has
+    no field ids, as files have that were imported, or if no field of a struct that is read is in the file."""
+
+
 def formats() -> str:
     about = """Scans of these formats on a local file system and in [object stores](storage.md) are native, through
         Spark's file sources of both versions (`spark.sql.sources.useV1SourceList`). Inferring a schema is Spark's own
@@ -117,9 +137,11 @@ def formats() -> str:
         title = "binaryFile" if name == "binary" else name
         parts.append(f"\n## {title}\n\n{_fill(FORMATS[name])}\n\n")
         parts.append(_table(("setting or option", "native values", "about"), _read_rules(rules)))
+    parts.append(f"\n## Iceberg\n\n{_fill(ICEBERG)}\n\n{_fill(ICEBERG_BY_SPARK)}\n")
     others = """Spark reads all other formats, with the reason `FILE_FORMAT_NOT_SUPPORTED`; the rest of a query may be
         native. Among them are XML, and Avro by `spark-avro`, a jar that PySpark's package does not have. Tables of
-        Delta Lake and Iceberg are described with the [built-in sources](split-feeds.md#built-in-sources)."""
+        Delta Lake, and a source that reads Iceberg tables without a jar, are described with the
+        [built-in sources](split-feeds.md#built-in-sources)."""
     parts.append(f"\n## Other formats\n\n{_fill(others)}\n")
     return "".join(parts)
 
@@ -134,8 +156,6 @@ def _read_rules(rules: ReadRules) -> list[tuple[str, str, str]]:
 
 
 def _about(rule: ReadRule) -> str:
-    if rule.field_ids:
-        return "columns with a field id"
     return "" if rule.types is None else ", ".join(sorted(map(str, rule.types)))
 
 

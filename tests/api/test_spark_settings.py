@@ -119,8 +119,8 @@ QUERIES: dict[str, tuple[str, ...]] = {
 
 ELSEWHERE = {
     "spark.sql.csv.parser.columnPruning.enabled": "Spark runs the query if a record is malformed",
-    "spark.sql.defaultColumn.allowedProviders": "a column with a default is left to Spark",
-    "spark.sql.defaultColumn.enabled": "a column with a default is left to Spark",
+    "spark.sql.defaultColumn.allowedProviders": "of statements that define a table",
+    "spark.sql.defaultColumn.enabled": "of statements that define a table",
     "spark.sql.execution.pandas.convertToArrowArraySafely": "passed to PySpark's workers with the function",
     "spark.sql.execution.pythonUDF.mapInBatch.legacy.acceptAnyIterable.enabled": "passed with the function",
     "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled": "passed with the function",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import volley
 from volley.testing.rows import assert_same_rows
+from volley.testing.session import conf
 
 
 @pytest.fixture
@@ -54,13 +55,120 @@ def test_metadata_of_files(
     assert_same_rows(spark, frame.select("_metadata.file_path"))
 
 
-@pytest.mark.parametrize("field", ["file_block_start", "row_index"])
-def test_metadata_that_only_spark_has(spark: SparkSession, files: Path, field: str) -> None:
-    assert_same_rows(spark, parquet(spark, files).select("n", f"_metadata.{field}"), native=False)
+def test_metadata_that_only_spark_has(spark: SparkSession, files: Path) -> None:
+    assert_same_rows(spark, parquet(spark, files).select("n", "_metadata.file_block_start"), native=False)
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "spark"
-    assert any(field in str(reason) for reason in report.reasons)
+    assert any("file_block_start" in str(reason) for reason in report.reasons)
+
+
+def test_the_positions_of_rows(spark: SparkSession, files: Path, tmp_path: Path) -> None:
+    frame = parquet(spark, files)
+    assert_same_rows(spark, frame.selectExpr("*", "_metadata.row_index", "_metadata.file_path"))
+    assert_same_rows(spark, frame.select("_metadata.row_index"))
+    assert_same_rows(spark, frame.where("_metadata.row_index >= 2 AND n < 3").select("n"))
+    assert_same_rows(spark, frame.groupBy("_metadata.row_index").count())
+    groups = tmp_path / "groups"
+    groups.mkdir()
+    pq.write_table(pa.table({"n": range(100)}), groups / "0.parquet", row_group_size=7)
+    found = assert_same_rows(
+        spark, lambda session: session.read.parquet(str(groups)).selectExpr("n", "_metadata.row_index AS i")
+    )
+    assert found.num_rows == 100
+    assert found["n"].to_pylist() == found["i"].to_pylist()
+    condition = "n BETWEEN 50 AND 60"
+    assert_same_rows(
+        spark,
+        lambda session: session.read.parquet(str(groups)).where(condition).select("_metadata.row_index"),
+    )
+
+
+@pytest.mark.usefixtures("distributed")
+def test_the_positions_of_rows_of_several_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(3):
+        rows = pa.table({"n": range(1000)})
+        pq.write_table(rows, tmp_path / f"{number}.parquet", row_group_size=100)
+    assert_same_rows(
+        spark, lambda session: session.read.parquet(str(tmp_path)).selectExpr("n", "_metadata.row_index")
+    )
+
+
+DEFAULTS = {
+    "i": ("INT", "5"),
+    "b": ("BIGINT", "-1"),
+    "s": ("STRING", "'it''s'"),
+    "d": ("DECIMAL(9,2)", "1.20"),
+    "f": ("DOUBLE", "0.1D"),
+    "t": ("BOOLEAN", "true"),
+    "day": ("DATE", "date'2024-02-29'"),
+    "ts": ("TIMESTAMP", "timestamp'2024-02-29 01:02:03.4'"),
+    "small": ("TINYINT", "1Y"),
+    "short": ("SMALLINT", "2S"),
+    "real": ("FLOAT", "1.5F"),
+    "wide": ("DECIMAL(18,9)", "123456789.5"),
+    "local": ("TIMESTAMP_NTZ", "timestamp_ntz'1500-01-01 00:00:00'"),
+    "n": ("INT", "NULL"),
+}
+
+
+@pytest.fixture
+def defaults(spark: SparkSession) -> Iterator[str]:
+    """A table with rows from before it had most of its columns, and rows from after."""
+    spark.sql("CREATE TABLE with_defaults (k INT, z INT DEFAULT 7) USING parquet")
+    spark.sql("INSERT INTO with_defaults VALUES (1, 1), (2, NULL), (3, DEFAULT)")
+    for name, (kind, value) in DEFAULTS.items():
+        spark.sql(f"ALTER TABLE with_defaults ADD COLUMN {name} {kind} DEFAULT {value}")
+    spark.sql("INSERT INTO with_defaults (k, i, s) VALUES (4, NULL, 'x'), (5, 6, DEFAULT)")
+    yield "with_defaults"
+    spark.sql("DROP TABLE with_defaults")
+
+
+@pytest.mark.parametrize("vectorized", ["true", "false"])
+def test_defaults_of_files_without_the_column(spark: SparkSession, defaults: str, vectorized: str) -> None:
+    with conf(spark, {"spark.sql.parquet.enableVectorizedReader": vectorized}):
+        assert_same_rows(spark, f"SELECT * FROM {defaults}")
+        for name in ("z", *DEFAULTS):
+            assert_same_rows(spark, f"SELECT k, {name} FROM {defaults}")
+        for condition in (
+            "i = 5",
+            "i IS NULL",
+            "s = 'it''s' AND d > 1",
+            "t",
+            "ts > date'2024-01-01'",
+            "z = 7",
+        ):
+            assert_same_rows(spark, f"SELECT count(*), sum(k) FROM {defaults} WHERE {condition}")
+        assert_same_rows(spark, f"SELECT i, s, count(*) FROM {defaults} GROUP BY i, s")
+
+
+@pytest.mark.parametrize(
+    "column", ["x BINARY DEFAULT X'61'", "x DECIMAL(38,10) DEFAULT 1.5", "x ARRAY<INT> DEFAULT array(1)"]
+)
+def test_defaults_that_not_all_readers_of_spark_can_assign(spark: SparkSession, column: str) -> None:
+    spark.sql("CREATE TABLE refused_defaults (k INT) USING parquet")
+    try:
+        spark.sql("INSERT INTO refused_defaults VALUES (1)")
+        spark.sql(f"ALTER TABLE refused_defaults ADD COLUMN {column}")
+        (found,) = volley.explain(spark.table("refused_defaults")).reasons
+        assert "default" in str(found)
+        assert_same_rows(spark, "SELECT k FROM refused_defaults")
+    finally:
+        spark.sql("DROP TABLE refused_defaults")
+
+
+@pytest.mark.parametrize("text_format", ["csv", "json", "orc"])
+def test_defaults_of_other_formats_are_left_to_spark(spark: SparkSession, text_format: str) -> None:
+    spark.sql(f"CREATE TABLE text_defaults (k INT) USING {text_format}")
+    try:
+        spark.sql("INSERT INTO text_defaults VALUES (1)")
+        spark.sql("ALTER TABLE text_defaults ADD COLUMN i INT DEFAULT 5")
+        assert_same_rows(spark, "SELECT k, i FROM text_defaults", native=False)
+        report = volley.last_query(spark)
+        assert report is not None
+        assert any("default" in str(reason) for reason in report.reasons)
+    finally:
+        spark.sql("DROP TABLE text_defaults")
 
 
 def test_input_file_name(spark: SparkSession, files: Path) -> None:

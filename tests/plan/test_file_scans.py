@@ -65,27 +65,6 @@ def test_field_ids_do_not_matter_to_columns_without_one(spark: SparkSession, pat
         assert_same_rows(spark, lambda session: both(session).select("a"))
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        with_id("renamed", LongType(), 2),
-        # By name this would be the other column.
-        with_id("a", LongType(), 2),
-        StructField("r", StructType([with_id("x", IntegerType(), 5)])),
-    ],
-    ids=["renamed", "swapped", "nested"],
-)
-def test_a_field_id_is_left_to_spark(spark: SparkSession, path: str, field: StructField) -> None:
-    with conf(spark, {FIELD_IDS: "true"}):
-        assert_same_rows(spark, reading(path, field), native=False)
-        report = volley.last_query(spark)
-    assert report is not None
-    assert report.engine == "spark"
-    assert any(FIELD_IDS in str(reason) for reason in report.reasons)
-    # By name, where the setting is off.
-    assert_same_rows(spark, reading(path, field))
-
-
 def test_settings_for_times_do_not_matter_to_other_columns(spark: SparkSession, path: str) -> None:
     key = "spark.sql.parquet.int96TimestampConversion"
     with conf(spark, {key: "true"}):

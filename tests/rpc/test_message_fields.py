@@ -19,15 +19,20 @@ import pytest
 from volley.errors import QueryError
 from volley.field_types import NOT_SENT, AtMost, Between, Matches
 from volley.plan.expressions import Expression
-from volley.plan.nodes import Node
+from volley.plan.nodes import Node, StoredColumn
 from volley.plan.types import LONG, DataType
 from volley.rpc.codec import decode, encode, field_hints, message_classes
 from volley.rpc.handshake import Hello, Identity, Welcome, read_hello, read_welcome, to_json
 from volley.testing.contracts import NUMBER, numbers
 
-# Plans, expressions and types contain themselves: below this depth they are a leaf.
+# Plans, expressions, types and columns contain themselves: below this depth they are a leaf.
 DEPTH = 3
-LEAVES: dict[Any, Any] = {Node: numbers(1), Expression: NUMBER, DataType: LONG}
+LEAVES: dict[Any, Any] = {
+    Node: numbers(1),
+    Expression: NUMBER,
+    DataType: LONG,
+    StoredColumn: StoredColumn("n", 1),
+}
 MESSAGES_OF_A_CLASS = 4
 HANDSHAKES = 300
 

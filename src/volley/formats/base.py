@@ -19,7 +19,7 @@ DataFusion has no exact reader for text formats. Volley reads these itself, bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,8 +27,9 @@ from typing import Protocol
 import pyarrow as pa
 from datafusion import DataFrame, SessionContext
 
+from volley.errors import DataError
 from volley.plan.expressions import Attribute, Expression
-from volley.plan.nodes import DataFile, WriteFiles
+from volley.plan.nodes import DataFile, StoredColumn, WriteFiles
 from volley.plan.types import DataType
 
 ReadOptions = tuple[tuple[str, str], ...]
@@ -46,11 +47,32 @@ class Footer(Protocol):
     def has_old_statistics(self) -> bool:
         """Whether minima and maxima may follow another order than Spark's, which ignores them."""
 
-    def column(self, name: str, data_type: DataType, options: ReadOptions = ()) -> pa.Field | None:
+    def column(
+        self,
+        name: str,
+        data_type: DataType,
+        options: ReadOptions = (),
+        stored: StoredColumn | None = None,
+    ) -> pa.Field | None:
         """The column as it is in the file; None if the file does not have it. `options` are those of the scan.
 
-        Raises DataError if Spark would not read its stored form as this type.
+        Without `stored` the file has it, and all inside it, under its name. Raises DataError if Spark would not read
+        its stored form as this type.
         """
+
+
+def find_columns(
+    footer: Footer,
+    columns: Sequence[Attribute],
+    options: ReadOptions,
+    stored: Callable[[str], StoredColumn | None],
+) -> list[pa.Field | None]:
+    """The columns as they are in the file. DataError if two of them are the same one, which Spark refuses."""
+    fields = [footer.column(column.name, column.type, options, stored(column.name)) for column in columns]
+    names = [found.name for found in fields if found is not None]
+    if len(set(names)) < len(names):
+        raise DataError(f"columns of a scan are the same one in a file: {', '.join(sorted(names))}.")
+    return fields
 
 
 class FormatWriter(Protocol):
@@ -129,6 +151,8 @@ class ReadRequest:
     filters: tuple[Expression, ...] = ()
     """Hints: rows for which one of them is not true need not be returned."""
     spark_range: tuple[int, int] | None = None
+    stored: Mapping[str, StoredColumn] = field(default_factory=dict)
+    """By name, the columns that the file may have under another one."""
 
 
 class StreamedFormat(Protocol):

@@ -30,6 +30,8 @@ def column_range(scan: FileScan, column: Attribute) -> ValueRange | None:
     is_stored = all(column.id != attribute.id for attribute in scan.partition_columns)
     if scan.format != Parquet.name or streamed_format(scan) is not None or not is_number or not is_stored:
         return None
+    if scan.stored_column(column.name) is not None:
+        return None
     if len(scan.files) > _MOST_FILES:
         return None
     low, high = [], []

@@ -21,8 +21,9 @@ from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
 from volley.formats.old_statistics import has_old_statistics
 from volley.formats.old_times import find_old_times, holds_old_times
-from volley.plan.nodes import DataFile, WriteFiles
-from volley.plan.read_rules import KEEPS_TYPES, REBASE, REBASE_INT96
+from volley.formats.stored_columns import find_by_id, find_field, has_ids, is_mistakable, part_of
+from volley.plan.nodes import DataFile, StoredColumn, WriteFiles
+from volley.plan.read_rules import KEEPS_TYPES, NEEDS_IDS, REBASE, REBASE_INT96
 from volley.plan.types import (
     BINARY,
     BYTE,
@@ -143,16 +144,21 @@ class ParquetFooter:
     column_bytes: Mapping[str, int]
     """Compressed, in the first row group."""
     has_old_statistics: bool
+    has_ids: bool
+    """Whether a column, or a field inside one, has a field id."""
 
-    def column(self, name: str, data_type: DataType, options: ReadOptions = ()) -> pa.Field | None:
-        candidates = self.columns.get(name.lower(), ())
-        if not candidates:
+    def column(
+        self,
+        name: str,
+        data_type: DataType,
+        options: ReadOptions = (),
+        stored: StoredColumn | None = None,
+    ) -> pa.Field | None:
+        column = self._find(name, options, stored)
+        if column is None:
             return None
-        if len(candidates) > 1:
-            raise DataError(f"{self.path}: several columns named {name} differ only in case.")
-        (column,) = candidates
-        is_refused = KEEPS_TYPES in dict(options) and _is_widened(column.type, data_type)
-        if is_refused or not _readable(column.type, data_type, column.name in self.int96):
+        is_refused = KEEPS_TYPES in dict(options) and _is_widened(column.type, data_type, stored)
+        if is_refused or not _readable(column.type, data_type, column.name in self.int96, stored):
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
@@ -165,6 +171,26 @@ class ParquetFooter:
                 f"{self.path}: column {column.name} may have dates in the legacy calendar of Spark 2."
             )
         return column
+
+    def _find(self, name: str, options: ReadOptions, stored: StoredColumn | None) -> pa.Field | None:
+        if stored is not None and stored.is_position:
+            return None
+        if not self.has_ids and NEEDS_IDS in dict(options):
+            raise DataError(f"{self.path}: no column has a field id.")
+        if stored is None or stored.id is None:
+            candidates = self.columns.get(name.lower(), ())
+            if len(candidates) > 1:
+                raise DataError(f"{self.path}: several columns named {name} differ only in case.")
+            return candidates[0] if candidates else None
+        fields = [field for same in self.columns.values() for field in same]
+        found = find_by_id(fields, stored)
+        if stored.is_filtered and is_mistakable(fields, stored, found):
+            raise DataError(
+                f"{self.path}: Spark compares filters of {name} with another column of this name."
+            )
+        if found is not None and len(self.columns[found.name.lower()]) > 1:
+            raise DataError(f"{self.path}: several columns named {found.name} differ only in case.")
+        return found
 
 
 @dataclass(frozen=True)
@@ -215,7 +241,8 @@ def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
     leaves = [schema.column(index) for index in range(len(schema.names))]
     tags = metadata.metadata or {}
     columns: dict[str, list[pa.Field]] = {}
-    for column in schema.to_arrow_schema():
+    found = schema.to_arrow_schema()
+    for column in found:
         columns.setdefault(column.name.lower(), []).append(column)
     calendar = _Calendar.of(tags)
     return ParquetFooter(
@@ -226,6 +253,7 @@ def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
         old_times=frozenset() if calendar.is_corrected else find_old_times(metadata),
         column_bytes=_column_bytes(metadata),
         has_old_statistics=has_old_statistics(metadata),
+        has_ids=has_ids(found),
     )
 
 
@@ -266,7 +294,7 @@ _READABLE: dict[DataType, frozenset[pa.DataType]] = {
 _DIGITS = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
 
 
-def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
+def _readable(found: pa.DataType, wanted: DataType, int96: bool, stored: StoredColumn | None = None) -> bool:
     if pa.types.is_dictionary(found):
         found = found.value_type
     if wanted == TIMESTAMP:
@@ -278,14 +306,15 @@ def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
         return False
     match wanted:
         case StructType(fields):
-            return pa.types.is_struct(found) and _has_fields(found, fields)
+            return pa.types.is_struct(found) and _has_fields(found, fields, stored)
         case ArrayType(element, _):
-            return pa.types.is_list(found) and _readable(found.value_type, element, False)
+            is_list = pa.types.is_list(found) or (stored is not None and pa.types.is_large_list(found))
+            return is_list and _readable(found.value_type, element, False, part_of(stored, 0))
         case MapType(key, value, _):
             return (
                 pa.types.is_map(found)
-                and _readable(found.key_type, key, False)
-                and _readable(found.item_type, value, False)
+                and _readable(found.key_type, key, False, part_of(stored, 0))
+                and _readable(found.item_type, value, False, part_of(stored, 1))
             )
         case DecimalType(precision, scale) if pa.types.is_decimal(found):
             return bool(found.scale <= scale and found.precision - found.scale <= precision - scale)
@@ -304,19 +333,21 @@ _WIDENED: dict[DataType, frozenset[pa.DataType]] = {
 }
 
 
-def _is_widened(found: pa.DataType, wanted: DataType) -> bool:
+def _is_widened(found: pa.DataType, wanted: DataType, stored: StoredColumn | None = None) -> bool:
     """Whether a column, or one inside it, is read in a wider type than it has in the file."""
     if pa.types.is_dictionary(found):
         found = found.value_type
     match wanted:
         case StructType(fields) if pa.types.is_struct(found):
-            kinds = {field.name.lower(): field.type for field in found}
-            common = (field for field in fields if field.name.lower() in kinds)
-            return any(_is_widened(kinds[field.name.lower()], field.type) for field in common)
-        case ArrayType(element, _) if pa.types.is_list(found):
-            return _is_widened(found.value_type, element)
+            parts = [(field, stored.part(field.name) if stored is not None else None) for field in fields]
+            there = [(find_field(list(found), field.name, part)[0], field, part) for field, part in parts]
+            return any(_is_widened(one.type, field.type, part) for one, field, part in there if one)
+        case ArrayType(element, _) if pa.types.is_list(found) or pa.types.is_large_list(found):
+            return _is_widened(found.value_type, element, part_of(stored, 0))
         case MapType(key, value, _) if pa.types.is_map(found):
-            return _is_widened(found.key_type, key) or _is_widened(found.item_type, value)
+            return _is_widened(found.key_type, key, part_of(stored, 0)) or _is_widened(
+                found.item_type, value, part_of(stored, 1)
+            )
         case DecimalType(precision, scale) if pa.types.is_decimal(found):
             return bool((found.precision, found.scale) != (precision, scale))
         case DecimalType():
@@ -325,16 +356,26 @@ def _is_widened(found: pa.DataType, wanted: DataType) -> bool:
             return found in _WIDENED.get(wanted, ())
 
 
-def _has_fields(found: pa.StructType, wanted: tuple[StructField, ...]) -> bool:
-    """Whether a struct has each of the fields once. Spark reads only those that a query needs."""
-    stored: dict[str, list[pa.Field]] = {}
-    for field in found:
-        stored.setdefault(field.name.lower(), []).append(field)
+def _has_fields(found: pa.StructType, wanted: tuple[StructField, ...], stored: StoredColumn | None) -> bool:
+    """Whether a struct has each of the fields once. Spark reads only those that a query needs.
+
+    Those with an id may be missing, but not all of them: a struct would have to be told from NULL by another field.
+    """
+    if stored is not None and len({field.name for field in found}) < found.num_fields:
+        return False
+    missing, seen = 0, set()
     for field in wanted:
-        same = stored.get(field.name.lower(), [])
-        if [one.name for one in same] != [field.name] or not _readable(same[0].type, field.type, False):
+        part = stored.part(field.name) if stored is not None else None
+        there, is_certain = find_field(list(found), field.name, part)
+        if not is_certain:
             return False
-    return True
+        if there is None:
+            missing += 1
+        elif there.name in seen or not _readable(there.type, field.type, False, part):
+            return False
+        else:
+            seen.add(there.name)
+    return missing < len(wanted)
 
 
 _TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})

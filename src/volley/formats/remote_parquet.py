@@ -1,30 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files in object stores, and parts of local ones, row group by row group, with pyarrow.
+"""Parquet files in object stores, and local ones that DataFusion cannot read, row group by row group, with pyarrow.
 
     open       two requests for the metadata of the object and the footer; none for a footer that is known
     prune      row groups that the statistics exclude are not read
     read       the column chunks of a row group, neighbours by one request, several requests at a time
     confirm    that the object is still the same, then give out the rows
 
-The same checks of the footer apply as for local files (`ParquetFooter`).
+The same checks of the footer apply as for local files (`ParquetFooter`). DataFusion does not read parts of files in
+order, leave out deleted rows, tell the positions of rows, or find fields of structs by ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from volley.batches import batch_by_position
-from volley.formats.base import ReadOptions, ReadRequest
+from volley.batches import batch_by_position, rows_without_columns
+from volley.formats.base import ReadOptions, ReadRequest, find_columns
+from volley.formats.deleted_rows import kept_rows
 from volley.formats.file_source import Source, open_remote, open_source
 from volley.formats.parquet import Parquet, ParquetFooter, describe
 from volley.formats.prune import comparisons, may_hold
+from volley.formats.stored_columns import constant, read_as
 from volley.lru_cache import LruCache
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import DataFile
+from volley.plan.nodes import DataFile, StoredColumn
 from volley.plan.types import STRING, contains_any, to_arrow
 from volley.storage.objects import OpenObject
 
@@ -83,15 +88,32 @@ def _metadata(opened: Source, file: DataFile) -> _Metadata:
 
 
 def _read(opened: Source, metadata: _Metadata, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    stored, footer = metadata.stored, metadata.footer
-    fields = [footer.column(column.name, column.type, request.options) for column in request.columns]
-    names = [None if field is None else field.name for field in fields]
-    groups = [group for group in range(stored.num_row_groups) if _is_wanted(group, stored, footer, request)]
-    present = list(dict.fromkeys(name for name in names if name is not None))
+    stored = metadata.stored
+    fields = find_columns(metadata.footer, request.columns, request.options, request.stored.get)
+    places = [None if field is None else field.name for field in fields]
+    groups = [group for group in range(stored.num_row_groups) if _is_wanted(group, metadata, request)]
+    present = list(dict.fromkeys(name for name in places if name is not None))
+    kept = kept_rows(request.file, stored.num_rows)
+    sizes = [stored.row_group(group).num_rows for group in range(stored.num_row_groups)]
+    for group, batch in _batches(opened, stored, groups, present, request):
+        first_row = sum(sizes[:group])
+        for rows in batch:
+            arrays = [
+                _column(rows, name, column, request.stored.get(column.name), first_row)
+                for name, column in zip(places, request.columns, strict=True)
+            ]
+            found = batch_by_position(arrays, rows.num_rows)
+            yield found if kept is None else found.filter(kept.slice(first_row, rows.num_rows))
+            first_row += rows.num_rows
+
+
+def _batches(
+    opened: Source, stored: pq.FileMetaData, groups: list[int], present: list[str], request: ReadRequest
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """The rows of each group, with the columns in `present`."""
     if not present:
-        rows = sum(stored.row_group(group).num_rows for group in groups)
-        nulls = [pa.nulls(rows, to_arrow(column.type)) for column in request.columns]
-        yield batch_by_position(nulls, rows)
+        for group in groups:
+            yield group, iter([rows_without_columns(stored.row_group(group).num_rows)])
         return
     file = pq.ParquetFile(
         opened.source,
@@ -105,11 +127,8 @@ def _read(opened: Source, metadata: _Metadata, request: ReadRequest) -> Iterator
         # The bytes of the whole group are read for its first batch.
         first = next(batches, None)
         opened.confirm()
-        if first is None:
-            continue
-        yield _select(first, names, request)
-        for batch in batches:
-            yield _select(batch, names, request)
+        if first is not None:
+            yield group, chain([first], batches)
 
 
 def _dictionaries(
@@ -119,7 +138,11 @@ def _dictionaries(
 
     A text that is not in a dictionary takes at least the four bytes of its length.
     """
-    texts = {column.name.lower() for column in request.columns if column.type == STRING}
+    texts = {
+        column.name.lower()
+        for column in request.columns
+        if column.type == STRING and column.name not in request.stored
+    }
     sizes: dict[str, list[int]] = {name: [0, 0] for name in present if name.lower() in texts}
     for group in groups:
         found = stored.row_group(group)
@@ -131,8 +154,9 @@ def _dictionaries(
     return [name for name, (size_bytes, values) in sizes.items() if size_bytes < _LENGTH_BYTES * values]
 
 
-def _is_wanted(group: int, stored: pq.FileMetaData, footer: ParquetFooter, request: ReadRequest) -> bool:
+def _is_wanted(group: int, metadata: _Metadata, request: ReadRequest) -> bool:
     """Whether a row group belongs to this part of the file, and may have rows that the filters keep."""
+    stored = metadata.stored
     found = stored.row_group(group)
     if request.spark_range is not None:
         start, end = request.spark_range
@@ -141,7 +165,8 @@ def _is_wanted(group: int, stored: pq.FileMetaData, footer: ParquetFooter, reque
     elif group * request.parts // stored.num_row_groups != request.part:
         return False
     for column, function, values in comparisons(request.filters):
-        field = footer.column(column.name, column.type, request.options)
+        where = request.stored.get(column.name)
+        field = metadata.footer.column(column.name, column.type, request.options, where)
         if field is None or pa.types.is_unsigned_integer(field.type):
             # Statistics of unsigned numbers have another order.
             continue
@@ -160,18 +185,19 @@ def _middle(group: pq.RowGroupMetaData) -> int:
     return begin + size_bytes // 2
 
 
-def _select(batch: pa.RecordBatch, names: list[str | None], request: ReadRequest) -> pa.RecordBatch:
-    arrays = [_column(batch, name, column) for name, column in zip(names, request.columns, strict=True)]
-    return batch_by_position(arrays, batch.num_rows)
-
-
-def _column(batch: pa.RecordBatch, name: str | None, column: Attribute) -> pa.Array:
-    wanted = to_arrow(column.type)
+def _column(
+    batch: pa.RecordBatch, name: str | None, column: Attribute, stored: StoredColumn | None, first_row: int
+) -> pa.Array:
+    if stored is not None and stored.is_position:
+        return pa.array(np.arange(first_row, first_row + batch.num_rows))
     if name is None:
-        return pa.nulls(batch.num_rows, wanted)
+        return constant(stored, column.type, batch.num_rows)
     found = batch.column(name)
     if contains_any(column.type, _TEXT):
         # Arrow does not check text when it reads it, and the engine relies on it. Checking decimals takes long.
         texts = found.dictionary if isinstance(found, pa.DictionaryArray) else found
         texts.validate(full=True)
+    if stored is not None:
+        return read_as(found, column.type, stored)
+    wanted = to_arrow(column.type)
     return found if found.type == wanted else found.cast(wanted)

@@ -104,7 +104,7 @@ def _can_be_read_again(node: Node) -> bool:
     if isinstance(node, Streamed):
         return isinstance(node, StageInput)
     if isinstance(node, FileScan):
-        return streamed_format(node) is None
+        return streamed_format(node) is None and not node.is_evolved
     return bool(node.children) or isinstance(node, Range | OneRow)
 
 

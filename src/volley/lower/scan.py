@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, reduce
 
 import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
 
 from volley.errors import DataError
 from volley.formats import format_of, streamed_format
-from volley.formats.base import Footer, ReadOptions
+from volley.formats.base import Footer, ReadOptions, find_columns
+from volley.formats.remote_parquet import RemoteParquet
+from volley.formats.stored_columns import is_same_inside
 from volley.lower import symlink_tables
 from volley.lower.expressions import column_name
 from volley.lower.scope import Scope, arrow_schema, distinct, read_type
@@ -31,17 +34,31 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     columns = [attribute for attribute in distinct(node.output) if attribute.id not in from_path]
     file_format = format_of(node.format)
     footers = tuple([file_format.footer(file) for file in node.files])
-    fields = _fields(footers, node, columns)
+    if node.is_evolved:
+        return _lower_evolved(node, columns, footers, scope)
+    return _lower_table(node, columns, footers, _fields(footers, node, columns), scope)
+
+
+def _lower_table(
+    node: FileScan,
+    columns: list[Attribute],
+    footers: Sequence[Footer],
+    fields: Sequence[pa.Field | None],
+    scope: Scope,
+) -> DataFrame:
+    """A table of the files, all of which have the columns as these fields. Without a field it is a constant."""
     partitions = symlink_tables.partitions_of(node.files)
+    file_format = format_of(node.format)
     try:
         directory = scope.link(node.files, file_format.suffix)
     except OSError as error:
         raise DataError(f"the files of a scan cannot be linked: {error}") from error
     folders = [(symlink_tables.PART, pa.int32())] if len(partitions) > 1 else []
     prune = not any(footer.has_old_statistics for footer in footers)
-    frame = file_format.read(scope.context, directory, pa.schema(fields), folders, prune=prune)
+    schema = pa.schema([field for field in fields if field is not None])
+    frame = file_format.read(scope.context, directory, schema, folders, prune=prune)
     data = [
-        _quote(field.name).alias(column_name(column.id))
+        (_quote(field.name) if field is not None else _default(node, column)).alias(column_name(column.id))
         for field, column in zip(fields, columns, strict=True)
     ]
     if not node.partition_columns:
@@ -51,6 +68,70 @@ def lower_scan(node: FileScan, scope: Scope) -> DataFrame:
     return _join_values(
         frame.select(*data, col(symlink_tables.PART)), node.partition_columns, partitions, scope
     ).select(*(col(column_name(attribute.id)) for attribute in distinct(node.output)))
+
+
+# Each table has its own streams.
+_MOST_TABLES = 16
+
+
+def _lower_evolved(
+    node: FileScan, columns: list[Attribute], footers: tuple[Footer, ...], scope: Scope
+) -> DataFrame:
+    """A table of the files with the same columns, for each such set, and streams of those that are no such table."""
+    tables: dict[tuple[str | None, ...], list[int]] = {}
+    others: list[int] = []
+    found: list[list[pa.Field | None]] = []
+    for place, (file, footer) in enumerate(zip(node.files, footers, strict=True)):
+        fields = find_columns(footer, columns, node.options, node.stored_column)
+        found.append(fields)
+        if file.deletes or not _is_table(node, columns, fields):
+            others.append(place)
+        else:
+            tables.setdefault(tuple(field and field.name for field in fields), []).append(place)
+    if len(tables) > _MOST_TABLES:
+        tables, others = {}, list(range(len(node.files)))
+    frames = []
+    for places in tables.values():
+        common = [
+            _common_field([found[place][number] for place in places], column)
+            for number, column in enumerate(columns)
+        ]
+        part = replace(node, files=tuple(node.files[place] for place in places))
+        frames.append(_lower_table(part, columns, [footers[place] for place in places], common, scope))
+    if others:
+        part = replace(node, files=tuple(node.files[place] for place in others))
+        frames.append(lower_streamed_scan(part, RemoteParquet(), scope))
+    # The columns of a table are in the order of the files, and those of streams in that of the output.
+    aligned = [_align(frame, node) for frame in frames] if len(frames) > 1 else frames
+    return reduce(lambda one, other: one.union(other), aligned)
+
+
+def _is_table(node: FileScan, columns: list[Attribute], fields: list[pa.Field | None]) -> bool:
+    """Whether DataFusion, which knows only names, finds the columns in a file that has them as these fields."""
+    for column, field in zip(columns, fields, strict=True):
+        stored = node.stored_column(column.name)
+        if stored is not None and stored.is_position:
+            return False
+        if field is not None and not is_same_inside(field.type, column.type, stored):
+            return False
+    return True
+
+
+def _common_field(fields: Sequence[pa.Field | None], column: Attribute) -> pa.Field | None:
+    here = [field for field in fields if field is not None]
+    nullable = any(field.nullable for field in here)
+    return pa.field(here[0].name, read_type(column.type), nullable) if here else None
+
+
+def _default(node: FileScan, column: Attribute) -> Expr:
+    stored = node.stored_column(column.name)
+    default = None if stored is None else stored.default
+    return literal(pa.scalar(default, read_type(column.type)))
+
+
+def _align(frame: DataFrame, node: FileScan) -> DataFrame:
+    columns = [(column_name(attribute.id), read_type(attribute.type)) for attribute in distinct(node.output)]
+    return frame.select(*(col(name).cast(kind).alias(name) for name, kind in columns))
 
 
 def _fields(footers: tuple[Footer, ...], node: FileScan, columns: list[Attribute]) -> tuple[pa.Field, ...]:

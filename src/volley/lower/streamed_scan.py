@@ -129,4 +129,7 @@ def _read(node: FileScan, streamed: StreamedFormat, request: ReadRequest, *, sch
 def _request(node: FileScan, file: DataFile, number: int, count: int) -> ReadRequest:
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = tuple(attribute for attribute in distinct(node.output) if attribute.id not in from_path)
-    return ReadRequest(file, number, count, columns, node.file_columns, node.options, node.filters)
+    stored = {column.name: column for column in node.stored}
+    return ReadRequest(
+        file, number, count, columns, node.file_columns, node.options, node.filters, stored=stored
+    )

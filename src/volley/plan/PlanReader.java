@@ -21,6 +21,8 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkFiles;
 import org.apache.spark.api.python.PythonBroadcast;
 import org.apache.spark.api.python.PythonFunction;
@@ -34,6 +36,7 @@ import org.apache.spark.sql.catalyst.expressions.BloomFilterMightContain;
 import org.apache.spark.sql.catalyst.expressions.DynamicPruningExpression;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.SpecifiedWindowFrame;
@@ -47,6 +50,7 @@ import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.DateTimeUtils;
 import org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper;
+import org.apache.spark.sql.catalyst.util.ResolveDefaultColumns;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.execution.BaseSubqueryExec;
 import org.apache.spark.sql.execution.CollectLimitExec;
@@ -374,6 +378,12 @@ public final class PlanReader {
                 expressions("output", plan.output(), expressions);
                 readsFiles = false;
                 expressions("dataFilters", ((FileScan) ((BatchScanExec) plan).scan()).dataFilters(), expressions);
+                values.key("scan").number(scan(plan));
+            } else if (plan instanceof BatchScanExec && IcebergScan.isOne(((BatchScanExec) plan).scan())) {
+                readsFiles = true;
+                expressions("output", plan.output(), expressions);
+                readsFiles = false;
+                prunings(((BatchScanExec) plan).runtimeFilters(), expressions);
                 values.key("scan").number(scan(plan));
             } else if (plan instanceof RangeExec) {
                 RangeExec range = (RangeExec) plan;
@@ -1009,7 +1019,9 @@ public final class PlanReader {
             if (number == null) {
                 Text text = new Text();
                 try {
-                    if (scan instanceof BatchScanExec) {
+                    if (scan instanceof BatchScanExec && IcebergScan.isOne(((BatchScanExec) scan).scan())) {
+                        describe((BatchScanExec) scan, text);
+                    } else if (scan instanceof BatchScanExec) {
                         describe((FileScan) ((BatchScanExec) scan).scan(), text);
                     } else {
                         describe((FileSourceScanExec) scan, text);
@@ -1031,7 +1043,7 @@ public final class PlanReader {
             out.open('{');
             boolean isDelta = relation.fileFormat().getClass().getName().equals(DELTA_FORMAT);
             out.key("format").string(isDelta ? "ParquetFileFormat" : shortName(relation.fileFormat()));
-            out.key("is_delta").bool(isDelta);
+            out.key("immutable").bool(isDelta);
             out.key("bucketed").bool(scan.bucketedScan());
             out.key("metadata").open('[');
             for (int i = 0; i < scan.output().size(); i++) {
@@ -1044,19 +1056,14 @@ public final class PlanReader {
                 }
             }
             out.close(']');
-            out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.requiredSchema()));
-            out.key("defaults").bool(hasDefaults(scan.requiredSchema()));
+            stored(scan.requiredSchema(), out);
             names("data_names", relation.dataSchema().fields(), out);
             names("partition_names", fields, out);
             PartitionedFile[] found = selectedFiles(scan);
             String refused = scan.bucketedScan() ? refusedBuckets(scan, found)
                     : isDelta ? refusedDelta(scan, found) : null;
             out.key("refused");
-            if (refused == null) {
-                out.raw("null");
-            } else {
-                out.string(refused);
-            }
+            nullable(refused, out);
             out.key("options").open('{');
             scala.collection.Iterator options = relation.options().iterator();
             while (options.hasNext()) {
@@ -1094,13 +1101,26 @@ public final class PlanReader {
             return (PartitionedFile[]) found.toArray(new PartitionedFile[0]);
         }
 
-        /** The result of a method that not all releases of Spark have. */
-        private static Object call(Object subject, String method) {
+        /** The result of a method that not all releases have, or of a class in a jar that need not be there. */
+        static Object call(Object subject, String method) {
             try {
-                return subject.getClass().getMethod(method, new Class[0]).invoke(subject, new Object[0]);
+                Method found = method(subject.getClass(), method);
+                found.setAccessible(true);
+                return found.invoke(subject, new Object[0]);
             } catch (ReflectiveOperationException error) {
                 throw new IllegalStateException(error);
             }
+        }
+
+        private static Method method(Class type, String name) throws NoSuchMethodException {
+            for (Class each = type; each != null; each = each.getSuperclass()) {
+                try {
+                    return each.getDeclaredMethod(name, new Class[0]);
+                } catch (NoSuchMethodException error) {
+                    // It may be inherited.
+                }
+            }
+            return type.getMethod(name, new Class[0]);
         }
 
         /** Why a bucketed scan means more than the rows of its files; null if it does not. */
@@ -1163,11 +1183,10 @@ public final class PlanReader {
             }
             out.open('{');
             out.key("format").string(shortName(scan));
-            out.key("is_delta").bool(false);
+            out.key("immutable").bool(false);
             out.key("bucketed").bool(false);
             out.key("metadata").raw("[]");
-            out.key("field_ids").bool(ParquetUtils.hasFieldIds(scan.readDataSchema()));
-            out.key("defaults").bool(hasDefaults(scan.readDataSchema()));
+            stored(scan.readDataSchema(), out);
             names("data_names", scan.dataSchema().fields(), out);
             names("partition_names", fields, out);
             out.key("refused");
@@ -1228,19 +1247,75 @@ public final class PlanReader {
             out.close(']');
         }
 
-        /** Whether a column has a default for files that were written before it was added to the table. */
-        private static boolean hasDefaults(StructType schema) {
+        /**
+         * What the metadata of columns say about files: field ids, which are in the JSON of the schema, and defaults for files
+         * that were written before a column was added to the table. Null if they say nothing.
+         */
+        private static void stored(StructType schema, Text out) {
             StructField[] fields = schema.fields();
+            boolean defaults = false;
             for (int i = 0; i < fields.length; i++) {
-                if (fields[i].getExistenceDefaultValue().isDefined()) {
-                    return true;
-                }
+                defaults = defaults || fields[i].getExistenceDefaultValue().isDefined();
             }
-            return false;
+            out.key("stored");
+            if (!defaults && !ParquetUtils.hasFieldIds(schema)) {
+                out.raw("null");
+                return;
+            }
+            Object[] values = (Object[]) (defaults ? ResolveDefaultColumns.existenceDefaultValues(schema)
+                    : new Object[fields.length]);
+            out.open('{').key("schema").raw(schema.json()).key("defaults").open('[');
+            for (int i = 0; i < fields.length; i++) {
+                value(values[i], fields[i].dataType(), out.next());
+            }
+            out.close(']').close('}');
+        }
+
+        /** A scan of an Iceberg table by Iceberg's own classes, as one of its Parquet files. */
+        private void describe(BatchScanExec plan, Text out) {
+            Text found = new Text();
+            try {
+                IcebergScan scan = new IcebergScan(plan);
+                describe(plan, scan.refused(), found);
+                found.key("unreachable");
+                nullable(scan.unreachable(), found);
+                found.key("iceberg").raw(scan.schema());
+                names("partition_names", scan.partitionFields(), found);
+                scan.files(found);
+            } catch (Exception error) {
+                // Files that cannot be planned, or a release of Iceberg with other methods.
+                found = new Text();
+                describe(plan, "an Iceberg table whose files are not known: " + error.getMessage(), found);
+                found.key("partition_names").raw("[]").key("files").raw("[]").key("partitions").raw("[]");
+            }
+            out.raw(found.close('}'));
+        }
+
+        private void describe(BatchScanExec plan, String refused, Text out) {
+            out.open('{');
+            out.key("format").string("ParquetScan");
+            out.key("immutable").bool(true);
+            out.key("bucketed").bool(false);
+            out.key("metadata").raw("[]");
+            out.key("stored").raw("null");
+            out.key("data_names").raw("[]");
+            out.key("refused");
+            nullable(refused, out);
+            // Iceberg does not convert dates of the old calendar.
+            out.key("options").raw("{\"datetimeRebaseMode\":\"CORRECTED\",\"int96RebaseMode\":\"CORRECTED\"}");
+            settings(plan.session(), out);
+        }
+
+        private static void nullable(String text, Text out) {
+            if (text == null) {
+                out.raw("null");
+            } else {
+                out.string(text);
+            }
         }
 
         /** The class without its package; of a Scala object, the name of the object. */
-        private static String shortName(Object value) {
+        static String shortName(Object value) {
             String name = value.getClass().getName();
             int end = name.endsWith("$") ? name.length() - 1 : name.length();
             return name.substring(name.lastIndexOf('.') + 1, end);
@@ -1284,6 +1359,257 @@ public final class PlanReader {
                 names[i] = found[i].getName();
             }
             return names;
+        }
+    }
+
+    /**
+     * A scan of an Iceberg table in a catalog of Spark's. Its classes are in a jar that need not be there, so they are called by
+     * name. What Iceberg plans, it plans once: these are the files that Spark's tasks would read.
+     */
+    static final class IcebergScan {
+        private static final String SCAN = "org.apache.iceberg.spark.source.SparkBatchQueryScan";
+        private static final String FILES = "org.apache.iceberg.hadoop.HadoopFileIO";
+
+        private final BatchScanExec plan;
+        private final Object scan;
+        private final Object projection;
+        private final List tasks = new ArrayList();
+        private final List constants = new ArrayList();
+        private final List constantIds = new ArrayList();
+        private String refused = null;
+        private String unreachable = null;
+
+        static boolean isOne(Object scan) {
+            return scan.getClass().getName().equals(SCAN);
+        }
+
+        IcebergScan(BatchScanExec plan) throws Exception {
+            this.plan = plan;
+            scan = plan.scan();
+            projection = has(scan, "projection") ? call(scan, "projection") : call(scan, "expectedSchema");
+            Iterator planned = ((Iterable) call(scan, "tasks")).iterator();
+            while (planned.hasNext()) {
+                Object task = planned.next();
+                tasks.add(task);
+                refused = refused == null ? refusedTask(task) : refused;
+            }
+            if (plan.outputPartitioning().numPartitions() > 1
+                    && !plan.outputPartitioning().getClass().getName().endsWith(".UnknownPartitioning")) {
+                refused = "an Iceberg table that Spark reads by its partitions";
+            }
+            if (plan.outputOrdering().nonEmpty()) {
+                refused = "an Iceberg table in an order";
+            }
+            if (refused == null) {
+                findConstants();
+            }
+            Object io = call(call(scan, "table"), "io");
+            if (!io.getClass().getName().equals(FILES)) {
+                unreachable = "Iceberg's " + Reading.shortName(io);
+            } else if (!tasks.isEmpty() && !sameSettings((Configuration) call(io, "conf"))) {
+                unreachable = "an Iceberg catalog with settings of file systems of its own";
+            }
+        }
+
+        private static Object call(Object subject, String method) {
+            return Reading.call(subject, method);
+        }
+
+        private static boolean has(Object subject, String method) {
+            for (Class each = subject.getClass(); each != null; each = each.getSuperclass()) {
+                Method[] methods = each.getDeclaredMethods();
+                for (int i = 0; i < methods.length; i++) {
+                    if (methods[i].getName().equals(method) && methods[i].getParameterTypes().length == 0) {
+                        return true;
+                    }
+                }
+            }
+            return false;
+        }
+
+        /** Why a task means more than the rows of a Parquet file without some of its positions; null if it does not. */
+        private static String refusedTask(Object task) {
+            if (!has(task, "deletes") || Boolean.TRUE.equals(call(task, "isDataTask"))) {
+                return "rows of Iceberg's metadata";
+            }
+            Object file = call(task, "file");
+            if (!call(file, "format").toString().equals("PARQUET")) {
+                return "data files of an Iceberg table in " + call(file, "format");
+            }
+            if (call(file, "keyMetadata") != null) {
+                return "encrypted files of an Iceberg table";
+            }
+            Iterator deletes = ((Iterable) call(task, "deletes")).iterator();
+            while (deletes.hasNext()) {
+                Object delete = deletes.next();
+                String format = call(delete, "format").toString();
+                if (!call(delete, "content").toString().equals("POSITION_DELETES")) {
+                    return "equality deletes of an Iceberg table";
+                }
+                if (call(delete, "keyMetadata") != null) {
+                    return "encrypted files of an Iceberg table";
+                }
+                if (!format.equals("PARQUET") && !format.equals("PUFFIN")) {
+                    return "position deletes of an Iceberg table in " + format;
+                }
+            }
+            return null;
+        }
+
+        /** The columns whose values are those of a file's partition, or describe the file. */
+        private void findConstants() throws Exception {
+            Map counts = new HashMap();
+            for (int i = 0; i < tasks.size(); i++) {
+                Iterator fields = identities(tasks.get(i)).keySet().iterator();
+                while (fields.hasNext()) {
+                    Object id = fields.next();
+                    Integer count = (Integer) counts.get(id);
+                    counts.put(id, Integer.valueOf(count == null ? 1 : count.intValue() + 1));
+                }
+            }
+            Set left = new HashSet(counts.keySet());
+            StructField[] read = plan.scan().readSchema().fields();
+            Iterator columns = ((Iterable) call(projection, "columns")).iterator();
+            for (int i = 0; columns.hasNext(); i++) {
+                Object column = columns.next();
+                Object id = call(column, "fieldId");
+                Object count = counts.get(id);
+                left.remove(id);
+                if (count != null && ((Integer) count).intValue() < tasks.size()) {
+                    refused = "an Iceberg table whose partitioning has changed";
+                } else if (count != null && read[i].dataType().typeName().equals("binary")) {
+                    refused = "an Iceberg table with binary partition values";
+                } else if (count != null || read[i].name().equals("_file") || read[i].name().equals("_spec_id")) {
+                    constants.add(read[i]);
+                    constantIds.add(id);
+                }
+            }
+            Method find = projection.getClass().getMethod("findField", new Class[] {Integer.TYPE});
+            Iterator nested = left.iterator();
+            while (nested.hasNext()) {
+                if (find.invoke(projection, new Object[] {nested.next()}) != null) {
+                    refused = "an Iceberg table that is partitioned by a field of a struct";
+                }
+            }
+        }
+
+        /** The places of the values in the partition of a task, by the ids of the columns that have them in all rows. */
+        private static Map identities(Object task) {
+            Map found = new HashMap();
+            List fields = (List) call(call(task, "spec"), "fields");
+            for (int i = 0; i < fields.size(); i++) {
+                if (Boolean.TRUE.equals(call(call(fields.get(i), "transform"), "isIdentity"))) {
+                    found.put(call(fields.get(i), "sourceId"), Integer.valueOf(i));
+                }
+            }
+            return found;
+        }
+
+        private boolean sameSettings(Configuration other) {
+            Configuration ours = ((org.apache.spark.sql.classic.SparkSession) plan.session()).sessionState().newHadoopConf();
+            return fileSystems(ours).equals(fileSystems(other));
+        }
+
+        private static Map fileSystems(Configuration configuration) {
+            Map found = new HashMap();
+            Iterator each = configuration.iterator();
+            while (each.hasNext()) {
+                Map.Entry entry = (Map.Entry) each.next();
+                if (((String) entry.getKey()).startsWith("fs.")) {
+                    found.put(entry.getKey(), entry.getValue());
+                }
+            }
+            return found;
+        }
+
+        String refused() {
+            return refused;
+        }
+
+        String unreachable() {
+            return unreachable;
+        }
+
+        StructField[] partitionFields() {
+            return (StructField[]) constants.toArray(new StructField[0]);
+        }
+
+        /** Iceberg's JSON of the columns that are read, with ids and defaults. */
+        String schema() throws Exception {
+            Class parser = Class.forName("org.apache.iceberg.SchemaParser", true, scan.getClass().getClassLoader());
+            return (String) parser.getMethod("toJson", new Class[] {projection.getClass()})
+                    .invoke(null, new Object[] {projection});
+        }
+
+        /** The files, and the deletes of each that has some. */
+        void files(Text out) throws Exception {
+            boolean readable = refused == null && unreachable == null;
+            FileList files = new FileList(partitionFields(), out);
+            Text deletes = new Text().open('[');
+            for (int i = 0; readable && i < tasks.size(); i++) {
+                Object file = call(tasks.get(i), "file");
+                files.add(url(file), ((Long) call(file, "fileSizeInBytes")).longValue(), 0L, partition(tasks.get(i)));
+                Iterator each = ((Iterable) call(tasks.get(i), "deletes")).iterator();
+                while (each.hasNext()) {
+                    Object delete = each.next();
+                    deletes.next().open('[').next().number(i).next().string(url(delete));
+                    deletes.next().raw(call(delete, "fileSizeInBytes")).next().string(location(file));
+                    if (call(delete, "format").toString().equals("PUFFIN")) {
+                        deletes.next().raw(call(delete, "contentOffset"));
+                        deletes.next().raw(call(delete, "contentSizeInBytes"));
+                    }
+                    deletes.close(']');
+                }
+            }
+            files.close();
+            out.key("deletes").raw(deletes.close(']'));
+        }
+
+        private static String location(Object file) {
+            return call(file, has(file, "location") ? "location" : "path").toString();
+        }
+
+        private String url(Object file) throws Exception {
+            Path path = new Path(location(file));
+            Configuration configuration = (Configuration) call(call(call(scan, "table"), "io"), "conf");
+            return path.getFileSystem(configuration).makeQualified(path).toUri().toString();
+        }
+
+        private InternalRow partition(Object task) throws Exception {
+            Map places = identities(task);
+            Object[] values = new Object[constants.size()];
+            for (int i = 0; i < values.length; i++) {
+                StructField field = (StructField) constants.get(i);
+                Integer place = (Integer) places.get(constantIds.get(i));
+                if (place == null) {
+                    Object value = field.name().equals("_file") ? location(call(task, "file"))
+                            : call(call(task, "spec"), "specId");
+                    values[i] = catalyst(value, field.dataType());
+                } else {
+                    Object row = call(call(task, "file"), "partition");
+                    Method get = row.getClass().getMethod("get", new Class[] {Integer.TYPE, Class.class});
+                    get.setAccessible(true);
+                    values[i] = catalyst(get.invoke(row, new Object[] {place, Object.class}), field.dataType());
+                }
+            }
+            return new GenericInternalRow(values);
+        }
+
+        /** A value of Iceberg's as Catalyst has it. A column may have become wider since the file was written. */
+        private static Object catalyst(Object value, DataType type) {
+            if (value instanceof CharSequence) {
+                return UTF8String.fromString(value.toString());
+            }
+            if (value instanceof java.math.BigDecimal) {
+                return Decimal.apply((java.math.BigDecimal) value);
+            }
+            if (value instanceof Integer && type.typeName().equals("long")) {
+                return Long.valueOf(((Integer) value).longValue());
+            }
+            if (value instanceof Float && type.typeName().equals("double")) {
+                return Double.valueOf(((Float) value).doubleValue());
+            }
+            return value;
         }
     }
 

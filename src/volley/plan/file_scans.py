@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -12,43 +12,51 @@ from urllib.parse import unquote, urlparse
 from volley.errors import CaptureError
 from volley.plan.decode_expressions import scalar
 from volley.plan.decode_nodes import Operator
-from volley.plan.expressions import Attribute, Scalar
-from volley.plan.nodes import DataFile, FileScan, Node
+from volley.plan.expressions import Attribute, Expression, Scalar, references
+from volley.plan.nodes import DataFile, DeleteFile, FileScan, Node, StoredColumn
 from volley.plan.read_rules import (
     CORRUPT_RECORD,
     CORRUPT_RECORD_OPTION,
+    IGNORES_MISSING_IDS,
     KEEPS_TYPES,
+    NEEDS_IDS,
     READ_RULES,
+    READS_BY_ID,
     SESSION_ZONE,
     ZONE_OFFSETS,
     ZONE_OPTION,
+)
+from volley.plan.stored_columns import (
+    POSITION,
+    NotNative,
+    has_field_ids,
+    read_iceberg_columns,
+    read_spark_columns,
 )
 from volley.plan.types import BINARY, TIMESTAMP, DataType, DecimalType
 from volley.plan.zones import UTC
 from volley.spark_versions.registry import current
 from volley.storage.s3a import Unmapped
 
-_ROW_INDEX = "_tmp_metadata_row_index"
-"""The name under which Spark asks a Parquet reader for `_metadata.row_index`."""
-
 
 @dataclass(frozen=True)
 class ScanFacts:
     """A file scan as `PlanReader.java` writes it.
 
-    `metadata` are the places in the output of columns that Spark derives from the file itself. `field_ids` is true if a
-    requested column, or a field inside one, has a Parquet field id; `defaults`, if one has a default for older files.
-    `refused` says why the scan does more than read. `files` lists path, size, modification time and partition index of
-    each file; `partitions` the values of each partition, as text. If `is_delta`, they are files of a Delta table, which
-    never change, and their times are those of its log.
+    `metadata` are the places in the output of columns that Spark derives from the file itself. `stored` is the schema
+    of the columns that are read and their defaults for older files, if one has a default, or a Parquet field id;
+    `iceberg` is the schema of an Iceberg table. `refused` says why the scan does more than read, and `unreachable` why
+    only Spark reads from the file system. `files` lists path, size, modification time and partition index of each
+    file; `partitions` the values of each partition, as text; `deletes` the number of a data file, and path, size, name
+    of the data file and maybe the place of what names deleted rows of it. Files of tables that are `immutable` have no
+    times of their own.
     """
 
     format: str
-    is_delta: bool
+    immutable: bool
     bucketed: bool
     metadata: list[int]
-    field_ids: bool
-    defaults: bool
+    stored: dict[str, Any] | None
     data_names: list[str]
     partition_names: list[str]
     refused: str | None
@@ -56,6 +64,9 @@ class ScanFacts:
     settings: dict[str, str]
     files: list[tuple[str, int, int, int]]
     partitions: list[list[str | bool | None]]
+    iceberg: dict[str, Any] | None = None
+    unreachable: str | None = None
+    deletes: list[list[Any]] = field(default_factory=list)
 
     @property
     def format_name(self) -> str:
@@ -70,11 +81,11 @@ class ScanFacts:
         if self.refused:
             return self.refused
         for place, column in enumerate(output):
-            if column.name == _ROW_INDEX:
+            if column.name == POSITION and self.format_name != _PARQUET:
                 return "metadata column row_index"
             if place in self.metadata and column.name not in _METADATA:
                 return f"metadata column {column.name}"
-        if self.defaults:
+        if self.format_name != _PARQUET and self.stored and any(self.stored["defaults"]):
             return "a column with a default value"
         read = [column for place, column in enumerate(output) if place not in self.metadata]
         partitioned = {name.lower() for name in self.partition_names}
@@ -82,7 +93,7 @@ class ScanFacts:
         stored = [column for column in read if column.name.lower() not in partitioned]
         types = [column.type for column in stored]
         for key, setting in rules.settings.items():
-            if not setting.permits(self.settings[key], types, self.field_ids):
+            if not setting.permits(self.settings[key], types):
                 return f"{key}={self.settings[key]}"
         for key, value in self.options.items():
             option = rules.options.get(key.lower())
@@ -119,12 +130,40 @@ class ScanFacts:
         given = self.settings | self._given
         if offsets is not None:
             carried, given = carried | {ZONE_OFFSETS}, given | {ZONE_OFFSETS: offsets.hex()}
-        if self.format_name == "parquet" and not current().widens_columns:
+        if self.format_name == _PARQUET and self.iceberg is None and not current().widens_columns:
             # Workers check the files, and need not have the driver's release of Spark.
             carried, given = carried | {KEEPS_TYPES}, given | {KEEPS_TYPES: "true"}
+        if self.needs_ids:
+            carried, given = carried | {NEEDS_IDS}, given | {NEEDS_IDS: "true"}
         return tuple(sorted((key, value) for key, value in given.items() if key in carried))
 
+    @property
+    def needs_ids(self) -> bool:
+        """Whether files without field ids are an error of Spark's, or have other columns by rules of Iceberg's."""
+        if self.iceberg is not None:
+            return True
+        ignores = self.settings.get(IGNORES_MISSING_IDS, "").lower() == "true"
+        return self.stored is not None and not ignores and has_field_ids(self.stored["schema"])
 
+    def stored_columns(
+        self, output: Sequence[Attribute], filters: Sequence[Expression]
+    ) -> tuple[StoredColumn, ...]:
+        """Where the files have the columns. NotNative if only Spark reads one."""
+        columns = {column.name: column.type for column in output}
+        if self.iceberg is not None:
+            return read_iceberg_columns(self.iceberg, columns)
+        found = (StoredColumn(POSITION, is_position=True),) if POSITION in columns else ()
+        if self.format_name != _PARQUET or self.stored is None:
+            return found
+        by_id = self.settings[READS_BY_ID] == "true"
+        used = frozenset[int]().union(*map(references, filters))
+        filtered = frozenset(column.name for column in output if column.id in used)
+        return found + read_spark_columns(
+            self.stored["schema"], self.stored["defaults"], columns, filtered, by_id
+        )
+
+
+_PARQUET = "parquet"
 _METADATA: dict[str, Callable[[str, int, int], Scalar]] = {
     # Of a path; `input_file_name()` is the URL.
     "file_path": lambda url, size_bytes, modified_ms: print_path(url),
@@ -168,7 +207,18 @@ def file_scan(
         of_file.append(lambda url, size_bytes, modified_ms: url)
     files: tuple[DataFile, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
+    stored: tuple[StoredColumn, ...] = ()
     if not problem:
+        try:
+            stored = facts.stored_columns(output, operator.all("dataFilters"))
+        except NotNative as error:
+            problem = str(error)
+    if not problem and facts.iceberg is not None and file_column is not None:
+        # Iceberg gives the location as its table has it, which may be no URL.
+        problem = "input_file_name() of an Iceberg table"
+    if not problem and facts.unreachable:
+        unreachable = facts.unreachable
+    elif not problem:
         zone = facts.zone(output)
         options = facts.carried(None if zone is None else find_offsets(zone))
         try:
@@ -190,7 +240,8 @@ def file_scan(
         file_columns=() if problem else tuple(facts.data_names),
         prunings=() if problem else operator.all("prunings"),
         unreachable=unreachable,
-        bucketed=facts.bucketed,
+        bucketed=facts.bucketed or facts.iceberg is not None,
+        stored=stored,
     )
 
 
@@ -212,11 +263,16 @@ def _files(
             stores[root] = find_store(root)
         return stores[root]
 
+    deletes: dict[int, list[DeleteFile]] = {}
+    for number, url, size, target, *place in facts.deletes:
+        path = plain_path(url)
+        deletes.setdefault(number, []).append(DeleteFile(path, size, target, store_of(path), *place))
     found = []
-    for url, size, time, partition in facts.files:
+    for number, (url, size, time, partition) in enumerate(facts.files):
         path = plain_path(url)
         values = (*partitions[partition], *(read(url, size, time) for read in of_file))
-        found.append(DataFile(path, size, 0 if facts.is_delta else time, values, store_of(path)))
+        time = 0 if facts.immutable else time
+        found.append(DataFile(path, size, time, values, store_of(path), tuple(deletes.get(number, ()))))
     if len({bool(file.store) for file in found}) > 1:
         raise Unmapped("local files and objects in one scan")
     return tuple(found)

@@ -40,6 +40,7 @@ from volley.plan.python_nodes import (
 from volley.plan.source_nodes import HERE as HERE
 from volley.plan.source_nodes import CachedRows as CachedRows
 from volley.plan.source_nodes import DataFile as DataFile
+from volley.plan.source_nodes import DeleteFile as DeleteFile
 from volley.plan.source_nodes import FeedInput as FeedInput
 from volley.plan.source_nodes import FilePart as FilePart
 from volley.plan.source_nodes import FileScan as FileScan
@@ -49,6 +50,7 @@ from volley.plan.source_nodes import OneRow as OneRow
 from volley.plan.source_nodes import Range as Range
 from volley.plan.source_nodes import SourceScan as SourceScan
 from volley.plan.source_nodes import StageInput as StageInput
+from volley.plan.source_nodes import StoredColumn as StoredColumn
 from volley.plan.types import LONG, STRING
 from volley.python_versions import StrEnum
 

@@ -39,17 +39,15 @@ _FLOATS = frozenset({FLOAT, DOUBLE})
 class Rule:
     """Which values of a session setting or a read option are native; `note` says so in words.
 
-    Any value is allowed where it has no effect: `types` are the requested types that it is about (None: all),
-    `field_ids` says that it is only about requested columns with a Parquet field id.
+    Any value is allowed where it has no effect: `types` are the requested types that it is about (None: all).
     """
 
     note: str
     allows: Callable[[str], bool]
     types: frozenset[DataType] | None = None
-    field_ids: bool = False
 
-    def permits(self, value: str, requested: Iterable[DataType], field_ids: bool = False) -> bool:
-        if self.allows(value) or (self.field_ids and not field_ids):
+    def permits(self, value: str, requested: Iterable[DataType]) -> bool:
+        if self.allows(value):
             return True
         return self.types is not None and not any(contains_any(kind, self.types) for kind in requested)
 
@@ -58,11 +56,11 @@ def any_value(note: str = "any") -> Rule:
     return Rule(note, lambda value: True)
 
 
-def one_of(*values: str, types: frozenset[DataType] | None = None, field_ids: bool = False) -> Rule:
+def one_of(*values: str, types: frozenset[DataType] | None = None) -> Rule:
     """A rule for values that Spark compares without regard to case."""
     allowed = frozenset(value.lower() for value in values)
     note = " or ".join(f"`{value}`" if value else "empty" for value in values)
-    return Rule(note, lambda value: value.lower() in allowed, types, field_ids)
+    return Rule(note, lambda value: value.lower() in allowed, types)
 
 
 def exactly(*values: str, types: frozenset[DataType] | None = None) -> Rule:
@@ -116,6 +114,10 @@ _OF_PLANNING = {
 
 REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
 REBASE_INT96 = "spark.sql.parquet.int96RebaseModeInRead"
+READS_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
+IGNORES_MISSING_IDS = "spark.sql.parquet.fieldId.read.ignoreMissing"
+NEEDS_IDS = "needsids"
+"""Not an option of Spark's: whether only files with field ids are read."""
 KEEPS_TYPES = "keepstypes"
 """Not an option of Spark's: whether its release reads columns of Parquet files only in the types that they have."""
 _REBASE = Rule("any; Spark runs the query if a file may have dates of the old calendar", lambda value: True)
@@ -123,8 +125,8 @@ _REBASE = Rule("any; Spark runs the query if a file may have dates of the old ca
 _PARQUET = ReadRules(
     settings={
         **_OF_ALL_FORMATS,
-        # Spark matches a column by its id only where the requested schema has one, and by its name otherwise.
-        "spark.sql.parquet.fieldId.read.enabled": one_of("false", field_ids=True),
+        READS_BY_ID: any_value(),
+        IGNORES_MISSING_IDS: any_value(),
         "spark.sql.parquet.int96TimestampConversion": one_of("false", types=_TIMES),
         REBASE: _REBASE,
         REBASE_INT96: _REBASE,

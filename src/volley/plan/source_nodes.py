@@ -14,10 +14,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class DeleteFile:
+    """Names rows of data files that a table no longer has. `path`, `size_bytes` and `store` are as of a `DataFile`.
+
+    It is a Parquet file of paths and positions, in which the data file is called `target`; or, if `length_bytes` is not
+    0, the bitmap of positions that begins at `offset`.
+    """
+
+    path: str
+    size_bytes: int
+    target: str
+    store: str = ""
+    offset: int = 0
+    length_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class DataFile:
     """One file of a scan. `partition` holds its partition values in the order of `FileScan.partition_columns`.
 
     `path` is a local path; or, if `store` is the id of an object store (`volley.storage`), a URL that is not encoded.
+    Rows that `deletes` name are left out.
     """
 
     path: str
@@ -25,6 +42,7 @@ class DataFile:
     modified_ms: int
     partition: tuple[Scalar, ...] = ()
     store: str = ""
+    deletes: tuple[DeleteFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,6 +59,28 @@ class FilePart:
 
 
 @dataclass(frozen=True)
+class StoredColumn:
+    """Where Parquet files have a column, or a field inside one: under a field id, or under its `name` if `id` is None.
+
+    `default` is its value in files that do not have it. `parts` are the fields of a struct, the element of an array, or
+    the key and the value of a map; if there are none, all inside is found by name. The column of the positions of rows
+    in their files `is_position`. If it `is_filtered`, Spark leaves out row groups by the statistics of what has its
+    name in the file.
+    """
+
+    name: str
+    id: int | None = None
+    default: Scalar = None
+    parts: tuple[StoredColumn, ...] = ()
+    is_position: bool = False
+    is_filtered: bool = False
+
+    def part(self, name: str) -> StoredColumn | None:
+        """The field of this name; None if it is found by name."""
+        return next((part for part in self.parts if part.name == name), None)
+
+
+@dataclass(frozen=True)
 class FileScan:
     """Files of one format. `filters` are only hints for pruning: a Filter above repeats them.
 
@@ -48,10 +88,11 @@ class FileScan:
     describe it. `share` is the fraction of the files' bytes that the other columns take. Tasks divide the files, unless
     `whole`: then each task reads all of them. `options` are the settings and read options that change how the files are
     read (`plan.read_rules`). `file_columns` are the columns of the table in the order of its files, for formats that
-    find columns by position. `prunings` are conditions on partition columns that a join above implies.
-    `unreachable` says why only Spark reads from the file system of its files. Spark reads the files of one bucket
-    together if `bucketed`, and plans no exchange then. In a `PartitionedRows`, `partitions` are the parts of files that
-    each of Spark's partitions reads, in order.
+    find columns by position. `prunings` are conditions on partition columns that a join above implies. `unreachable`
+    says why only Spark reads from the file system of its files. If `bucketed`, Spark reads them in groups of its own:
+    those of one bucket, after which it plans no exchange, or those that Iceberg puts together. In a `PartitionedRows`,
+    `partitions` are the parts of files that each of Spark's partitions reads, in order. `stored` are the columns that
+    files may not have under their names.
     """
 
     format: str
@@ -68,13 +109,24 @@ class FileScan:
     unreachable: str | None = None
     bucketed: bool = False
     partitions: tuple[tuple[FilePart, ...], ...] = ()
+    stored: tuple[StoredColumn, ...] = ()
 
     children = ()
+
+    def stored_column(self, name: str) -> StoredColumn | None:
+        """Where files have a column; None if it is found by name."""
+        return next((column for column in self.stored if column.name == name), None)
+
+    @cached_property
+    def is_evolved(self) -> bool:
+        """Whether its files may have other columns, or more rows, than the table."""
+        return bool(self.stored) or any(file.deletes for file in self.files)
 
     @cached_property
     def stores(self) -> frozenset[str]:
         """The ids of the object stores of its files."""
-        return frozenset(file.store for file in self.files if file.store)
+        deletes = (delete.store for file in self.files for delete in file.deletes)
+        return frozenset({store for store in (*(file.store for file in self.files), *deletes) if store})
 
 
 HERE = "here:"

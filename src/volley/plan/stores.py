@@ -147,7 +147,7 @@ def _default_check(settings: Java) -> Callable[[str], bool]:
 def configuration_of(scan: Java) -> Java:
     """The configuration of the session to which a scan belongs."""
     if scan.getClass().getSimpleName() == "BatchScanExec":
-        return scan.scan().sparkSession().sessionState().newHadoopConf()
+        return scan.session().sessionState().newHadoopConf()
     return scan.relation().sparkSession().sessionState().newHadoopConf()
 
 

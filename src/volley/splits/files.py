@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from volley.formats import can_split
-from volley.plan.nodes import DataFile, FileScan
+from volley.plan.nodes import DataFile, DeleteFile, FileScan
 from volley.plan.types import to_arrow
 from volley.splits.source import Estimate, Split
 from volley.splits.tagged_json import from_plain, to_plain
@@ -99,8 +99,13 @@ def _split(piece: Piece) -> Split:
 
 def _encode_file(file: DataFile) -> list[Any]:
     values = [to_plain(value) for value in file.partition]
-    return [file.path, file.size_bytes, file.modified_ms, values, file.store]
+    deletes = [astuple(delete) for delete in file.deletes]
+    return [file.path, file.size_bytes, file.modified_ms, values, file.store, deletes]
 
 
-def _decode_file(path: str, size_bytes: int, modified_ms: int, values: list[Any], store: str) -> DataFile:
-    return DataFile(path, size_bytes, modified_ms, tuple(from_plain(value) for value in values), store)
+def _decode_file(
+    path: str, size_bytes: int, modified_ms: int, values: list[Any], store: str, deletes: list[list[Any]]
+) -> DataFile:
+    partition = tuple(from_plain(value) for value in values)
+    found = tuple(DeleteFile(*delete) for delete in deletes)
+    return DataFile(path, size_bytes, modified_ms, partition, store, found)

@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from volley.errors import DataError
 from volley.formats import footer_of
+from volley.formats.base import Footer
+from volley.plan.expressions import Attribute
 from volley.plan.nodes import (
     CachedRows,
     FileScan,
@@ -90,6 +92,19 @@ def _share(scan: FileScan) -> float:
         return 1.0
     sizes = footer.column_bytes
     from_path = {column.id for column in scan.partition_columns}
-    names = {column.name.lower() for column in scan.output if column.id not in from_path}
+    names = {
+        _name_in_file(footer, scan, column).lower() for column in scan.output if column.id not in from_path
+    }
     total = sum(sizes.values())
     return sum(sizes.get(name, 0) for name in names) / total if total else 0.0
+
+
+def _name_in_file(footer: Footer, scan: FileScan, column: Attribute) -> str:
+    stored = scan.stored_column(column.name)
+    if stored is None:
+        return column.name
+    try:
+        found = footer.column(column.name, column.type, scan.options, stored)
+    except DataError:
+        return column.name  # reading the file reports what is wrong
+    return column.name if found is None else str(found.name)

@@ -9,13 +9,18 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 
-def compile_java(spark: SparkSession, file: str, **words: str) -> Any:
-    """The class loader with the classes of a Java file of this package, in which `words` are replaced."""
+def compile_java(spark: SparkSession, file: str, parent: Any = None, **words: str) -> Any:
+    """The class loader with the classes of a Java file of this package, in which `words` are replaced.
+
+    It also knows the classes of `parent`, another such loader.
+    """
     source = files("volley.testing").joinpath(file).read_text()
     for word, text in words.items():
         source = source.replace(word, text)
     jvm: Any = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    if parent is None:
+        parent = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    compiler.setParentClassLoader(parent)
     compiler.cook(source)
     return compiler.getClassLoader()
