@@ -54,6 +54,27 @@ def test_rows(numbers: SparkSession, query: str) -> None:
     assert_same_rows(numbers, query)
 
 
+# Spark leaves constants that fail to the rows that reach them, of which there may be none.
+_CONSTANTS = (
+    *(f"cast('x' as {kind})" for kind in ("int", "double", "decimal(5,2)", "boolean", "date", "timestamp")),
+    *("cast('x' as timestamp_ntz)", "to_timestamp('x', 'yyyy-MM-dd')", "unix_timestamp('x')"),
+    *(
+        "from_utc_timestamp(timestamp'2024-01-01', 'Nowhere')",
+        "to_utc_timestamp(timestamp'2024-01-01', 'Nowhere')",
+    ),
+)
+
+
+@pytest.mark.parametrize("constant", _CONSTANTS)
+def test_constants_that_fail_where_no_row_reaches_them(numbers: SparkSession, constant: str) -> None:
+    assert_same_rows(numbers, f"select a, case when a < 0 then {constant} end as c from numbers")
+    with pytest.raises(PySparkException) as native:
+        numbers.sql(f"select {constant} from numbers").collect()
+    with conf(numbers, {"spark.volley.enabled": "false"}), pytest.raises(PySparkException) as spark:
+        numbers.sql(f"select {constant} from numbers").collect()
+    assert native.value.getCondition() == spark.value.getCondition()
+
+
 @pytest.mark.parametrize(
     ("query", "condition"),
     [

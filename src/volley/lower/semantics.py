@@ -133,15 +133,18 @@ def null_only_where(value: Expr, source: Expr, source_type: DataType, result: Da
     return f.coalesce(value, null_or_fail(source, to_arrow(source_type), to_arrow(result)))
 
 
-def fail_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
-    """The divisor; fails if any is zero, because IEEE division would return infinity."""
-    return kernel(f"fail_on_zero_{arrow_type}", _fail_on_zero, arrow_type, arrow_type)(expr)
+def fail_on_zero(divisor: Expr, dividend: Expr, arrow_type: pa.DataType) -> Expr:
+    """The divisor. Fails if it is zero, for which IEEE division would return infinity, and the dividend is not NULL."""
+    return kernel(f"fail_on_zero_{arrow_type}", _fail_on_zero, arrow_type, arrow_type, arrow_type)(
+        divisor, dividend
+    )
 
 
-def _fail_on_zero(values: pa.Array) -> pa.Array:
-    if pc.any(pc.equal(values, pa.scalar(0, values.type))).as_py():
+def _fail_on_zero(divisors: pa.Array, dividends: pa.Array) -> pa.Array:
+    zero = pc.equal(divisors, pa.scalar(0, divisors.type))
+    if pc.any(zero).as_py() and pc.any(pc.and_(zero, dividends.is_valid())).as_py():
         raise ExactnessError("division by zero")
-    return values
+    return divisors
 
 
 def null_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:

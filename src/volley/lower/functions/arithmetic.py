@@ -71,7 +71,7 @@ def _integral(call: Call, left: Expr, right: Expr) -> Expr:
 def divide(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return decimals.divide(call, arguments)
-    return arguments[0] / _divisor(call, arguments[1])
+    return arguments[0] / _divisor(call, arguments)
 
 
 @translates("IntegralDivide", fails=in_ansi_mode)
@@ -79,20 +79,20 @@ def integral_divide(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.arguments[0].type, DecimalType):
         return decimals.integral_divide(call, arguments)
     # The one overflow, the smallest long by -1, fails in Arrow in every mode.
-    return arguments[0] / _divisor(call, arguments[1])
+    return arguments[0] / _divisor(call, arguments)
 
 
 @translates("Remainder", fails=in_ansi_mode)
 def remainder(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return decimals.remainder(call, arguments)
-    return arguments[0] % _divisor(call, arguments[1])
+    return arguments[0] % _divisor(call, arguments)
 
 
 @translates("Pmod", fails=in_ansi_mode)
 def pmod(call: Call, arguments: list[Expr]) -> Expr:
     arrow_type = to_arrow(call.type)
-    value, divisor = arguments[0], _divisor(call, arguments[1])
+    value, divisor = arguments[0], _divisor(call, arguments)
     if pa.types.is_integer(arrow_type) and arrow_type.bit_width < 32:
         # Java computes bytes and shorts as ints, so remainder + divisor does not wrap.
         value, divisor = value.cast(pa.int32()), divisor.cast(pa.int32())
@@ -101,13 +101,14 @@ def pmod(call: Call, arguments: list[Expr]) -> Expr:
     return f.when(rest < zero, (rest + divisor) % divisor).otherwise(rest).cast(arrow_type)
 
 
-def _divisor(call: Call, divisor: Expr) -> Expr:
+def _divisor(call: Call, arguments: list[Expr]) -> Expr:
     """The divisor with Spark's treatment of zero: failure under ANSI, NULL otherwise."""
+    dividend, divisor = arguments
     data_type = call.arguments[1].type
     if call.mode is not EvalMode.ANSI:
         return null_on_zero(divisor, to_arrow(data_type))
     # Arrow itself fails on an integer divided by zero.
-    return fail_on_zero(divisor, to_arrow(data_type)) if data_type in FRACTIONAL else divisor
+    return fail_on_zero(divisor, dividend, to_arrow(data_type)) if data_type in FRACTIONAL else divisor
 
 
 def _fails_on_smallest(call: Call) -> bool:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from datafusion import Expr
 
 from volley.jvm.calls import ProgramCall
-from volley.lower.functions import parsing
+from volley.lower.functions import decimals, parsing
 from volley.lower.functions.datetime_formats import text_as_time, time_as_text
 from volley.lower.functions.jvm import run_program
 from volley.lower.functions.zones import has_zone, instant_of, local_date, local_time, start_of_day
@@ -24,7 +24,7 @@ from volley.lower.semantics import (
     narrow,
     saturate,
 )
-from volley.plan.expressions import Call, EvalMode
+from volley.plan.expressions import Call, EvalMode, Literal
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
@@ -99,13 +99,16 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
         return text_as_time(call, arguments)
     if source == STRING and target != BINARY:
         program = ProgramCall.of(call)
+        if program is not None and isinstance(call.arguments[0], Literal):
+            # Spark leaves a constant that fails to its rows, but DataFusion would cast it while it plans.
+            return run_program(program, call, arguments)
         if program is not None:
             return parsing.parse_plain(value, target, run_program(program, call, arguments))
         return parsing.parse(value, target, call.mode)
     if target == BOOLEAN:
         return value != _zero(source)
     if source == BOOLEAN and isinstance(target, DecimalType):
-        return value.cast(pa.int8()).cast(arrow_type)
+        return _convert(call.mode, value.cast(pa.int8()), arrow_type, exact=target.precision > target.scale)
     if isinstance(source, DecimalType):
         return _from_decimal(call, value, source, target)
     if source in FRACTIONAL and isinstance(target, DecimalType):
@@ -144,8 +147,7 @@ def _from_decimal(call: Call, value: Expr, source: DecimalType, target: DataType
         exact = _is_total(source, target) and not _rounds(source, target)
         return _convert(call.mode, value, arrow_type, exact=exact)
     if call.mode is EvalMode.LEGACY:
-        # Beyond 64 bits Java keeps the low bits; that fails here, and Spark runs the query.
-        whole = narrow(value, pa.int64())
+        whole = decimals.whole_long(value, source)
         return whole if target == LONG else _wrap(whole, LONG, target)
     if target != LONG and source.precision > 18 and source.scale > 0:
         # Spark goes through double here: 5.99999999999999999999 becomes 6.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -189,12 +190,19 @@ def replace(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("StringLPad")
 def left_pad(call: Call, arguments: list[Expr]) -> Expr:
-    return f.lpad(*arguments)
+    return _pad(f.lpad, arguments)
 
 
 @translates("StringRPad")
 def right_pad(call: Call, arguments: list[Expr]) -> Expr:
-    return f.rpad(*arguments)
+    return _pad(f.rpad, arguments)
+
+
+def _pad(function: Callable[[Expr, Expr, Expr], Expr], arguments: list[Expr]) -> Expr:
+    text, width, pad = arguments
+    # DataFusion panics on a negative width.
+    none = constant(0, pa.int32())
+    return function(text, f.when(width < none, none).otherwise(width), pad)
 
 
 @translates("StringInstr")
