@@ -108,6 +108,35 @@ def test_without_ansi_whole_numbers_have_64_bits(numbers: SparkSession) -> None:
         assert_same_rows(numbers, "select floor(x), ceil(x), floor(x * 1e300), ceil(x * -1e300) from numbers")
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *(
+            "round(x)",
+            "round(x, 1)",
+            "round(x, 30)",
+            "cast(x as decimal(10,2))",
+            "try_cast(x as decimal(3,2))",
+        ),
+        *("cast(cast(x as float) as decimal(10,1))", "lower(s)", "a div b"),
+    ],
+)
+def test_sparks_code_computes_single_values(spark: SparkSession, tmp_path: Path, expression: str) -> None:
+    """Doubles between two results, some words in Greek, and the one quotient of longs that wraps."""
+    table = pa.table(
+        {
+            "x": [0.5, -2.5, 1.005, 0.125, -0.0, float("nan"), 1e300, None],
+            "s": ["ΑΣ", "Σα", "ABC", None, "İ", "ß", "", "x"],
+            "a": [-(2**63), 7, None, 7, 0, 1, 1, 2],
+            "b": [-1, -2, -1, 0, -1, None, 1, 3],
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    spark.read.parquet(str(tmp_path)).createOrReplaceTempView("t")
+    assert_same_rows(spark, f"select {expression} from t", tolerance=0)
+
+
 def test_data_that_only_spark_can_answer_is_replayed(numbers: SparkSession) -> None:
     """Text that the native cast does not read: right rows all the same, and the report says who gave them."""
     query = "select try_cast(concat(' ', s) as int) from numbers"

@@ -199,21 +199,20 @@ def saturate(value: Expr, floats: pa.DataType, bits: int) -> Expr:
     )
 
 
-def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> Expr:
-    """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it; or a failure.
+def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> tuple[Expr, Expr]:
+    """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it, and whether it is known.
 
     That text is within a few units in the last place of the value. If both ends of that interval round alike, so does
-    everything between, and Arrow's rounding is correct. Otherwise the query fails, and Spark runs it.
+    everything between, and Arrow's rounding is correct.
     """
     arrow_type = to_arrow(data_type)
 
     def rounded(factor: float) -> Expr:
-        value = expr * constant(factor, pa.float64())
-        return value.try_cast(arrow_type) if null_on_overflow else value.cast(arrow_type)
+        return (expr * constant(factor, pa.float64())).try_cast(arrow_type)
 
     low, high = rounded(1 - 2.0**-50), rounded(1 + 2.0**-50)
-    agree = f.coalesce(low == high, low.is_null() & high.is_null())
-    return f.when(agree, low).otherwise(null_or_fail(expr, pa.float64(), arrow_type))
+    is_null = low.is_null() & high.is_null() if null_on_overflow else expr.is_null()
+    return low, f.coalesce(low == high, is_null)
 
 
 def narrow(expr: Expr, arrow_type: pa.DataType, *, null_on_failure: bool = False) -> Expr:

@@ -12,7 +12,7 @@ from datafusion import Expr
 from volley.jvm.calls import ProgramCall
 from volley.lower.functions import decimals, parsing
 from volley.lower.functions.datetime_formats import text_as_time, time_as_text
-from volley.lower.functions.jvm import run_program
+from volley.lower.functions.jvm import else_spark, run_program
 from volley.lower.functions.zones import has_zone, instant_of, local_date, local_time, start_of_day
 from volley.lower.registry import translates
 from volley.lower.semantics import (
@@ -113,7 +113,8 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
         return _from_decimal(call, value, source, target)
     if source in FRACTIONAL and isinstance(target, DecimalType):
         double = value if source == DOUBLE else value.cast(pa.float64())
-        return decimal_of_float(double, target, null_on_overflow=call.mode is not EvalMode.ANSI)
+        decimal, is_known = decimal_of_float(double, target, null_on_overflow=call.mode is not EvalMode.ANSI)
+        return else_spark(call, arguments, is_known, decimal)
     if source in FRACTIONAL and target in INTEGRAL:
         return _whole_number(call.mode, value, source, target)
     if source in INTEGRAL and target in INTEGRAL and call.mode is EvalMode.LEGACY:
