@@ -195,7 +195,8 @@ def saturate(value: Expr, floats: pa.DataType, bits: int) -> Expr:
         f.when(f.isnan(value), constant(0, integers))
         .when(value >= constant(limit, floats), constant(int(limit) - 1, integers))
         .when(value < constant(-limit, floats), constant(-int(limit), integers))
-        .otherwise(value.cast(integers))
+        # A cast of a constant would fail while DataFusion plans.
+        .otherwise(value.try_cast(integers))
     )
 
 

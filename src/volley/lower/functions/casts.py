@@ -24,7 +24,7 @@ from volley.lower.semantics import (
     narrow,
     saturate,
 )
-from volley.plan.expressions import Call, EvalMode, Literal
+from volley.plan.expressions import Call, EvalMode
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
@@ -99,9 +99,6 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
         return text_as_time(call, arguments)
     if source == STRING and target != BINARY:
         program = ProgramCall.of(call)
-        if program is not None and isinstance(call.arguments[0], Literal):
-            # Spark leaves a constant that fails to its rows, but DataFusion would cast it while it plans.
-            return run_program(program, call, arguments)
         if program is not None:
             return parsing.parse_plain(value, target, run_program(program, call, arguments))
         return parsing.parse(value, target, call.mode)
