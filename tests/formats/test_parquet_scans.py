@@ -128,6 +128,30 @@ def test_corrupt_files(spark: SparkSession, tmp_path: Path) -> None:
     assert report.engine == "spark"
 
 
+@pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS"])
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+def test_times_inside_of_other_types(spark: SparkSession, tmp_path: Path, kind: str, zone: str) -> None:
+    """INT96, in which Spark writes timestamps by default, also beside times without a zone, which are always INT64."""
+    path = str(tmp_path / "times")
+    settings = {"spark.sql.session.timeZone": zone, "spark.sql.parquet.outputTimestampType": kind}
+    with conf(spark, settings):
+        with conf(spark, {"spark.volley.enabled": "false"}):
+            # The nanoseconds of the first and the last one do not fit into 64 bits.
+            values = [f"timestamp'{year:04}-03-10 02:30:00.123456'" for year in (1, 1500, 1969, 2024, 9999)]
+            local = "timestamp_ntz'2024-03-10 02:30:00'"
+            spark.sql(
+                f"select array({', '.join(values)}, null) a, map({values[1]}, {values[4]}) m, {values[3]} t,"
+                f" struct({values[0]} x, {local} y, array(struct({values[4]} z, 1 n, {local} l)) w) s"
+            ).write.parquet(path)
+        spark.read.parquet(path).createOrReplaceTempView("times")
+        for query in ("a, m, s", "explode(a)", "s.x, s.y", "s.w[0].z, s.w[0].l", "map_keys(m), m[a[1]]", "t"):
+            assert_same_rows(spark, f"select {query} from times")
+        frame = spark.read.schema("s struct<x: timestamp_ntz>, t timestamp").parquet(path)
+        with conf(spark, {"spark.volley.enabled": "false"}):
+            expected = outcome(frame)
+        assert outcome(frame) == expected
+
+
 MODES = ("spark.sql.parquet.datetimeRebaseModeInRead", "spark.sql.parquet.int96RebaseModeInRead")
 
 

@@ -122,6 +122,16 @@ def test_overflow_without_ansi_is_sparks_value(tables: SparkSession, call: str) 
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
+def test_sums_of_longs_wrap_without_ansi(distributed: SparkSession, workers: str) -> None:
+    distributed.conf.set("spark.volley.local.workers", workers)
+    distributed.conf.set("spark.sql.ansi.enabled", "false")
+    longs = "values (1, 9223372036854775807L), (1, 9223372036854775806L), (2, -9223372036854775808L), (2, -2L) t(k, v)"
+    assert_same_rows(distributed, f"select sum(v), sum(distinct v), sum(v) filter (where k = 1) from {longs}")
+    assert_same_rows(distributed, f"select k, sum(v) from {longs} group by cube(k)")
+    assert_same_rows(distributed, f"select k, sum(v) over (order by v rows 1 preceding) from {longs}")
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
 def test_average_of_longs_that_doubles_cannot_hold(distributed: SparkSession, workers: str) -> None:
     """Spark adds them as doubles: the first two cancel out, although they are not opposites."""
     distributed.conf.set("spark.volley.local.workers", workers)

@@ -118,7 +118,8 @@ _STRINGS = [
     "trim(s)", "ltrim(s)", "rtrim(s)", "trim(both u from s)", "trim(leading 'a' from s)", "startswith(s, u)",
     "endswith(s, u)", "contains(s, u)", "s like 'a%'", "s like '%b%c'", "s like '%a_c%'", "s like '%'", "s like '_'",
     "s like ''", r"s like '%\\%%'", r"s like '%\\_%c'", "replace(s, u, 'Z')", "replace(s, u)", "lpad(s, 5, 'xy')",
-    "rpad(s, 5, 'xy')", "lpad(s, 5, '')", "rpad(s, 0, 'x')", "lpad(s, -1, 'x')", "instr(s, u)", "locate(u, s)",
+    "rpad(s, 5, 'xy')", "lpad(s, length(u) - 1, 'xy')", "rpad(s, length(u) - 1, 'xy')", "lpad(s, 5, '')",
+    "rpad(s, 0, 'x')", "lpad(s, -1, 'x')", "instr(s, u)", "locate(u, s)",
     "reverse(s)", "repeat(s, 2)", "repeat(s, -1)", "ascii(s)", "left(s, 2)", "right(s, 2)", "left(s, -1)", "s = u",
     "s < u", "s <=> u", "s in ('a', 'abc', null)", "greatest(s, u)", "least(s, u)", "nvl2(s, u, 'k')",
     "s rlike '^a'", "s rlike 'b$'", "s rlike 'a.b'", "s rlike '[^a]c$'", "s rlike '(a|b)+c'", r"s rlike '\\d\\w'",
@@ -242,7 +243,7 @@ def _corpora() -> list[Corpus]:
         "a or b",
         "not a",
         *_COMPARISONS,
-        *_casts("int", "bigint", "double", "string", "decimal(3,1)"),
+        *_casts("int", "bigint", "double", "string", "decimal(3,1)", "decimal(1,1)"),
     ]
     texts = pa.table({"a": pa.array(_NUMBER_TEXTS)})
     from_text = _casts(
@@ -284,6 +285,19 @@ CASES = [
 ]
 
 
+def _must_not_fail_alone(corpus: Corpus, expression: str, ansi: bool) -> bool:
+    """Whether the native engine fails only on rows on which Spark does: otherwise common rows cost a replay."""
+    if corpus.name in (*_INTEGERS, *_FLOATS):
+        return expression in _ARITHMETIC and expression not in ("ceil(a)", "floor(a)", "round(a)")
+    if "decimal" not in corpus.name:
+        return corpus.name == "boolean"
+    if expression == "a % b":
+        return True
+    # Without ANSI the low bits of large numbers remain, if there are at most 38 digits.
+    keeps_low_bits = expression in ("cast(a as tinyint)", "cast(a as int)", "cast(a as bigint)")
+    return not ansi and (keeps_low_bits or (expression == "a div b" and "(38,37)" not in corpus.name))
+
+
 @pytest.mark.parametrize(("corpus", "ansi"), CASES)
 def test_native_values_are_catalysts(
     spark: SparkSession, tmp_path: Path, subtests: Any, corpus: Corpus, ansi: bool
@@ -296,3 +310,5 @@ def test_native_values_are_catalysts(
             assert not verdict.wrong, verdict.wrong[0]
             assert not verdict.eager, "all rows together fail, and none of them alone"
             assert verdict.equal, "not one row had the same value on both sides"
+            if _must_not_fail_alone(corpus, verdict.expression, ansi):
+                assert not verdict.alarms

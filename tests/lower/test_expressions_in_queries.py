@@ -54,6 +54,27 @@ def test_rows(numbers: SparkSession, query: str) -> None:
     assert_same_rows(numbers, query)
 
 
+# Spark leaves constants that fail to the rows that reach them, of which there may be none.
+_CONSTANTS = (
+    *(f"cast('x' as {kind})" for kind in ("int", "double", "decimal(5,2)", "boolean", "date", "timestamp")),
+    *("cast('x' as timestamp_ntz)", "to_timestamp('x', 'yyyy-MM-dd')", "unix_timestamp('x')"),
+    *(
+        "from_utc_timestamp(timestamp'2024-01-01', 'Nowhere')",
+        "to_utc_timestamp(timestamp'2024-01-01', 'Nowhere')",
+    ),
+)
+
+
+@pytest.mark.parametrize("constant", _CONSTANTS)
+def test_constants_that_fail_where_no_row_reaches_them(numbers: SparkSession, constant: str) -> None:
+    assert_same_rows(numbers, f"select a, case when a < 0 then {constant} end as c from numbers")
+    with pytest.raises(PySparkException) as native:
+        numbers.sql(f"select {constant} from numbers").collect()
+    with conf(numbers, {"spark.volley.enabled": "false"}), pytest.raises(PySparkException) as spark:
+        numbers.sql(f"select {constant} from numbers").collect()
+    assert native.value.getCondition() == spark.value.getCondition()
+
+
 @pytest.mark.parametrize(
     ("query", "condition"),
     [
@@ -85,6 +106,35 @@ def test_without_ansi_whole_numbers_have_64_bits(numbers: SparkSession) -> None:
     """As in Java: NaN is 0, and what is out of range is the largest or smallest number."""
     with conf(numbers, {"spark.sql.ansi.enabled": "false"}):
         assert_same_rows(numbers, "select floor(x), ceil(x), floor(x * 1e300), ceil(x * -1e300) from numbers")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *(
+            "round(x)",
+            "round(x, 1)",
+            "round(x, 30)",
+            "cast(x as decimal(10,2))",
+            "try_cast(x as decimal(3,2))",
+        ),
+        *("cast(cast(x as float) as decimal(10,1))", "lower(s)", "a div b"),
+    ],
+)
+def test_sparks_code_computes_single_values(spark: SparkSession, tmp_path: Path, expression: str) -> None:
+    """Doubles between two results, some words in Greek, and the one quotient of longs that wraps."""
+    table = pa.table(
+        {
+            "x": [0.5, -2.5, 1.005, 0.125, -0.0, float("nan"), 1e300, None],
+            "s": ["ΑΣ", "Σα", "ABC", None, "İ", "ß", "", "x"],
+            "a": [-(2**63), 7, None, 7, 0, 1, 1, 2],
+            "b": [-1, -2, -1, 0, -1, None, 1, 3],
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    spark.read.parquet(str(tmp_path)).createOrReplaceTempView("t")
+    assert_same_rows(spark, f"select {expression} from t", tolerance=0)
 
 
 def test_data_that_only_spark_can_answer_is_replayed(numbers: SparkSession) -> None:

@@ -55,6 +55,7 @@ _SETS = [
     "sequence(1, size(ar))", "sequence(size(ar), 5)", "sequence(cast(size(ar) as bigint), 20L, 5L)", "sequence(5, 1)",
     "sequence(d, date_add(d, size(br)))", "sequence(d, date_add(d, 6), interval 2 day)",
     "sequence(date_add(d, 6), d, interval -1 day)", "sequence(size(ar), 1, -1)", "array_compact(ar)",
+    "array_compact(st)", "array_compact(nn)",
 ]  # fmt: skip
 _LAMBDAS = [
     "transform(ar, x -> try_add(x, 1))", "transform(ar, x -> try_multiply(x, i))", "transform(s, x -> upper(x))",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,26 @@ _OF_TEXTS = [
 ]  # fmt: skip
 
 
+def _written_patterns() -> Iterator[tuple[str, str]]:
+    """Patterns of a time, in two orders and with any of its fields run together, and one time as each of them says."""
+    texts = {"yyyy": "2024", "MM": "03", "dd": "10", "HH": "13", "mm": "14", "ss": "15", "SSS": "678"}
+    for order in (list(texts), ["dd", "MM", "yyyy", "HH", "mm", "ss", "SSS"]):
+        for fields in (order, order[:3]):
+            for between in itertools.product(("", "-"), repeat=len(fields) - 1):
+                pairs = list(zip(fields, (*between, ""), strict=True))
+                yield "".join(map("".join, pairs)), "".join(texts[field] + end for field, end in pairs)
+
+
+def test_fields_that_run_together(spark: SparkSession, tmp_path: Path) -> None:
+    """Java reads as a year all digits that follow, without those of whole numbers but with those of a fraction."""
+    patterns = list(_written_patterns())
+    table = pa.table({f"s{place}": [text] for place, (_, text) in enumerate(patterns)})
+    expressions = [f"try_to_timestamp(s{place}, '{pattern}')" for place, (pattern, _) in enumerate(patterns)]
+    verdicts = compare_expressions(spark, table, expressions, tmp_path, ansi=True)
+    assert not [verdict.wrong for verdict in verdicts if verdict.wrong]
+    assert {verdict.refusal is None for verdict in verdicts} == {True, False}
+
+
 @pytest.mark.parametrize("ansi", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["ansi", "legacy"])
 def test_texts_of_times(spark: SparkSession, tmp_path: Path, subtests: Any, ansi: bool) -> None:
     """Others than those of the full width are left to Spark's code, which is not asked here."""
@@ -208,7 +229,9 @@ def test_all_zones_of_java(spark: SparkSession) -> None:
     times = pa.array([value for value in _instants() if value is not None], pa.int64())
     frame = spark.createDataFrame(pa.table({"t": times.cast(pa.timestamp("us", tz="UTC"))}))
     for name in sorted(_zones(spark)):
-        zone = Zone(decode_offsets(reader.zone_offsets(name)))
+        offsets = reader.zone_offsets(name)
+        assert offsets is not None
+        zone = Zone(decode_offsets(offsets))
         there, back = sf.from_utc_timestamp("t", name), sf.to_utc_timestamp("t", name)
         found = frame.select(
             sf.unix_micros("t").alias("t"), sf.unix_micros(there), sf.unix_micros(back)

@@ -21,6 +21,7 @@ from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
 from volley.formats.old_statistics import has_old_statistics
 from volley.formats.old_times import find_old_times, holds_old_times
+from volley.formats.parquet_types import column_types
 from volley.formats.stored_columns import find_by_id, find_field, has_ids, is_mistakable, part_of
 from volley.plan.nodes import DataFile, StoredColumn, WriteFiles
 from volley.plan.read_rules import KEEPS_TYPES, NEEDS_IDS, REBASE, REBASE_INT96
@@ -158,7 +159,7 @@ class ParquetFooter:
         if column is None:
             return None
         is_refused = KEEPS_TYPES in dict(options) and _is_widened(column.type, data_type, stored)
-        if is_refused or not _readable(column.type, data_type, column.name in self.int96, stored):
+        if is_refused or not _readable(column.type, data_type, stored):
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
@@ -237,23 +238,21 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
 
 def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
     """What a scan needs to know of a footer."""
-    schema = metadata.schema
-    leaves = [schema.column(index) for index in range(len(schema.names))]
+    fields, int96 = column_types(metadata.schema)
     tags = metadata.metadata or {}
     columns: dict[str, list[pa.Field]] = {}
-    found = schema.to_arrow_schema()
-    for column in found:
+    for column in fields:
         columns.setdefault(column.name.lower(), []).append(column)
     calendar = _Calendar.of(tags)
     return ParquetFooter(
         path=path,
         columns=columns,
-        int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
+        int96=int96,
         calendar=calendar,
         old_times=frozenset() if calendar.is_corrected else find_old_times(metadata),
         column_bytes=_column_bytes(metadata),
         has_old_statistics=has_old_statistics(metadata),
-        has_ids=has_ids(found),
+        has_ids=has_ids(fields),
     )
 
 
@@ -294,28 +293,23 @@ _READABLE: dict[DataType, frozenset[pa.DataType]] = {
 _DIGITS = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
 
 
-def _readable(found: pa.DataType, wanted: DataType, int96: bool, stored: StoredColumn | None = None) -> bool:
+def _readable(found: pa.DataType, wanted: DataType, stored: StoredColumn | None = None) -> bool:
     if pa.types.is_dictionary(found):
         found = found.value_type
     if wanted == TIMESTAMP:
-        # Every INT96 value is an instant; an INT64 is one only if annotated as adjusted to UTC.
-        return pa.types.is_timestamp(found) and (
-            int96 or (found.tz is not None and found.unit in ("us", "ms"))
-        )
-    if int96:
-        return False
+        # An INT64 is an instant only if annotated as adjusted to UTC.
+        return pa.types.is_timestamp(found) and found.tz is not None and found.unit in ("us", "ms")
     match wanted:
         case StructType(fields):
             return pa.types.is_struct(found) and _has_fields(found, fields, stored)
         case ArrayType(element, _):
             is_list = pa.types.is_list(found) or (stored is not None and pa.types.is_large_list(found))
-            return is_list and _readable(found.value_type, element, False, part_of(stored, 0))
+            return is_list and _readable(found.value_type, element, part_of(stored, 0))
         case MapType(key, value, _):
-            return (
-                pa.types.is_map(found)
-                and _readable(found.key_type, key, False, part_of(stored, 0))
-                and _readable(found.item_type, value, False, part_of(stored, 1))
-            )
+            if not pa.types.is_map(found):
+                return False
+            keys, items = part_of(stored, 0), part_of(stored, 1)
+            return _readable(found.key_type, key, keys) and _readable(found.item_type, value, items)
         case DecimalType(precision, scale) if pa.types.is_decimal(found):
             return bool(found.scale <= scale and found.precision - found.scale <= precision - scale)
         case DecimalType(20, 0) if found == pa.uint64():
@@ -371,7 +365,7 @@ def _has_fields(found: pa.StructType, wanted: tuple[StructField, ...], stored: S
             return False
         if there is None:
             missing += 1
-        elif there.name in seen or not _readable(there.type, field.type, False, part):
+        elif there.name in seen or not _readable(there.type, field.type, part):
             return False
         else:
             seen.add(there.name)

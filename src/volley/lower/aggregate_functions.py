@@ -2,7 +2,7 @@
 """Spark's aggregate functions: which totals each needs, and how its state and value are computed from them.
 
 `state` returns Spark's buffer columns in Spark's order, because plans bind them by position. An overflow is always an
-error here, whatever the mode: Spark then runs the query, and raises, wraps or returns NULL.
+error here, unless Spark keeps the low bits of a long: Spark then runs the query, and raises or returns NULL.
 """
 
 from __future__ import annotations
@@ -67,14 +67,12 @@ class Count:
 
 class Sum:
     def rows(self, call: Call, where: Expression | None, distinct: bool) -> list[Accumulator]:
-        return [
-            Accumulator(
-                Total.SUM, call.arguments, _wide(call.arguments[0].type, _SAFE_DIGITS), where, distinct
-            )
-        ]
+        wide = pa.int64() if _wraps(call) else _wide(call.arguments[0].type, _SAFE_DIGITS)
+        return [Accumulator(Total.SUM, call.arguments, wide, where, distinct)]
 
     def merge(self, call: Call, state: tuple[Attribute, ...]) -> list[Accumulator]:
-        total = Accumulator(Total.SUM, state[:1], _wide(state[0].type, _SAFE_STATE_DIGITS))
+        wide = pa.int64() if _wraps(call) else _wide(state[0].type, _SAFE_STATE_DIGITS)
+        total = Accumulator(Total.SUM, state[:1], wide)
         if not _is_try_of_integers(call):
             return [total]
         # A sum of NULL that is not empty has overflowed.
@@ -252,6 +250,11 @@ def state_width(call: Call) -> int:
             return 3
         case _:
             return 1
+
+
+def _wraps(call: Call) -> bool:
+    """Whether a sum keeps its low bits where it overflows, as DataFusion's of longs does."""
+    return call.mode is EvalMode.LEGACY and call.type == LONG
 
 
 def _is_try_of_integers(call: Call) -> bool:

@@ -133,15 +133,18 @@ def null_only_where(value: Expr, source: Expr, source_type: DataType, result: Da
     return f.coalesce(value, null_or_fail(source, to_arrow(source_type), to_arrow(result)))
 
 
-def fail_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
-    """The divisor; fails if any is zero, because IEEE division would return infinity."""
-    return kernel(f"fail_on_zero_{arrow_type}", _fail_on_zero, arrow_type, arrow_type)(expr)
+def fail_on_zero(divisor: Expr, dividend: Expr, arrow_type: pa.DataType) -> Expr:
+    """The divisor. Fails if it is zero, for which IEEE division would return infinity, and the dividend is not NULL."""
+    return kernel(f"fail_on_zero_{arrow_type}", _fail_on_zero, arrow_type, arrow_type, arrow_type)(
+        divisor, dividend
+    )
 
 
-def _fail_on_zero(values: pa.Array) -> pa.Array:
-    if pc.any(pc.equal(values, pa.scalar(0, values.type))).as_py():
+def _fail_on_zero(divisors: pa.Array, dividends: pa.Array) -> pa.Array:
+    zero = pc.equal(divisors, pa.scalar(0, divisors.type))
+    if pc.any(zero).as_py() and pc.any(pc.and_(zero, dividends.is_valid())).as_py():
         raise ExactnessError("division by zero")
-    return values
+    return divisors
 
 
 def null_on_zero(expr: Expr, arrow_type: pa.DataType) -> Expr:
@@ -192,25 +195,25 @@ def saturate(value: Expr, floats: pa.DataType, bits: int) -> Expr:
         f.when(f.isnan(value), constant(0, integers))
         .when(value >= constant(limit, floats), constant(int(limit) - 1, integers))
         .when(value < constant(-limit, floats), constant(-int(limit), integers))
-        .otherwise(value.cast(integers))
+        # A cast of a constant would fail while DataFusion plans.
+        .otherwise(value.try_cast(integers))
     )
 
 
-def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> Expr:
-    """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it; or a failure.
+def decimal_of_float(expr: Expr, data_type: DecimalType, *, null_on_overflow: bool) -> tuple[Expr, Expr]:
+    """A double rounded half up to a decimal, as Spark rounds the text that Java prints for it, and whether it is known.
 
     That text is within a few units in the last place of the value. If both ends of that interval round alike, so does
-    everything between, and Arrow's rounding is correct. Otherwise the query fails, and Spark runs it.
+    everything between, and Arrow's rounding is correct.
     """
     arrow_type = to_arrow(data_type)
 
     def rounded(factor: float) -> Expr:
-        value = expr * constant(factor, pa.float64())
-        return value.try_cast(arrow_type) if null_on_overflow else value.cast(arrow_type)
+        return (expr * constant(factor, pa.float64())).try_cast(arrow_type)
 
     low, high = rounded(1 - 2.0**-50), rounded(1 + 2.0**-50)
-    agree = f.coalesce(low == high, low.is_null() & high.is_null())
-    return f.when(agree, low).otherwise(null_or_fail(expr, pa.float64(), arrow_type))
+    is_null = low.is_null() & high.is_null() if null_on_overflow else expr.is_null()
+    return low, f.coalesce(low == high, is_null)
 
 
 def narrow(expr: Expr, arrow_type: pa.DataType, *, null_on_failure: bool = False) -> Expr:

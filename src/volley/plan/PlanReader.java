@@ -3,6 +3,7 @@ package volley;
 
 import java.lang.reflect.Method;
 import java.lang.reflect.Parameter;
+import java.time.DateTimeException;
 import java.time.Instant;
 import java.time.LocalDate;
 import java.time.zone.ZoneOffsetTransition;
@@ -193,10 +194,16 @@ public final class PlanReader {
     /**
      * The offsets of a time zone from UTC in seconds, as a JSON list: [[first, period, epoch], [[second, offset], ...]].
      * `first` holds before the first transition, and `offset` from `second` on. After `period` seconds from `epoch` all
-     * that follows it begins again; there is nothing after the last transition if `period` is 0.
+     * that follows it begins again; there is nothing after the last transition if `period` is 0. Null if there is no
+     * such zone.
      */
     public String zoneOffsets(String id) {
-        ZoneRules rules = DateTimeUtils.getZoneId(id).getRules();
+        ZoneRules rules;
+        try {
+            rules = DateTimeUtils.getZoneId(id).getRules();
+        } catch (DateTimeException unknown) {
+            return null;
+        }
         long period = 0L;
         long epoch = 0L;
         if (!rules.getTransitionRules().isEmpty()) {

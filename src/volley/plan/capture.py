@@ -172,7 +172,7 @@ class _Decoder:
         part = decode(entry, self._built, self._types)
         return with_offsets(part, self._zone_offsets) if type(part) is Call else part
 
-    def _zone_offsets(self, zone: str) -> bytes:
+    def _zone_offsets(self, zone: str) -> bytes | None:
         return plan_reader(self._gateway).zone_offsets(zone)
 
     def _node(self, entry: dict[str, Any]) -> Node:

@@ -184,14 +184,14 @@ def file_scan(
     operator: Operator,
     described: dict[str, Any] | None,
     find_store: Callable[[str], str],
-    find_offsets: Callable[[str], bytes],
+    find_offsets: Callable[[str], bytes | None],
     file_column: Attribute | None = None,
 ) -> Node:
     """Decode a file scan. `described` is None if Spark could not list its files.
 
     `find_store` gives the id of the object store of a URL, or raises Unmapped; `find_offsets` the encoded offsets of a
-    time zone. With a `file_column`, which is not part
-    of the output, the last partition column is the URL of the file.
+    time zone, or None if it is not known. With a `file_column`, which is not part of the output, the
+    last partition column is the URL of the file.
     """
     if described is None:
         raise CaptureError("the files of a scan could not be listed.")
@@ -220,7 +220,10 @@ def file_scan(
         unreachable = facts.unreachable
     elif not problem:
         zone = facts.zone(output)
-        options = facts.carried(None if zone is None else find_offsets(zone))
+        offsets = None if zone is None else find_offsets(zone)
+        if zone is not None and offsets is None:
+            raise CaptureError(f"the time zone {zone} is not known.")
+        options = facts.carried(offsets)
         try:
             files = _files(facts, columns, of_file, find_store)
         except Unmapped as error:

@@ -146,7 +146,7 @@ class Reader:
 
     def __init__(self, java: Java) -> None:
         self._java = java
-        self._zones: dict[str, bytes] = {}
+        self._zones: dict[str, bytes | None] = {}
 
     def read(self, plan: Java, execution: Java | None = None) -> Reading:
         """A physical plan, and the QueryExecution that it is of, if it is of one."""
@@ -165,10 +165,11 @@ class Reader:
         values, tags = json.loads(self._java.labels(session, ",".join(properties)))
         return values, tags
 
-    def zone_offsets(self, zone: str) -> bytes:
-        """The offsets of a time zone, as `zones.decode_offsets` reads them."""
+    def zone_offsets(self, zone: str) -> bytes | None:
+        """The offsets of a time zone, compressed; None if Java does not know the zone."""
         if zone not in self._zones:
-            self._zones[zone] = zlib.compress(str(self._java.zoneOffsets(zone)).encode())
+            found = self._java.zoneOffsets(zone)
+            self._zones[zone] = None if found is None else zlib.compress(str(found).encode())
         return self._zones[zone]
 
     def strings(self, sequence: Java) -> list[str]:

@@ -55,9 +55,11 @@ _OF_SESSION = frozenset(
 )
 
 
-def with_offsets(call: Call, find: Callable[[str], bytes]) -> Call:
-    """The call, with the offsets of its zone if that is not UTC."""
+def with_offsets(call: Call, find: Callable[[str], bytes | None]) -> Call:
+    """The call, with the offsets of its zone if that is not UTC.
+
+    `find` gives None for an unknown zone: Spark raises its error only for rows that need the zone.
+    """
     zone = zone_of(call)
-    if zone is None or zone in UTC:
-        return call
-    return replace(call, options=(*call.options, (ZONE_OFFSETS, find(zone))))
+    offsets = None if zone is None or zone in UTC else find(zone)
+    return call if offsets is None else replace(call, options=(*call.options, (ZONE_OFFSETS, offsets)))

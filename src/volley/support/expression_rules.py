@@ -181,7 +181,10 @@ EXPRESSIONS: dict[str, ExpressionRule] = {
             "Factorial": (arguments(_int), ""),
             "ToDegrees": (arguments(one_of(DOUBLE)), ""),
             "ToRadians": (arguments(one_of(DOUBLE)), ""),
-            "Round": (_round, "Numbers except float, to a constant scale of 0 or more."),
+            "Round": (
+                _round,
+                "Numbers except float, to a constant scale of 0 or more; doubles in the middle by Spark's code.",
+            ),
         },
     ),
     **rules(

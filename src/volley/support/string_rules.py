@@ -185,7 +185,7 @@ STRINGS: dict[str, ExpressionRule] = {
             "Length": (arguments(one_of(STRING, BINARY)), "Strings and binary."),
             "OctetLength": (arguments(one_of(STRING, BINARY)), "Strings and binary."),
             "Upper": (arguments(_string), ""),
-            "Lower": (arguments(_string), "If a value contains a capital sigma, Spark runs the query."),
+            "Lower": (arguments(_string), "Spark's code computes texts with a capital sigma."),
             "Concat": (_concat, "Strings and arrays."),
             "ConcatWs": (_concat_ws, "Strings and arrays of them, with a constant separator."),
             "StringTrim": (same(_string), "Spaces, or the given characters."),

@@ -45,9 +45,24 @@ def parsed_pattern(pattern: str) -> tuple[Part, ...] | None:
     parts = read_pattern(pattern, PARSED)
     if parts is None:
         return None
+    if _runs_on(parts):
+        return None
     names = [name[0] if name != "MMM" else "M" for name, is_field in parts if is_field]
     # Each part of a time needs what is larger.
     wanted = "yMdHmsS"
     if len(set(names)) < len(names) or not {"y", "M"} <= set(names) or len(names) > len(wanted):
         return None
     return parts if set(names) == set(wanted[: len(names)]) else None
+
+
+def _runs_on(parts: tuple[Part, ...]) -> bool:
+    """Whether a year is followed by a fraction without a text between them.
+
+    Java takes all digits there for the year, except those of the whole numbers that follow it.
+    """
+    open_year = False
+    for name, is_field in parts:
+        if open_year and name[0] == "S" and is_field:
+            return True
+        open_year = is_field and name != "MMM" and (open_year or name == "yyyy")
+    return False

@@ -15,6 +15,7 @@ from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.functions import decimals
+from volley.lower.functions.jvm import else_spark
 from volley.lower.registry import in_ansi_mode, translates
 from volley.lower.semantics import (
     constant,
@@ -71,28 +72,32 @@ def _integral(call: Call, left: Expr, right: Expr) -> Expr:
 def divide(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return decimals.divide(call, arguments)
-    return arguments[0] / _divisor(call, arguments[1])
+    return arguments[0] / _divisor(call, arguments)
 
 
 @translates("IntegralDivide", fails=in_ansi_mode)
 def integral_divide(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.arguments[0].type, DecimalType):
         return decimals.integral_divide(call, arguments)
-    # The one overflow, the smallest long by -1, fails in Arrow in every mode.
-    return arguments[0] / _divisor(call, arguments[1])
+    quotient = arguments[0] / _divisor(call, arguments)
+    if call.mode is not EvalMode.LEGACY or call.arguments[0].type != LONG:
+        return quotient
+    # Arrow fails on the one overflow, the smallest long by -1, where Java negates it to itself.
+    zero, minus_one = (constant(number, pa.int64()) for number in (0, -1))
+    return f.when(arguments[1] == minus_one, zero - arguments[0]).otherwise(quotient)
 
 
 @translates("Remainder", fails=in_ansi_mode)
 def remainder(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return decimals.remainder(call, arguments)
-    return arguments[0] % _divisor(call, arguments[1])
+    return arguments[0] % _divisor(call, arguments)
 
 
 @translates("Pmod", fails=in_ansi_mode)
 def pmod(call: Call, arguments: list[Expr]) -> Expr:
     arrow_type = to_arrow(call.type)
-    value, divisor = arguments[0], _divisor(call, arguments[1])
+    value, divisor = arguments[0], _divisor(call, arguments)
     if pa.types.is_integer(arrow_type) and arrow_type.bit_width < 32:
         # Java computes bytes and shorts as ints, so remainder + divisor does not wrap.
         value, divisor = value.cast(pa.int32()), divisor.cast(pa.int32())
@@ -101,13 +106,14 @@ def pmod(call: Call, arguments: list[Expr]) -> Expr:
     return f.when(rest < zero, (rest + divisor) % divisor).otherwise(rest).cast(arrow_type)
 
 
-def _divisor(call: Call, divisor: Expr) -> Expr:
+def _divisor(call: Call, arguments: list[Expr]) -> Expr:
     """The divisor with Spark's treatment of zero: failure under ANSI, NULL otherwise."""
+    dividend, divisor = arguments
     data_type = call.arguments[1].type
     if call.mode is not EvalMode.ANSI:
         return null_on_zero(divisor, to_arrow(data_type))
     # Arrow itself fails on an integer divided by zero.
-    return fail_on_zero(divisor, to_arrow(data_type)) if data_type in FRACTIONAL else divisor
+    return fail_on_zero(divisor, dividend, to_arrow(data_type)) if data_type in FRACTIONAL else divisor
 
 
 def _fails_on_smallest(call: Call) -> bool:
@@ -198,17 +204,19 @@ def round_(call: Call, arguments: list[Expr]) -> Expr:
     if isinstance(call.type, DecimalType):
         return narrow(arguments[0], to_arrow(call.type))
     # Integers do not change at a scale of 0 or more.
-    return _round_double(call, arguments[0]) if call.type == DOUBLE else arguments[0]
+    return _round_double(call, arguments) if call.type == DOUBLE else arguments[0]
 
 
-def _round_double(call: Call, value: Expr) -> Expr:
+def _round_double(call: Call, arguments: list[Expr]) -> Expr:
     """Round as a decimal, as Spark does, and convert back with a single rounding. Beyond 2^53 there is no fraction."""
+    value = arguments[0]
     scale = call.arguments[1]
     assert isinstance(scale, Literal)
     assert isinstance(scale.value, int)
     whole = f.isnan(value) | (f.abs(value) >= constant(2.0**53, pa.float64()))
-    rounded = decimal_of_float(value, DecimalType(38, scale.value), null_on_overflow=False)
-    return f.when(whole, value).otherwise(rounded.cast(pa.string()).cast(pa.float64()))
+    rounded, is_known = decimal_of_float(value, DecimalType(38, scale.value), null_on_overflow=False)
+    native = f.when(whole, value).otherwise(rounded.cast(pa.string()).cast(pa.float64()))
+    return else_spark(call, arguments, whole | is_known, native)
 
 
 @translates("Rint")

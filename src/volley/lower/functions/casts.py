@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from datafusion import Expr
 
 from volley.jvm.calls import ProgramCall
-from volley.lower.functions import parsing
+from volley.lower.functions import decimals, parsing
 from volley.lower.functions.datetime_formats import text_as_time, time_as_text
-from volley.lower.functions.jvm import run_program
+from volley.lower.functions.jvm import else_spark, run_program
 from volley.lower.functions.zones import has_zone, instant_of, local_date, local_time, start_of_day
 from volley.lower.registry import translates
 from volley.lower.semantics import (
@@ -105,12 +105,13 @@ def cast(call: Call, arguments: list[Expr]) -> Expr:
     if target == BOOLEAN:
         return value != _zero(source)
     if source == BOOLEAN and isinstance(target, DecimalType):
-        return value.cast(pa.int8()).cast(arrow_type)
+        return _convert(call.mode, value.cast(pa.int8()), arrow_type, exact=target.precision > target.scale)
     if isinstance(source, DecimalType):
         return _from_decimal(call, value, source, target)
     if source in FRACTIONAL and isinstance(target, DecimalType):
         double = value if source == DOUBLE else value.cast(pa.float64())
-        return decimal_of_float(double, target, null_on_overflow=call.mode is not EvalMode.ANSI)
+        decimal, is_known = decimal_of_float(double, target, null_on_overflow=call.mode is not EvalMode.ANSI)
+        return else_spark(call, arguments, is_known, decimal)
     if source in FRACTIONAL and target in INTEGRAL:
         return _whole_number(call.mode, value, source, target)
     if source in INTEGRAL and target in INTEGRAL and call.mode is EvalMode.LEGACY:
@@ -144,8 +145,7 @@ def _from_decimal(call: Call, value: Expr, source: DecimalType, target: DataType
         exact = _is_total(source, target) and not _rounds(source, target)
         return _convert(call.mode, value, arrow_type, exact=exact)
     if call.mode is EvalMode.LEGACY:
-        # Beyond 64 bits Java keeps the low bits; that fails here, and Spark runs the query.
-        whole = narrow(value, pa.int64())
+        whole = decimals.whole_long(value, source)
         return whole if target == LONG else _wrap(whole, LONG, target)
     if target != LONG and source.precision > 18 and source.scale > 0:
         # Spark goes through double here: 5.99999999999999999999 becomes 6.

@@ -14,12 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datafusion import Expr
 from datafusion import functions as f
 
 from volley.lower.registry import always, translates
-from volley.lower.semantics import at_scale, check_precision, constant, decimal_type, narrow, null_on_zero
+from volley.lower.semantics import (
+    at_scale,
+    check_precision,
+    constant,
+    decimal_type,
+    kernel,
+    narrow,
+    null_on_zero,
+)
 from volley.lower.value_ranges import fits
 from volley.plan.expressions import Call, EvalMode
 from volley.plan.types import DecimalType, to_arrow
@@ -27,6 +37,8 @@ from volley.plan.types import DecimalType, to_arrow
 _MAX_DIGITS = 38
 _WIDE_DIGITS = 76
 _SIGN_DIGITS = 34
+# Any number of so many digits is a long.
+_LONG_DIGITS = 18
 
 
 def _exact_type(call: Call) -> tuple[int, int]:
@@ -98,13 +110,39 @@ def _quotient(call: Call, arguments: list[Expr], scale: int) -> Expr:
 
 
 def integral_divide(call: Call, arguments: list[Expr]) -> Expr:
-    return narrow(_quotient(call, arguments, 0), to_arrow(call.type))
+    left, right = (decimal_type(argument.type) for argument in call.arguments)
+    scale = left.scale + _ARROW_QUOTIENT_DIGITS
+    return _as_long(_quotient(call, arguments, 0), left.precision - left.scale + right.scale, scale)
+
+
+def whole_long(value: Expr, source: DecimalType) -> Expr:
+    """The whole part as a long; of one that is too large, the low bits, as Java keeps them."""
+    return _as_long(value, source.precision - source.scale, source.scale)
+
+
+def _as_long(value: Expr, digits: int, scale: int) -> Expr:
+    if digits <= _LONG_DIGITS:
+        return narrow(value, pa.int64())
+    arrow_type = pa.decimal256(_WIDE_DIGITS, scale)
+    return kernel(f"low_bits_{scale}", _low_bits, pa.int64(), arrow_type)(value.cast(arrow_type))
+
+
+def _low_bits(values: pa.Array) -> pa.Array:
+    # More digits than that fail.
+    whole = pc.trunc(values).cast(pa.decimal128(_MAX_DIGITS, 0))
+    longs = np.frombuffer(whole.buffers()[1], "<i8")[2 * whole.offset :: 2][: len(whole)]
+    return pa.array(longs, pa.int64(), mask=~pc.is_valid(whole).to_numpy(zero_copy_only=False))
 
 
 def remainder(call: Call, arguments: list[Expr]) -> Expr:
+    types = [decimal_type(argument.type) for argument in call.arguments]
     left, right = arguments
     if call.mode is not EvalMode.ANSI:
-        right = null_on_zero(right, to_arrow(call.arguments[1].type))
+        right = null_on_zero(right, to_arrow(types[1]))
+    scale = max(part.scale for part in types)
+    if scale + max(part.precision - part.scale for part in types) > _MAX_DIGITS:
+        # Arrow computes at the larger scale, and fails if a number does not fit then.
+        left, right = (part.cast(pa.decimal256(_WIDE_DIGITS, scale)) for part in (left, right))
     return (left % right).cast(to_arrow(call.type))
 
 

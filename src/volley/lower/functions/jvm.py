@@ -55,14 +55,15 @@ def else_spark(call: Call, arguments: list[Expr], plain: Expr, native: Expr) -> 
     Without a program for it the query fails there, and Spark runs it.
     """
     read = [
-        (part, value)
+        (to_arrow(part.type), value)
         for part, value in zip(call.arguments, arguments, strict=True)
         if not isinstance(part, Literal)
     ]
-    types = tuple(to_arrow(part.type) for part, _ in read)
+    # Spark leaves constants that fail to their rows. A function without arguments would not know how many these are.
+    types, values = zip(*(read or [(pa.bool_(), TRUE)]), strict=True)
     program = ProgramCall.of(call)
     function = _refusal(types, to_arrow(call.type)) if program is None else _function(program, types)
-    otherwise = function(*(value for _, value in read))
+    otherwise = function(*values)
     # A boolean CASE would evaluate `otherwise` for every row.
     return case([(f.coalesce(plain, TRUE), native)], otherwise, lazy_boolean=call.type == BOOLEAN)
 

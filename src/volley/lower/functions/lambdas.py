@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import pyarrow as pa
 from datafusion import Expr
 from datafusion import functions as f
 
+from volley.lower.functions.lists import list_kernel
 from volley.lower.registry import translates
+from volley.lower.semantics import Kernel
 from volley.plan.expressions import Call
 from volley.plan.types import to_arrow
 
@@ -46,7 +51,19 @@ def filter_(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("KnownNotContainsNull")
 def without_nulls(call: Call, arguments: list[Expr]) -> Expr:
-    return arguments[0].cast(to_arrow(call.type))
+    # DataFusion has no cast between arrays of structs.
+    return list_kernel(call, _without_nulls(to_arrow(call.type)), arguments)
+
+
+@cache
+def _without_nulls(wanted: pa.ListType) -> Kernel:
+    def run(arrays: pa.ListArray) -> pa.ListArray:
+        validity, offsets, *_ = arrays.buffers()
+        return pa.Array.from_buffers(
+            wanted, len(arrays), [validity, offsets], offset=arrays.offset, children=[arrays.values]
+        )
+
+    return run
 
 
 @translates("ArrayExists")

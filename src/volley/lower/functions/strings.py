@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -16,7 +17,7 @@ from volley.lower.functions.arrays import concat_arrays, reverse_array
 from volley.lower.functions.digests import base64
 from volley.lower.functions.jvm import else_spark
 from volley.lower.registry import always, translates
-from volley.lower.semantics import Kernel, constant, kernel, null_or_fail
+from volley.lower.semantics import Kernel, constant, kernel
 from volley.plan.expressions import Call, Expression, Literal
 from volley.plan.types import BINARY, STRING, ArrayType, to_arrow
 from volley.support.patterns import like_pattern, translation
@@ -61,9 +62,8 @@ def upper(call: Call, arguments: list[Expr]) -> Expr:
 def lower(call: Call, arguments: list[Expr]) -> Expr:
     # Only the lower case of capital sigma depends on its neighbours, and ICU and Rust may disagree on where a word
     # ends.
-    text = arguments[0]
-    only_spark = null_or_fail(text, pa.string(), pa.string())
-    return f.when(f.contains(text, constant("Σ", pa.string())), only_spark).otherwise(f.lower(text))
+    is_plain = ~f.contains(arguments[0], constant("Σ", pa.string()))
+    return else_spark(call, arguments, is_plain, f.lower(arguments[0]))
 
 
 @translates("Concat")
@@ -189,12 +189,19 @@ def replace(call: Call, arguments: list[Expr]) -> Expr:
 
 @translates("StringLPad")
 def left_pad(call: Call, arguments: list[Expr]) -> Expr:
-    return f.lpad(*arguments)
+    return _pad(f.lpad, arguments)
 
 
 @translates("StringRPad")
 def right_pad(call: Call, arguments: list[Expr]) -> Expr:
-    return f.rpad(*arguments)
+    return _pad(f.rpad, arguments)
+
+
+def _pad(function: Callable[[Expr, Expr, Expr], Expr], arguments: list[Expr]) -> Expr:
+    text, width, pad = arguments
+    # DataFusion panics on a negative width.
+    none = constant(0, pa.int32())
+    return function(text, f.when(width < none, none).otherwise(width), pad)
 
 
 @translates("StringInstr")
