@@ -313,3 +313,35 @@ def _with_old_statistics(file: bytes, least: str, greatest: str, greatest_ascii:
     writer = f"parquet-cpp-arrow version {pa.__version__}".encode()
     footer = footer.replace(writer, b"parquet-mr version 1.8.3".ljust(len(writer)))
     return body + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+NESTED_TIMES = {
+    "list": "array(t, null)",
+    "map": "map('k', t)",
+    "struct": "named_struct('t', t, 'n', 1)",
+    "lists of structs": "array(named_struct('t', array(t)), null)",
+    "with.dot": "t",
+}
+
+
+@pytest.mark.parametrize("expression", NESTED_TIMES.values(), ids=NESTED_TIMES)
+@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
+def test_timestamps_inside_of_columns(
+    spark: SparkSession, tmp_path: Path, expression: str, stored: str
+) -> None:
+    texts = ("0001-01-01 00:00:00", "2024-02-29 01:02:03.456789", "9999-12-31 23:59:59.999999")
+    times = ", ".join(f"timestamp'{text}'" for text in texts)
+    with conf(spark, {"spark.volley.enabled": "false", "spark.sql.parquet.outputTimestampType": stored}):
+        rows = spark.sql(
+            f"SELECT {expression} AS `v.t`, t AS plain FROM (SELECT explode(array({times}, null)) AS t)"
+        )
+        rows.write.parquet(str(tmp_path / "t"))
+    assert_same_rows(spark, lambda session: session.read.parquet(str(tmp_path / "t")))
+
+
+def test_instants_read_as_local_times(spark: SparkSession, tmp_path: Path) -> None:
+    kinds = [pa.field("instant", pa.timestamp("us")), pa.field("local", pa.timestamp("us"))]
+    table = pa.table({"s": pa.array([{"instant": 0, "local": 1}], pa.struct(kinds))})
+    pq.write_table(table, tmp_path / "t.parquet", use_deprecated_int96_timestamps=True)
+    ntz = spark.read.schema("s struct<instant: timestamp, local: timestamp_ntz>").parquet(str(tmp_path))
+    assert_same_rows(spark, ntz, native=False)

@@ -19,6 +19,7 @@ from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
 from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
+from volley.formats.int96 import mark_instants
 from volley.formats.old_statistics import has_old_statistics
 from volley.formats.old_times import find_old_times, holds_old_times
 from volley.plan.nodes import DataFile, WriteFiles
@@ -152,7 +153,7 @@ class ParquetFooter:
             raise DataError(f"{self.path}: several columns named {name} differ only in case.")
         (column,) = candidates
         is_refused = KEEPS_TYPES in dict(options) and _is_widened(column.type, data_type)
-        if is_refused or not _readable(column.type, data_type, column.name in self.int96):
+        if is_refused or not _readable(column.type, data_type):
             raise DataError(
                 f"{self.path}: column {column.name} is {column.type}, the plan expects {data_type}."
             )
@@ -212,16 +213,16 @@ def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
 def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
     """What a scan needs to know of a footer."""
     schema = metadata.schema
-    leaves = [schema.column(index) for index in range(len(schema.names))]
     tags = metadata.metadata or {}
     columns: dict[str, list[pa.Field]] = {}
-    for column in schema.to_arrow_schema():
+    fields, int96 = mark_instants(schema)
+    for column in fields:
         columns.setdefault(column.name.lower(), []).append(column)
     calendar = _Calendar.of(tags)
     return ParquetFooter(
         path=path,
         columns=columns,
-        int96=frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"),
+        int96=int96,
         calendar=calendar,
         old_times=frozenset() if calendar.is_corrected else find_old_times(metadata),
         column_bytes=_column_bytes(metadata),
@@ -266,26 +267,22 @@ _READABLE: dict[DataType, frozenset[pa.DataType]] = {
 _DIGITS = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
 
 
-def _readable(found: pa.DataType, wanted: DataType, int96: bool) -> bool:
+def _readable(found: pa.DataType, wanted: DataType) -> bool:
     if pa.types.is_dictionary(found):
         found = found.value_type
     if wanted == TIMESTAMP:
-        # Every INT96 value is an instant; an INT64 is one only if annotated as adjusted to UTC.
-        return pa.types.is_timestamp(found) and (
-            int96 or (found.tz is not None and found.unit in ("us", "ms"))
-        )
-    if int96:
-        return False
+        # An INT64 is an instant only if annotated as adjusted to UTC.
+        return pa.types.is_timestamp(found) and found.tz is not None and found.unit in ("us", "ms")
     match wanted:
         case StructType(fields):
             return pa.types.is_struct(found) and _has_fields(found, fields)
         case ArrayType(element, _):
-            return pa.types.is_list(found) and _readable(found.value_type, element, False)
+            return pa.types.is_list(found) and _readable(found.value_type, element)
         case MapType(key, value, _):
             return (
                 pa.types.is_map(found)
-                and _readable(found.key_type, key, False)
-                and _readable(found.item_type, value, False)
+                and _readable(found.key_type, key)
+                and _readable(found.item_type, value)
             )
         case DecimalType(precision, scale) if pa.types.is_decimal(found):
             return bool(found.scale <= scale and found.precision - found.scale <= precision - scale)
@@ -332,7 +329,7 @@ def _has_fields(found: pa.StructType, wanted: tuple[StructField, ...]) -> bool:
         stored.setdefault(field.name.lower(), []).append(field)
     for field in wanted:
         same = stored.get(field.name.lower(), [])
-        if [one.name for one in same] != [field.name] or not _readable(same[0].type, field.type, False):
+        if [one.name for one in same] != [field.name] or not _readable(same[0].type, field.type):
             return False
     return True
 
