@@ -59,6 +59,8 @@ def else_spark(call: Call, arguments: list[Expr], plain: Expr, native: Expr) -> 
         for part, value in zip(call.arguments, arguments, strict=True)
         if not isinstance(part, Literal)
     ]
+    # Even without arguments a function needs a column, for the number of rows.
+    read = read or [(Literal(True, BOOLEAN), plain)]
     types = tuple(to_arrow(part.type) for part, _ in read)
     program = ProgramCall.of(call)
     function = _refusal(types, to_arrow(call.type)) if program is None else _function(program, types)

@@ -48,8 +48,10 @@ def parse_plain(value: Expr, target: DataType, otherwise: Expr) -> Expr:
     """Parse texts of a form that means the same in all modes and cannot fail; `otherwise` is for all others."""
     form = _safe_form(target)
     plain = kernel(f"is_plain_{form}", _matches(form), pa.bool_(), pa.string())
+    # DataFusion casts a constant in advance, also one that is not plain.
+    parsed = value.try_cast(to_arrow(target))
     # A boolean CASE would evaluate `otherwise` for every row.
-    return case([(plain(value), value.cast(to_arrow(target)))], otherwise, lazy_boolean=target == BOOLEAN)
+    return case([(plain(value), parsed)], otherwise, lazy_boolean=target == BOOLEAN)
 
 
 def _safe_form(target: DataType) -> str:
