@@ -13,7 +13,7 @@ from volley.jvm.calls import ProgramCall
 from volley.jvm.connection import EvaluationError
 from volley.lower.registry import always, translates
 from volley.lower.semantics import TRUE, ExactnessError, Kernel, case, kernel
-from volley.plan.expressions import JVM_EXPRESSION, JVM_FIELD, Call, Literal
+from volley.plan.expressions import JVM_EXPRESSION, JVM_FIELD, Call, Expression, Literal
 from volley.plan.types import BOOLEAN, to_arrow
 
 
@@ -54,7 +54,7 @@ def else_spark(call: Call, arguments: list[Expr], plain: Expr, native: Expr) -> 
 
     Without a program for it the query fails there, and Spark runs it.
     """
-    read = [
+    read: list[tuple[Expression, Expr]] = [
         (part, value)
         for part, value in zip(call.arguments, arguments, strict=True)
         if not isinstance(part, Literal)
