@@ -97,6 +97,8 @@ def test_rows_that_leave_the_engine(words: SparkSession, tmp_path: Path, workers
         expected = words.sql(query).orderBy("id").collect()
     assert words.sql(query).orderBy("id").collect() == expected
     assert_same_rows(words, "select id % 3 k, count(c), max(id) from w group by id % 3")
+    made = words.createDataFrame([("a", 1), (None, 2), ("A", 3)], "c string collate UTF8_LCASE, n int")
+    assert_same_rows(words, made.where("c = 'A'"))
     words.udf.register("shout", lambda text: None if text is None else text.upper() + "!")
     assert_same_rows(words, "select id, shout(c) from w", native=False)
     kept = words.sql(query).cache()
